@@ -1,1 +1,1 @@
-"""The vocabulary and the plugin contract: status codes, one Protocol per extension point, events, registry, runner, ports."""
+"""The plugin contract and its vocabulary: status codes, one Protocol per extension point, events, registry, runner, ports."""

@@ -1,4 +1,4 @@
-"""Work of a plugin beside the cycles, and what it works with."""
+"""Background tasks of plugins, and their ports."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ T = TypeVar("T")
 class CatchUpPlugin(Plugin, Protocol):
     """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
 
-    The shell lets it count ahead while no cycle runs, so that no pod's attempt has to do it all. Filter and the other points
-    must still be right whenever they are asked.
+    The shell calls `catch_up` while no cycle runs, so that no single pod's attempt pays for all of it. Filter and the
+    other points must be correct at any time even without it.
     """
 
     def catch_up(self) -> bool:
-        """Counts a piece, some ten milliseconds' worth; True if there is more. Cheap when nothing changed."""
+        """Processes one batch of about ten milliseconds; returns True if there is more. Cheap if nothing changed."""
         ...
 
 
 class InThread(Protocol):
-    """Runs what computes for seconds beside the loop."""
+    """Runs computations of several seconds in a thread."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. It is left to itself, and what it returns is dropped, when the caller is cancelled."""
+        """Returns or raises what `work` does. If the caller is cancelled, `work` runs on and its result is dropped."""
         ...
 
 
 class ProcessPorts(msgspec.Struct, frozen=True):
-    """What an `Assistant` works with, in its own process."""
+    """The ports of an `Assistant` in its own process."""
 
     meters: Meters
     in_thread: InThread
 
 
 class Assistant(Protocol):
-    """What a background task has made in a process of its own, so that nothing it computes takes the interpreter from the cycles.
+    """The part of a background task that runs in its own process, so that its computations do not block the cycles.
 
-    Made by a function (`module:name`) of its settings, which are pickled, and of ProcessPorts. The process has a loop, low priority
-    and a bound on its memory; it ends with the program, whatever it does.
+    A function (`module:name`) creates it from its settings, which are pickled, and ProcessPorts. The process has an
+    event loop, low priority and a memory limit; it ends with the program in any case.
     """
 
     async def answer(self, question: Any) -> object:
-        """To one question at a time; both are pickled. What it raises ends the process; a refusal is better a value."""
+        """Answers one question at a time; question and answer are pickled. An exception ends the process, so refusals should be values."""
         ...
 
 
 class BackgroundProcessError(Exception):
-    """The process of a background task died, was killed or raised; the next question finds a new one, which remembers nothing."""
+    """A background task's process died, was killed or raised; the next question starts a new one, without the old state."""
 
 
 class BackgroundProcess(Protocol):
-    """The background task's end of it."""
+    """The background task's handle of its process."""
 
     async def ask(self, question: object) -> Any:
-        """What the assistant answers. Starts the process if there is none, and kills it when the caller is cancelled.
+        """Returns the assistant's answer. Starts the process if there is none, and kills it if the caller is cancelled.
 
         Raises BackgroundProcessError.
         """
@@ -72,27 +72,28 @@ class BackgroundProcess(Protocol):
 
 
 class BackgroundPorts(msgspec.Struct, frozen=True):
-    """What a background task works with: time, chance, a thread, processes, and hands to move pods with."""
+    """The ports of a background task: clock, random numbers, threads, processes, and moving pods."""
 
     clock: Clock
     rng: random.Random
     in_thread: InThread
     process: Callable[[str, object], BackgroundProcess] | None = None
-    """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the background task at the latest. None:
-    there are none, as in virtual time; whoever would ask computes by `in_thread`."""
+    """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the background task
+    at the latest. None: no processes are available, for instance in virtual time; use `in_thread` instead.
+    """
     mover: Mover | None = None
-    """None where nothing may be moved."""
+    """None if pods cannot be moved."""
 
 
 @runtime_checkable
 class BackgroundPlugin(Plugin, Protocol):
-    """A plugin with a background task of its own beside the cycles, such as learning from history.
+    """A plugin with its own background task, such as learning from history.
 
-    The shell starts it once nodes and pods have been listed, and keeps it running. A task that raises or returns is
-    logged and started again after a while. It shares the loop with everything else: it may wait as it likes, and
-    computes for milliseconds at a time only.
+    The shell starts it after the first lists of nodes and pods, and keeps it running: a task that raises or returns is
+    logged and restarted after a delay. It shares the event loop: it may await as long as it likes, but must
+    compute only for milliseconds at a time.
     """
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         ...

@@ -1,4 +1,4 @@
-"""What a plugin says so that its answers can be kept: what they depend on, and whom and which rows they are the same for."""
+"""What plugins declare so that their answers can be cached: what the answers depend on, and which pods and rows share them."""
 
 from __future__ import annotations
 
@@ -12,80 +12,79 @@ from multisched.model.objects import Pod
 
 @runtime_checkable
 class SignPlugin(Plugin, Protocol):
-    """What Filter and Score of this plugin read of a pod, beyond what always counts.
+    """Declares what Filter and Score of this plugin read of a pod, besides namespace and priority.
 
-    Namespace and priority always count. Labels, annotations, owner and nominated node count only where a plugin puts
-    them into its fragment. Pods of a thousand Jobs differ in their labels and in nothing that places them. Pods with
-    equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod a class of
-    its own. One that reads nothing of a pod but its spec says so by `Traits.signs_spec_only`.
+    Namespace and priority are always part of the signature. Labels, annotations, owner and nominated node are only if a
+    plugin puts them into its fragment: pods of a thousand Jobs have different labels that do not affect their
+    placement. Pods with equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes
+    each pod its own class. A plugin that reads only the pod's spec sets `Traits.signs_spec_only`.
     """
 
     def sign(self, pod: Pod) -> Hashable | None:
-        """A hashable fragment; None: this pod cannot be signed."""
+        """Returns a hashable fragment; None: this pod cannot be signed."""
         ...
 
 
 class SplitCacheKey(NamedTuple):
-    """What a CacheKeyPlugin's answers depend on, apart for both sides. None: it has nothing to say there of such pods now.
+    """Separate cache keys for Filter and Score. None: the plugin does not act on such pods at that side now.
 
-    A class is begun anew when one side falls silent, or speaks.
+    A class is rebuilt when a side changes from None to a key or back.
     """
 
     filters: Hashable | None
-    """For PreFilter, which says Skip where this is None, and Filter."""
+    """For PreFilter, which returns Skip if this is None, and Filter."""
     scores: Hashable | None
-    """The same for PreScore and Score."""
+    """For PreScore and Score, likewise."""
 
 
 @runtime_checkable
 class CacheKeyPlugin(Plugin, Protocol):
     """A plugin whose answers depend on more than rows and nodes: counts of pods, objects, a ledger.
 
-    It depends on `Dependency.CACHE_KEY` or `ROW_AND_CACHE_KEY`, signs its pods, and names by `cache_key` what the rest
-    depends on. `cache_key` must be cheap: every attempt asks it about a pod of each class the plugin speaks about.
-    While the key stays equal, its answers are kept. When the key moved, PreFilter, Filter, PreScore and Score are asked
-    again, in that order, about all rows.
+    It declares `Dependency.CACHE_KEY` or `ROW_AND_CACHE_KEY`, signs its pods, and returns what else it depends on from
+    `cache_key`. `cache_key` must be cheap: every attempt calls it for a pod of each class that the plugin acts on.
+    Answers are kept while the key is equal. When the key changes, PreFilter, Filter, PreScore and Score run again, in
+    that order, for all rows.
 
-    PreFilter's state stays in the class's CycleState from one attempt to the next. So a plugin may update what it wrote
-    instead of making it anew. It is always asked about the pod at hand, whose signature is the class's. A plugin that
-    has `Traits.reads_feasible` has PreScore and Score asked again also when other rows became feasible, and Score about
-    feasible rows only.
+    PreFilter's state stays in the class's CycleState between attempts, so a plugin may update that state instead of
+    rebuilding it. It is always called with the current pod, whose signature is that of the class. For a plugin with
+    `Traits.reads_feasible`, PreScore and Score also run again when other rows become feasible, and Score gets feasible
+    rows only.
     """
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        """Equal keys: no reason for other answers. None: it has nothing to say of pods with this signature, now or ever.
+        """Returns the cache key; equal keys mean equal answers. None: it never acts on pods with this signature.
 
-        After None no point of Filter or Score is called for the class, which therefore costs nothing. With
-        `SplitCacheKey` only the side whose key moved is asked again.
+        After None no Filter or Score point is called for the class. With `SplitCacheKey` only the side whose key
+        changed runs again.
         """
         ...
 
 
 @runtime_checkable
 class MovedRowsPlugin(Plugin, Protocol):
-    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that can tell which rows a moved key concerns: Filter is asked about those alone."""
+    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that knows which rows a changed key affects: Filter runs for those only."""
 
     def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
-        """Rows of the table, ascending: all whose code may be another than when this was asked last. None: any row's may, as
-        always for a state in `cycle.state` about which it was not asked yet.
+        """Returns the table rows, ascending, whose codes may have changed since the last call. None: any row may have
+        changed; always None for a state in `cycle.state` that it has not been asked about.
 
-        Asked after PreFilter; Filter's codes of a class are renewed where it says.
+        Called after PreFilter; the class's Filter codes are renewed for the returned rows.
         """
         ...
 
 
 @runtime_checkable
 class TopologyKeysPlugin(Plugin, Protocol):
-    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that goes by topology domains: it says the same of rows with the same labels.
+    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that depends on topology domains: rows with equal labels get equal answers.
 
-    It is then asked about one row of each group in place of all. Its NormalizeScore, if it has one, sees one row of
-    each group that has feasible rows. So it must go by which raw scores there are, not by how often; ByLargest will not
-    do.
+    It is evaluated on one row of each group of equal rows. Its NormalizeScore, if any, gets one row of each group with
+    feasible rows, so it must depend on the set of raw scores, not on how often each occurs. ByLargest does not qualify.
     """
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
-        """The keys of all node labels by which its codes and raw scores differ; None: they differ by more than labels.
+        """Returns the keys of all node labels that its codes and raw scores depend on; None: they depend on more than labels.
 
-        The same for all pods of a class, as long as the key is not None.
+        The same for all pods of a class, as long as the cache key is not None.
         """
         ...

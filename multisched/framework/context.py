@@ -1,4 +1,4 @@
-"""What a plugin may keep from its construction."""
+"""What a plugin gets when it is built, and may keep."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from multisched.model.objects import Pod
 
 
 class WaitingPods(Protocol):
-    """Pods held by Permit, for plugins that decide about several at once (coscheduling).
+    """Pods held by Permit, for plugins that decide about several pods at once (coscheduling).
 
-    Border: the cycle has them (`WaitingPodTable`), and no plugin sees the cycle.
+    Border: the cycle has them (`WaitingPodTable`), and no plugin imports the cycle.
     """
 
     def waiting(self) -> Sequence[Pod]:
-        """Pods of this domain that wait now."""
+        """Returns the pods of this domain that wait at Permit now."""
         ...
 
     def allow(self, uid: str, plugin: str) -> bool:
-        """This plugin's wait for that pod is over; False if it does not wait. Binding starts when no plugin waits."""
+        """Ends this plugin's wait for the pod; False if the pod does not wait. Binding starts when no plugin waits."""
         ...
 
     def reject(self, uid: str, plugin: str, reason: str) -> bool:
-        """The pod is unreserved, forgotten and requeued; False if it does not wait."""
+        """Unreserves, forgets and requeues the pod; False if it does not wait."""
         ...
 
 
 class Placed(Protocol):
     """A pod, and the node it is assumed on or bound to.
 
-    Border: the state keeps them (`PlacedPod`), and no plugin sees the state.
+    Border: the state keeps them (`PlacedPod`), and no plugin imports the state.
     """
 
     pod: Pod
@@ -51,7 +51,7 @@ class Placed(Protocol):
 class Ledgers(Protocol):
     """The ledgers of the process, shared by all domains.
 
-    Border: the state keeps them (`LedgerRegistry`), and no plugin sees the state.
+    Border: the state keeps them (`LedgerRegistry`), and no plugin imports the state.
     """
 
     demands: DeviceDemands
@@ -62,16 +62,16 @@ class Ledgers(Protocol):
         ...
 
     def pods(self) -> Iterable[Pod]:
-        """Every pod that may hold of ledgers at this moment: assumed, bound, and those whose node is unknown."""
+        """Returns every pod that may hold something in a ledger now: assumed, bound, or with an unknown node."""
         ...
 
     def placed(self, uid: str) -> Placed | None:
-        """One of these pods, with its node."""
+        """Returns one of these pods with its node; None for any other pod."""
         ...
 
 
 class Nominations(Protocol):
-    """Pods that are nominated to a node, over all domains."""
+    """Nominated pods of all domains."""
 
     sequence: int
     """Rises at each change."""
@@ -79,12 +79,12 @@ class Nominations(Protocol):
     def pods(self) -> Sequence[Pod]: ...
 
     def node_of(self, uid: str) -> str:
-        """The node the pod is nominated to; empty for none."""
+        """Returns the node the pod is nominated to; empty if there is none."""
         ...
 
 
 class NoNominations:
-    """Where nobody nominates."""
+    """A `Nominations` without any pod."""
 
     sequence = 0
 
@@ -96,7 +96,7 @@ class NoNominations:
 
 
 class PluginContext(msgspec.Struct, frozen=True):
-    """What a plugin may keep from its construction: read views, and the ways to act on others."""
+    """What a plugin gets when it is built: read views, and the ways to act on other pods."""
 
     domain: str
     nodes: NodeView
@@ -104,24 +104,25 @@ class PluginContext(msgspec.Struct, frozen=True):
     hold: Ledgers
     """Where a plugin registers the ledgers it owns."""
     objects: ObjectsView
-    """Services, volumes, claims, …: the kinds that enabled plugins declare by `Traits.reads_objects`; see objects_view."""
+    """Services, volumes, claims, …: the kinds that enabled plugins declare by `Traits.reads_objects`; see objects_view.
+    """
     volume_writer: VolumeWriter | None = None
-    """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
+    """Writes of VolumeBinding's PreBind; None if nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
-    """Whose victims are being removed at this moment."""
+    """The pods whose preemptions are in progress."""
     victims: Victims = msgspec.field(default_factory=NoVictims)
-    """Pods whose removal is decided, by whatever plan."""
+    """Pods that this process has decided to evict, by any plan."""
     nominations: Nominations = msgspec.field(default_factory=NoNominations)
-    """Whose place others leave them."""
+    """Nominated pods and their nodes."""
     gangs: GangView = msgspec.field(default_factory=NoGangs)
-    """Who belongs to which gang."""
+    """Gangs and their members."""
     measures: Measures | None = None
-    """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
+    """Access to measured values; None if none may be queried (what-if, conformance)."""
     rows: Callable[[], Rows] | None = None
-    """The domain's rows as they are now, ascending; None: all rows of the table."""
+    """Returns the domain's current rows, ascending; None: all rows of the table."""
     scheduler_names: frozenset[str] | None = None
-    """The schedulerNames that the domains of this program serve, all together; None: every name is one of them."""
+    """The schedulerNames that all domains of this program serve; None: every name."""
     statuses: StatusMarks = msgspec.field(default_factory=NoStatusMarks)
     """Where a `StatusPlugin` marks objects whose status may have changed."""
     pending: Callable[[], Iterable[Pod]] = tuple
-    """The pods of all domains that the API server has on no node: those that are being bound, and gated ones, too."""
+    """Returns the pods of all domains without a node in the API server, including gated pods and pods being bound."""

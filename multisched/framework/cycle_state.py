@@ -1,4 +1,4 @@
-"""Typed scratch memory of one scheduling attempt: what PreFilter learns, Filter and Score read."""
+"""Typed scratch memory of one scheduling attempt: PreFilter writes it, Filter and Score read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StateKey(Generic[T]):
 
 
 class CycleState:
-    """Values by key object, so that two plugins cannot meet by a spelling."""
+    """Values by key object, so that two plugins cannot collide by using the same name."""
 
     __slots__ = ("_values",)
 
@@ -31,15 +31,15 @@ class CycleState:
         self._values[key] = value
 
     def read(self, key: StateKey[T]) -> T:
-        """The value; KeyError if nothing was written, which the runner turns into the plugin's error."""
+        """Returns the value. Raises KeyError if nothing was written, which the runner turns into the plugin's error."""
         return cast(T, self._values[key])
 
     def find(self, key: StateKey[T]) -> T | None:
-        """The value, or None if nothing was written."""
+        """Returns the value, or None if nothing was written."""
         return cast("T | None", self._values.get(key))
 
     def copy(self) -> CycleState:
-        """A shallow copy for an overlay: plugins copy what AddPod and RemovePod change."""
+        """Returns a shallow copy for an overlay: plugins copy what AddPod and RemovePod change."""
         copied = CycleState()
         copied._values = dict(self._values)
         return copied

@@ -1,6 +1,6 @@
-"""What kube-scheduler runs by default, and profiles that differ from it in little.
+"""The default profile of kube-scheduler, and profiles with a few changes to it.
 
-Names only: the registry finds the plugins. A domain says what it changes, and nothing else.
+Names only: the registry finds the plugins. A domain lists only its changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("GangScheduling"),
     )
 )
-"""What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
+"""What a user-defined domain starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
 
 _NONE: Final[Mapping[str, PluginUse]] = MappingProxyType({})
 
@@ -45,9 +45,10 @@ _NONE: Final[Mapping[str, PluginUse]] = MappingProxyType({})
 def default_with(
     *changed: PluginUse, before: Mapping[str, PluginUse] = _NONE, without: Collection[str] = ()
 ) -> Profile:
-    """The default profile with `changed` in place of their namesakes, and without some.
+    """Returns the default profile with plugins of the same name replaced by `changed`, and without those in `without`.
 
-    `before`: plugin of the default -> another one that comes before it. Raises ValueError for a name that the default does not have.
+    `before`: plugin of the default profile -> plugin inserted before it. Raises ValueError for a name that the default
+    profile lacks.
     """
     known = {use.name for use in DEFAULT_PROFILE.plugins}
     named = {*(use.name for use in changed), *before, *without}

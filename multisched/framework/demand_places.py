@@ -1,4 +1,4 @@
-"""DemandPlaces: on which rows the pods of each demander stand, side by side in arrays, so that they are summed at once."""
+"""DemandPlaces: the rows of each demander's pods in arrays, so that all of them are summed at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Amounts = Int64 | NDArray[np.float64]
 
 
 class DemandPlaces:
-    """A place for each demander and row. Owned by `PodDemands`."""
+    """One entry per demander and row. Owned by `PodDemands`."""
 
     __slots__ = ("_demander", "_pods", "_row")
 
@@ -26,7 +26,7 @@ class DemandPlaces:
         return int(self._pods.array[place])
 
     def account(self, demanders: Sequence[Demander], demander: Demander, row: int, sign: int) -> None:
-        """One pod more on the row, or one less. `demanders`: by number."""
+        """Adds one pod to the row or removes one. `demanders`: indexed by number."""
         place = demander.places.get(row)
         if place is None:
             demander.places[row] = self._row.size
@@ -40,21 +40,21 @@ class DemandPlaces:
             self._clear(demanders, demander, row, place)
 
     def renumber(self, demander: Demander) -> None:
-        """The demander has another number now."""
+        """Updates the entries of a demander whose number changed."""
         for place in demander.places.values():
             self._demander.array[place] = demander.number
 
     def renumber_all(self, number: Int32) -> None:
-        """int32[demanders]: the number that each has now."""
+        """Updates all entries. `number`: int32[demanders], the new number of each."""
         self._demander.replace(number.take(self._demander.view()))
 
     def summed(self, by_demander: Amounts) -> Int64:
-        """int64[rows]: what one pod of each demander amounts to, times its pods, by row. Exact: far below 2^53."""
+        """Returns int64[rows]: the amount per pod of each demander, times its pods, by row. Exact: far below 2^53."""
         each = by_demander.take(self._demander.view()) * self._pods.view()
         return np.bincount(self._row.view(), each).astype(np.int64)
 
     def _clear(self, demanders: Sequence[Demander], demander: Demander, row: int, place: int) -> None:
-        """The last place comes in its stead."""
+        """Removes an entry; the last entry moves to its position."""
         columns = (self._demander, self._row, self._pods)
         last = self._row.size - 1
         if place != last:

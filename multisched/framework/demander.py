@@ -1,4 +1,4 @@
-"""A demander: one affinity in one namespace, as placed pods have it. Owned by `PodDemands`; its places by `DemandPlaces`."""
+"""Demander: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by `DemandPlaces`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multisched.model.placement import PodAffinity, PodDemand
 from multisched.model.selectors import Operator
 
 TAGS_MAX: Final = 16
-"""Labels by which one demander is known; one with more may be about any pod."""
+"""Labels that one demander is indexed by; a demander with more counts as possibly about any pod."""
 
 ANY_LABELS: Final = None
 """The tag of demanders that may be about any pod."""
@@ -20,7 +20,7 @@ Tags = tuple[Tag, ...]
 
 
 class Demander:
-    """One affinity in one namespace, and where its pods stand."""
+    """One pod affinity in one namespace, and the rows of the placed pods that have it."""
 
     __slots__ = ("affinity", "block", "left_out", "namespace", "number", "places", "tags")
 
@@ -34,15 +34,15 @@ class Demander:
         tags: Tags,
     ) -> None:
         self.tags = tags
-        """Only pods with one of these labels can be meant."""
+        """Its terms can match only pods with one of these labels."""
         self.affinity = affinity
         self.namespace = namespace
         self.number = number
         self.block = block
         self.left_out = left_out
-        """Topology keys that no node has: its terms by these are left out."""
+        """Topology keys that no node has: terms with these keys are left out."""
         self.places: dict[int, int] = {}
-        """Row -> where it stands in the columns of places."""
+        """Row -> index into the columns of `DemandPlaces`."""
 
     @property
     def terms(self) -> int:
@@ -50,12 +50,12 @@ class Demander:
 
     @property
     def size(self) -> int:
-        """What it takes of the columns: itself, terms, requirements and their values."""
+        """Entries it takes in the columns: itself, terms, requirements and their values."""
         return 1 + self.terms + sum(s.end - s.start + s.values_end - s.values_start for s in self.block.spans)
 
 
 def tags_of(demands: Iterable[PodDemand]) -> Tags:
-    """Labels of which a pod must have one for any of the terms to be about it."""
+    """Returns labels of which a pod must have one for any of the terms to match it."""
     found: set[Tag] = set()
     for demand in demands:
         named = [r for r in demand.selector.requirements if r.operator is Operator.IN]

@@ -1,8 +1,8 @@
-"""DeviceDemands: what pods demand of countable devices by other means than resource requests, in one place for all dialects.
+"""DeviceDemands: pods' demands for countable devices that are not resource requests, from all ledgers.
 
-A pod may take part of a device, or whole devices, by annotations or claims that no resource request shows. Each ledger that
-hands out devices so (`DeviceLedger`) contributes one entry, and whatever counts devices of pods (quotas) asks here. So neither
-has to know the other. Written by the registry of ledgers.
+A pod may request part of a device, or whole devices, by annotations or claims instead of resource requests. Each ledger
+of such devices (`DeviceLedger`) registers a function here, and code that counts devices of pods (quotas) reads the sum.
+So neither depends on the other. Filled by the registry of ledgers.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ NO_DEMAND: Final[Thousandths] = {}
 
 
 class DeviceDemands:
-    """Sums up what all dialects say of one pod."""
+    """Sums up the device demands that all ledgers report for one pod."""
 
     def __init__(self) -> None:
         self._dialects: dict[str, Callable[[Pod], Thousandths]] = {}
         self.sequence = 0
-        """Rises with each new dialect: what was counted before may be too little."""
+        """Rises when a ledger registers: earlier sums may then be too low."""
 
     def add(self, name: str, demand: Callable[[Pod], Thousandths]) -> None:
-        """Adds a dialect once. `name`: of its ledger."""
+        """Registers a ledger's function once. `name`: of the ledger."""
         if name not in self._dialects:
             self._dialects[name] = demand
             self.sequence += 1
 
     def of(self, pod: Pod) -> Thousandths:
-        """Returns what the pod demands, or holds if it has a node, besides its resource requests."""
+        """Returns what the pod demands besides its resource requests; if it has a node, what it holds."""
         found = NO_DEMAND
         for demand in self._dialects.values():
             more = demand(pod)

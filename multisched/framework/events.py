@@ -1,4 +1,4 @@
-"""What can happen in a cluster that may help a waiting pod, and how plugins say whether it does."""
+"""Cluster events that may help a pending pod, and how plugins decide whether one does."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from multisched.model.objects import Node, Pod
 
 
 class Resource(Enum):
-    """What besides objects has events that can wake pods."""
+    """Event sources besides API objects."""
 
     NODE = "Node"
     ASSIGNED_POD = "AssignedPod"
     DISTANT_POD = "DistantPod"
-    """An assigned pod on a node that the domain may not use: passed as ASSIGNED_POD to the plugins that look beyond
-    single rows. Nobody registers it."""
+    """An assigned pod on a node that the domain may not use: passed as ASSIGNED_POD to plugins that depend on more than
+    single rows. Plugins do not register it.
+    """
     DISTANT_NODE = "DistantNode"
-    """A node that the domain may not use. Reaches only plugins that register it by name: those that count pods beyond
-    the domain's rows."""
+    """A node that the domain may not use. Delivered only to plugins that register it by name: those that count pods
+    outside the domain's rows.
+    """
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
-    """The waiting pod itself."""
+    """The pending pod itself."""
     WILDCARD = "*"
-    """Nodes, pods, and the kinds of objects whose definition says so; every other kind is registered by its name."""
+    """Nodes, pods, and the kinds of objects whose definition says so; every other kind must be registered by name."""
 
 
 EventResource = Resource | ObjectKind
@@ -52,7 +54,7 @@ class Action(Flag):
     UPDATE_POD_GATES = auto()
     UPDATE_POD_OTHER = auto()
     UPDATE_POD_DELETING = auto()
-    """A pod on a node got its deletion timestamp. It keeps its room, but spreading no longer counts it."""
+    """A pod on a node got its deletion timestamp. It keeps its resources, but spreading no longer counts it."""
     UPDATE = auto()
     """Of anything but nodes and pods."""
     ALL = (
@@ -76,7 +78,7 @@ class Action(Flag):
 
 
 class ClusterEvent(msgspec.Struct, frozen=True):
-    """A kind and the actions on it that a plugin wants to hear of, or, when it happens, the actions that took place."""
+    """A kind and the actions on it that a plugin registers; in an event, the actions that took place."""
 
     resource: EventResource
     action: Action
@@ -85,7 +87,7 @@ class ClusterEvent(msgspec.Struct, frozen=True):
 
     @property
     def is_in_wildcard(self) -> bool:
-        """True for what wildcards stand for; events of other kinds reach only plugins that registered the kind by name."""
+        """Reports whether wildcard registrations include it; other events reach only plugins that registered the kind by name."""
         if isinstance(self.resource, ObjectKind):
             return self.resource.definition.is_in_wildcard
         return self.resource is not Resource.DISTANT_NODE
@@ -96,7 +98,7 @@ class ClusterEvent(msgspec.Struct, frozen=True):
 
 
 class Hint(Enum):
-    """A queueing hint's answer."""
+    """The result of a queueing hint."""
 
     QUEUE = "Queue"
     SKIP = "QueueSkip"
@@ -106,15 +108,16 @@ EventObject = Node | Pod | ClusterObject | None
 """What an event is about; None for the state before an addition or after a deletion."""
 
 QueueingHint = Callable[[Pod, EventObject, EventObject], Hint]
-"""(waiting pod, old object, new object) -> may this event make the pod schedulable? Sync and cheap.
+"""(pending pod, old object, new object) -> whether this event may make the pod schedulable. Sync and cheap.
 
-Asked once for all waiting pods of one class, so it must not read the waiting pod's name, uid, version or creation time.
-TARGET_POD events are the exception: they are about that pod alone. One that raises or answers nonsense queues the pod.
+Called once for all pending pods of one class, so it must not read the pod's name, uid, version or creation time.
+TARGET_POD events are the exception: they are about that pod alone. If a hint raises or returns an invalid result, the
+pod is queued.
 """
 
 
 class EventRegistration(msgspec.Struct, frozen=True):
-    """An event that may cure a plugin's refusal, with a finer test. Without one the event always queues."""
+    """An event that may resolve a plugin's refusal, with an optional hint. Without a hint the event always queues."""
 
     event: ClusterEvent
     hint: QueueingHint | None = None
@@ -128,4 +131,4 @@ ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodA
 ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete")
 """Also the end of a nomination: the pod then has no node, but a `nominated_node`."""
 ATTEMPT_UNDONE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AttemptUndone")
-"""A gang's member was assumed during a pause of its attempt, and is not any more: no news to the gang itself."""
+"""A gang member that was assumed during a pause of its attempt was forgotten; does not requeue the gang itself."""

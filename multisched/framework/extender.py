@@ -1,4 +1,4 @@
-"""The place of HTTP extenders among the plugins: outside the profile, after every filter, with words and weights of their own."""
+"""How HTTP extenders run among the plugins: outside the profile, after every filter, with their own reasons and weights."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ class Offer(msgspec.Struct, frozen=True):
     victims: tuple[Pod, ...]
     """Most important first."""
     violations: int
-    """Victims whose disruption budget has no room for it."""
+    """Victims whose eviction would violate a PodDisruptionBudget."""
 
 
 @runtime_checkable
 class NegotiablePostFilter(Plugin, Protocol):
-    """A PostFilter plugin that can have its candidates looked at from outside before it takes one of them.
+    """A PostFilter plugin whose candidates can be passed to an external service before it chooses one.
 
-    Border: a plugin has it (`DefaultPreemption`), and the cycle sees no plugin.
+    Border: a plugin is one (`DefaultPreemption`), and the cycle imports no plugin.
     """
 
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
-        """All candidates; PostFilter's result where there are none."""
+        """Returns all candidates; PostFilter's result if there are none."""
         ...
 
     def accept(self, pod: Pod, offers: Sequence[Offer]) -> PostFilterResult:
-        """PostFilter's result for the pod, given what is left of the offers."""
+        """Returns PostFilter's result for the pod, given the remaining offers."""
         ...
 
     def spoiled(self, why: str) -> PostFilterResult:
-        """PostFilter's result where those who were to look at the offers failed."""
+        """Returns PostFilter's result if the external service failed."""
         ...
 
 
 @runtime_checkable
 class ExtenderPlugin(RemotePlugin, Protocol):
-    """Asks outside, and its answer is no code per row and no score of 0..100.
+    """A remote plugin that answers with reasons and unbounded scores instead of codes per row and scores of 0..100.
 
-    An extender refuses with any text and weighs its scores itself. Both are asked with `cycle.responses[self.name]`, about the
-    rows that are feasible then; at commit nothing is asked again, as upstream.
+    An extender refuses with any text and weighs its scores itself. Both methods run with `cycle.responses[self.name]`,
+    for the rows that are feasible then; commit does not run them again, as upstream.
 
-    Border: a plugin is it (`HTTPExtenders`), and the cycle sees no plugin.
+    Border: a plugin is one (`HTTPExtenders`), and the cycle imports no plugin.
     """
 
     def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:
-        """Position in `rows` -> why the row is refused; rows that are not named pass."""
+        """Returns position in `rows` -> why the row is refused; other rows pass."""
         ...
 
     def add_up(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: what is added to the totals of these rows, as it is."""
+        """Returns int64[rows]: added unchanged to the total scores of these rows."""
         ...
 
     def negotiates(self, pod: Pod) -> bool:
-        """True if the pod's offers are to be shown."""
+        """Reports whether the extender wants to see the pod's preemption offers."""
         ...
 
     def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
-        """The request about the offers, for `response`."""
+        """Returns the request about the offers, for `response`."""
         ...
 
     def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
-        """What the answer leaves of the offers, with the victims it wants."""
+        """Returns the offers that the answer keeps, with the victims it names."""
         ...

@@ -1,7 +1,7 @@
-"""FrozenNodes: a NodeView over copies, for code that runs beside the loop or in another process.
+"""FrozenNodes: a NodeView over copies, for code in threads or other processes.
 
-Owns nothing shared: records hold immutable objects, and every column is computed from them where it is asked for. Rows
-keep their numbers. Differs from the live table in one point: an image counts with the size its lowest row tells.
+It shares nothing: records hold immutable objects, and every column is computed from them on request. Rows
+keep their numbers. One difference from the live table: an image counts with the size that the lowest row reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multisched.model.selectors import Taint
 
 
 class RowRecord:
-    """One row at one moment. `pods` is None for a plugin that declared to read none. Never changed; sums are kept."""
+    """One row at one moment. `pods` is None for a plugin that declared to read none. Immutable; sums are cached."""
 
     __slots__ = ("_sums", "node", "pods", "row", "version")
 
@@ -35,13 +35,13 @@ class RowRecord:
 
     @property
     def standing(self) -> tuple[Pod, ...]:
-        """The pods on the row. LookupError where they were not copied."""
+        """The pods on the row. Raises LookupError if they were not copied."""
         if self.pods is None:
             raise LookupError("pods are not copied for a plugin that depends on nodes only; declare Dependency.ROW")
         return self.pods
 
     def sums(self) -> tuple[dict[str, int], dict[str, int]]:
-        """(requested, scoring_requested) by resource, over the pods on the row."""
+        """Returns (requested, scoring_requested) by resource, over the pods on the row."""
         if self._sums is None:
             requested: dict[str, int] = {}
             cpu = memory = 0
@@ -55,7 +55,7 @@ class RowRecord:
 
 
 class FrozenNodes(NodeView):
-    """A `NodeView` over copied columns. Columns reach to the highest row there is."""
+    """A `NodeView` over copied records. Columns extend to the highest copied row."""
 
     node_count: int = 0
     nodes_version: int = 0

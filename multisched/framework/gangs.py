@@ -1,4 +1,4 @@
-"""What plugins and queues see of gangs."""
+"""What plugins and queues know of gangs."""
 
 from __future__ import annotations
 
@@ -11,88 +11,88 @@ import msgspec
 from multisched.framework.standing_gangs import StandingGangs
 
 GANG_PLUGIN: Final = "GangScheduling"
-"""The plugin by whose events gangs are woken, also where no plugin refused a member. Profiles without it know no gangs."""
+"""The plugin whose events requeue gangs, even if no plugin refused a member. A profile without it has no gangs."""
 
 
 class Reserving(Enum):
-    """Whether a gang may reserve room that becomes free."""
+    """Whether a gang may reserve capacity that becomes free."""
 
     NO = "no"
     NOW = "now"
     ENDED = "ended"
-    """It was its turn until now: what its members are nominated to is taken back in its next attempt."""
+    """Its turn has ended: its next attempt drops the nominations of its members."""
 
 
 class ReservePolicy(msgspec.Struct, frozen=True):
-    """When gangs may reserve room."""
+    """When gangs may reserve capacity."""
 
     after_s: float
-    """So long a gang must have waited since it could first be tried."""
+    """Time that a gang must have waited since it could first be tried."""
     for_s: float
-    """One turn takes so long at most, and the pause after it as long."""
+    """Longest turn, and length of the pause after it."""
 
 
 @runtime_checkable
 class ReservingPlugin(Protocol):
-    """Has gangs reserve room."""
+    """A plugin that lets gangs reserve capacity."""
 
     name: str
     reserve_policy: ReservePolicy
 
 
 class GangCounts(msgspec.Struct, frozen=True):
-    """One gang in numbers."""
+    """Counts and state of one gang."""
 
     least: int
-    """Fewer do not start; 0 where nobody says."""
+    """Minimum members to start; 0 if none is declared."""
     present: int
-    """Members that stand, could be tried, or have finished."""
+    """Members that are placed, can be tried, or have finished."""
     bound: int
     """Members that have nodes and are not being deleted."""
     running: int
-    """Of those."""
+    """Bound members that are running."""
     finished: int
-    """Members that ended well and count: they have the same owner as a living member."""
+    """Members that succeeded and still count: they have the same owner as a living member."""
     has_started: bool
-    """Its minimum was bound, and since then there was always a member that stays or has finished."""
+    """Its minimum was bound once, and since then it always had a placed or finished member."""
     is_overdue: bool
-    """Its members have waited for one another longer than it lets them."""
+    """Its members have waited for each other longer than its timeout."""
     refusal: str
-    """Why its members found no nodes when they were last tried; empty where they were not, or enough have."""
+    """Why its members found no nodes in the last attempt; empty if there was none, or if enough members have nodes."""
     problem: str
-    """What is wrong with it; empty for a good one."""
+    """What is invalid about the gang; empty for a valid one."""
     why: str
-    """Why its members cannot be tried now; empty where they can."""
+    """Why its members cannot be tried now; empty if they can."""
     waiting: tuple[str, ...]
-    """Names of members that are not bound: some of them, where they are many."""
+    """Names of unbound members; a sample if there are many."""
     owners: tuple[str, ...]
-    """Names of workloads that its members are of: some of them."""
+    """Names of workloads that own its members; a sample."""
     schedulers: frozenset[str]
-    """schedulerNames of its members; of the latest, where all have finished."""
+    """schedulerNames of its members; if all have finished, of the latest."""
 
 
 class GangView(StandingGangs, Protocol):
-    """Read access to the roster of gangs. A key is namespace/name."""
+    """Read access to the gang roster. A key is namespace/name."""
 
     def together_with(self, key: str) -> Sequence[str]:
-        """Gangs that start with this one, itself among them."""
+        """Returns the gangs that start together with this one, including itself."""
         ...
 
     def why_not_yet(self, key: str) -> str:
-        """Why members of the gang cannot be tried now; empty: they can, or it has started."""
+        """Returns why members of the gang cannot be tried now; empty: they can, or the gang has started."""
         ...
 
     def counts(self, key: str) -> GangCounts | None:
-        """The gang in numbers; None for an unknown one. O(members)."""
+        """Returns the counts of the gang; None for an unknown one. O(members)."""
         ...
 
     def reserving(self, key: str) -> Reserving:
-        """Whether the gang may reserve room; NO for an unknown one."""
+        """Returns whether the gang may reserve capacity; NO for an unknown one."""
         ...
 
 
 class NoGangs:
-    """Where nobody belongs to a gang."""
+    """An empty `GangView`."""
 
     version = 0
 

@@ -1,7 +1,7 @@
-"""GroupColumns: groups of placed pods with their labels and rows in arrays, so that one question is put to all of them at once.
+"""GroupColumns: groups of placed pods, with labels and rows, in arrays, so that one query is matched against all at once.
 
-For questions about pods of many namespaces: asked group by group, ten thousand groups cost ten milliseconds, and a pod may ask fifty
-such questions. Here one takes a tenth of a millisecond. Kept from the first such question on; owned by `PodCounts`.
+For queries over many namespaces: testing ten thousand groups one by one takes ten milliseconds, and a pod may need
+fifty such queries. Here one takes a tenth of a millisecond. Built at the first such query; owned by `PodCounts`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from multisched.model.placement import PodQuery, PodScope
 from multisched.model.selectors import Operator, Requirement
 
 DEAD_MIN: Final = 1 << 16
-"""Groups without pods and their labels, before the columns are to be made anew."""
+"""Size of the groups without pods, including labels, at which the columns are rebuilt."""
 
 BUCKETS: Final = 1 << 10
-"""Label keys are spread over so many lists, so that a question looks at few labels but those of its key."""
+"""Label keys are hashed into this many lists, so that a query reads few labels with other keys."""
 
 _Ints = NDArray[np.int32]
 _Bools = NDArray[np.bool_]
 
 
 class _Labels:
-    """Labels whose keys fell into one bucket: group, key and value of each."""
+    """Labels whose keys are in one bucket: group, key and value of each."""
 
     __slots__ = ("groups", "keys", "values")
 
@@ -45,23 +45,23 @@ class GroupColumns:
         self._namespaces, self._deleting = array("i"), array("b")
         """By group."""
         self._places: dict[tuple[int, int], int] = {}
-        """(group, row) -> where it stands in the three below."""
+        """(group, row) -> index into the three arrays below."""
         self._place_group, self._place_row, self._place_pods = array("i"), array("i"), array("i")
         self._size = self._living = 0
-        """Groups and labels; those of groups with pods."""
+        """Size of all groups (1 each plus labels), and of the groups with pods."""
         self._sizes = array("i")
-        """By group: itself and its labels."""
+        """By group: 1 plus its labels."""
         self._pods_of = array("i")
         """By group: rows with pods of it."""
 
     @property
     def is_stale(self) -> bool:
-        """Most groups have no pods any more: time to begin anew."""
+        """Reports whether most groups have no pods any more, so that the columns should be rebuilt."""
         dead = self._size - self._living
         return dead > DEAD_MIN and dead > self._living
 
     def change(self, group: PodGroup, row: int, pods: int) -> None:
-        """So many more pods of the group are on the row."""
+        """Adds `pods` pods of the group to the row; negative removes."""
         if group.column < 0:
             self._add(group)
         number = group.column
@@ -80,7 +80,7 @@ class GroupColumns:
             self._clear(number, row, place)
 
     def count(self, query: PodQuery, version: int) -> AnySum:
-        """The pods of all groups that are in the query, by row."""
+        """Returns the number of matching pods by row."""
         selected = self._selected(query)
         place_groups, rows = np.frombuffer(self._place_group, np.int32), np.frombuffer(self._place_row, np.int32)
         at = selected.take(place_groups)
@@ -106,7 +106,7 @@ class GroupColumns:
             bucket.values.append(texts.setdefault(value, len(texts)))
 
     def _clear(self, number: int, row: int, place: int) -> None:
-        """The last place comes in its stead."""
+        """Removes an entry; the last entry moves to its position."""
         del self._places[number, row]
         moved = self._place_group.pop(), self._place_row.pop(), self._place_pods.pop()
         if place != len(self._place_row):
@@ -139,7 +139,7 @@ class GroupColumns:
                 found[:] = kept
 
     def _holders(self, requirement: Requirement) -> _Ints:
-        """Numbers of the groups that have the key, with one of the values where there are any."""
+        """Returns the groups that have the key, and one of the values if the requirement has any."""
         key = self._texts.get(requirement.key, -1)
         bucket = self._buckets.get(key % BUCKETS)
         if key < 0 or bucket is None:

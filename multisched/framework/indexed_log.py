@@ -1,6 +1,6 @@
-"""IndexedLog: what happened, in order, for readers that catch up with what they have not seen, each with its own part alone.
+"""IndexedLog: a bounded log of changes. Each reader catches up on the changes it has not read, filtered by tag.
 
-What happened carries *tags*. A reader that is about a few tags reads what carries one of them, however much else happened.
+Each entry carries *tags*. A reader that names tags reads only entries with one of them, however long the log is.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 
 class IndexedLog(Generic[T]):
-    """The latest that happened. Its older half is forgotten when it weighs twice of what it is to keep."""
+    """The latest entries. When the entries weigh twice the weight to keep, the older half is dropped."""
 
     __slots__ = ("_happened", "_kept", "_places", "_start", "_weigh", "_weight")
 
     def __init__(self, kept: int, weigh: Callable[[T], int] | None = None) -> None:
-        """`kept`: what stays in any case, in units of weight. `weigh`: None: each weighs one."""
+        """`kept`: total weight that is always kept. `weigh`: weight of an entry; None: each entry weighs 1."""
         self._kept = kept
         self._weigh = weigh
         self._happened: list[T] = []
         self._start = self._weight = 0
         self._places: dict[Hashable, list[int]] = {}
-        """Tag -> what carries it, ascending, counted from the first that ever happened."""
+        """Tag -> positions of the entries with it, ascending, counted from the first entry ever noted."""
 
     @property
     def end(self) -> int:
-        """How much ever happened."""
+        """Number of entries ever noted; the position of the next one."""
         return self._start + len(self._happened)
 
     def note(self, one: T, tags: Iterable[Hashable]) -> None:
@@ -46,7 +46,7 @@ class IndexedLog(Generic[T]):
             self._forget((len(self._happened) + 1) // 2)
 
     def since(self, seen: int, tags: Collection[Hashable] | None = None) -> Sequence[T] | None:
-        """What happened after `seen`, in order, and carries one of the tags; None where it is too long ago to know."""
+        """Returns the entries from position `seen` on, in order, that carry one of the tags; None if some were dropped."""
         if seen < self._start:
             return None
         if tags is None:
@@ -60,7 +60,7 @@ class IndexedLog(Generic[T]):
         return [self._happened[place - self._start] for place in found] if found else ()
 
     def clear(self) -> None:
-        """Nobody may catch up with what happened before."""
+        """Drops all entries: every reader that is behind must start over."""
         self._forget(len(self._happened))
 
     def _forget(self, count: int) -> None:

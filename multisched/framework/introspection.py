@@ -1,4 +1,4 @@
-"""What plugins tell of themselves: for explanations, sandboxes, metrics and health."""
+"""What plugins report about themselves: for explanations, sandboxes, metrics and health."""
 
 from __future__ import annotations
 
@@ -15,93 +15,96 @@ from multisched.model.objects import Pod
 
 @runtime_checkable
 class ExplainPlugin(Plugin, Protocol):
-    """A plugin that knows more of a node than a score can say: `explain` repeats it."""
+    """A plugin that can describe a node beyond its score; `explain` shows the description."""
 
     def describe(self, pod: Pod, row: int) -> str:
-        """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
+        """Returns what the plugin knows now of the row for the pod, as the end of a sentence; empty: nothing."""
         ...
 
 
 @runtime_checkable
 class RoomPlugin(Plugin, Protocol):
-    """A plugin whose Filter counts room of its own: `explain --fix` asks it for the demands that it would take.
+    """A plugin whose Filter counts capacity of its own: `explain --fix` asks it which demands would fit.
 
-    Border: a domain's plugin is one (`GpuShare`), and fixes know no domain.
+    Border: a domain's plugin is one (`GpuShare`), and fixes import no domain.
     """
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
-        """Resource or annotation of the pod -> int64[rows]: the most of it that each row takes, all else as the pod has it.
+        """Returns resource or annotation of the pod -> int64[rows]: the largest demand that fits each row, other demands unchanged.
 
-        0: nothing of it helps there.
+        0: reducing this demand alone does not help on that row.
         """
         ...
 
 
 @runtime_checkable
 class StateExportPlugin(Plugin, Protocol):
-    """A plugin that learned more than its configuration and the cluster say: a sandbox takes it over, to answer as it would.
+    """A plugin with learned state beyond its configuration and the cluster: a sandbox imports it to give the same answers.
 
-    Border: a domain's plugin is one (`Forecast`), and the sandbox knows no domain.
+    Border: a domain's plugin is one (`Forecast`), and the sandbox imports no domain.
     """
 
     def export_state(self) -> object:
-        """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""
+        """Returns what another instance with the same args needs to give the same answers. Immutable, because a thread reads it. Cheap."""
         ...
 
     def import_state(self, handed: object) -> None:
-        """What `export_state` of the other one gave; called before any node or pod is known."""
+        """Takes over the result of another instance's `export_state`; called before any node or pod is known."""
         ...
 
 
 METRIC_SERIES_MAX = 256
-"""Of one metric of one plugin."""
+"""Per metric and plugin."""
 
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _TAKEN_LABELS = frozenset({"domain", "le", "quantile"})
-"""The program adds the first; the others are those of histograms and summaries, which these metrics are not."""
+"""The program adds `domain`; histograms and summaries use the others, and these metrics are neither."""
 
 
 class PluginMetric(msgspec.Struct, frozen=True):
-    """One metric at one moment, as plain numbers: the program adds the prefix `multisched_` and the label `domain`.
+    """The values of one metric at one moment. The program adds the prefix `multisched_` and the label `domain`.
 
-    Label values come from a set that is small and known, never names of pods, nodes or services. ValueError for what cannot be shown.
+    Label values come from a small known set, never from names of pods, nodes or services. Raises ValueError for an
+    invalid name, too many series, or a wrong number of label values.
     """
 
     name: str
-    """As `forecast_refits`; of a counter without `_total`, which is added. Beginning with a word of the plugin's own."""
+    """For example `forecast_refits`, beginning with a word of the plugin; a counter gets the suffix `_total`."""
     text: str
     values: Mapping[tuple[str, ...], float]
-    """Label values -> number; what is missing is not shown."""
+    """Label values -> number; other label values are not exported."""
     labels: tuple[str, ...] = ()
     is_counter: bool = False
-    """It only grows, from the start of the process; else a gauge."""
+    """True: a counter, which only grows from the start of the process. False: a gauge."""
 
     def __post_init__(self) -> None:
         if not all(map(_METRIC_NAME.match, (self.name, *self.labels))) or not _TAKEN_LABELS.isdisjoint(self.labels):
             raise ValueError(
-                f"metric {self.name!r} {self.labels}: write a-z, 0-9 and _; the label domain is added, le and quantile"
-                " are those of histograms and summaries"
+                f"metric {self.name!r} {self.labels}: use a-z, 0-9 and _; the labels domain, le and quantile"
+                " are reserved"
             )
         if len(self.values) > METRIC_SERIES_MAX:
             raise ValueError(f"metric {self.name}: {len(self.values)} series, more than {METRIC_SERIES_MAX}")
         if any(len(values) != len(self.labels) for values in self.values):
-            raise ValueError(f"metric {self.name}: a value for each of {self.labels}")
+            raise ValueError(f"metric {self.name}: each series needs one value per label of {self.labels}")
 
 
 @runtime_checkable
 class MetricsPlugin(Plugin, Protocol):
-    """A plugin that counts or knows something worth watching."""
+    """A plugin with metrics."""
 
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
-        """Everything at this moment (epoch seconds), the same names each time. Asked at each scrape, on the loop: within milliseconds."""
+        """Returns all metrics at `now_s` (epoch seconds), with the same names each time. Called on the event loop at
+        each scrape: must take milliseconds at most.
+        """
         ...
 
 
 @runtime_checkable
 class HealthPlugin(Plugin, Protocol):
-    """A plugin whose own work may fail while it goes on with what it has: `/readyz?verbose` says so beside a check that stays good."""
+    """A plugin that can go on in a degraded state: `/readyz?verbose` shows its report next to a check that passes."""
 
     def health(self, now_s: float) -> str:
-        """How it goes, in one sentence; empty: nothing to say. Cheap."""
+        """Returns its state in one sentence; empty: nothing to report. Cheap."""
         ...

@@ -1,14 +1,14 @@
-"""Isolated plugins: Filter and Score that run in a thread or a process of their own.
+"""Isolated plugins: plugins whose Filter and Score run in their own thread or process.
 
 So code that hangs costs its pod one attempt and never blocks the loop.
 
-An isolated plugin stands in the profile as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and
-what the plugin declared to read of the nodes. It goes on with other pods, and takes the checked `IsolatedResponse`.
-PreFilter, Filter, PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own. Every
-other point of the plugin runs inline, in the object the profile built. A plugin that `reads_objects` sees in its thread
-the live view it was built with. Each look-up is whole, but a collection may change during iteration; copy it. Two
-things differ from a plugin that runs inline. A PreFilter refusal counts per row. NormalizeScore sees the rows that
-passed this plugin, before other remote plugins have filtered theirs.
+An isolated plugin is wrapped as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and what the
+plugin declares to read of the nodes. The loop goes on with other pods until the `IsolatedResponse` is there and
+checked. PreFilter, Filter, PreScore, Score and NormalizeScore run in one call in the worker, with their own cycle
+state. Every other point of the plugin runs inline, in the instance the profile built. A plugin with `reads_objects`
+reads, in its thread, the live view it was built with. Each look-up is atomic, but a collection may change during
+iteration; copy it. Two things differ from an inline plugin. A PreFilter refusal counts per row. NormalizeScore gets the
+rows that passed this plugin, before other remote plugins have filtered theirs.
 
 Owns the snapshots; `shell.workers` owns threads and processes and runs `consider` in them. Called by `registry`
 when it builds a profile, and by the cycle.
@@ -47,7 +47,7 @@ from multisched.framework.traits import Traits, traits_of
 from multisched.model.objects import Pod
 
 WAIT_IN_LINE_MAX_S = 30.0
-"""Longest an attempt waits for a free thread or process, beside the timeout of the call itself."""
+"""Longest wait for a free thread or process, in addition to the timeout of the call itself."""
 
 _INLINE = (
     "pre_enqueue",
@@ -66,7 +66,7 @@ _ELSEWHERE = frozenset({"PreFilter", "Filter", "PreScore", "Score", "NormalizeSc
 
 
 class IsolatedError(Exception):
-    """An isolated plugin failed: it raised, answered nonsense, or did not answer in time."""
+    """An isolated plugin failed: it raised, returned an invalid result, or timed out."""
 
     def __init__(self, point: str, text: str) -> None:
         super().__init__(f"{point}: {text}")
@@ -75,27 +75,27 @@ class IsolatedError(Exception):
 
 
 class IsolatedRequest(msgspec.Struct, frozen=True):
-    """One attempt as the worker sees it; self-contained and picklable."""
+    """One attempt's input for the worker; self-contained and picklable."""
 
     pod: Pod
     attempt: int
     rows: Rows
     records: Sequence[RowRecord]
-    """The rows asked about, and with a dependency on all nodes every other row too."""
+    """The requested rows; for a plugin that depends on all nodes, every other row too."""
     node_count: int
     nodes_version: int
 
 
 class IsolatedResponse(msgspec.Struct, frozen=True):
-    """What the plugin said of `IsolatedRequest.rows`, in the same order. Picklable."""
+    """The plugin's results for `IsolatedRequest.rows`, in the same order. Picklable."""
 
     codes: Codes
     statuses: Mapping[int, tuple[Code, tuple[str, ...]]]
-    """What the codes other than 0 stand for."""
+    """Code -> status, for the codes other than 0."""
     scores: Scores
-    """0..MAX_SCORE; 0 where Filter refused."""
+    """0..MAX_SCORE; 0 if Filter refused the row."""
     failed_at: str = ""
-    """The extension point that failed; empty when none did."""
+    """The extension point that failed; empty if none did."""
     failure: str = ""
 
     @staticmethod
@@ -104,34 +104,34 @@ class IsolatedResponse(msgspec.Struct, frozen=True):
 
 
 class Worker(Protocol):
-    """Runs one plugin's requests away from the loop."""
+    """Runs one plugin's requests outside the loop."""
 
     async def run(self, request: IsolatedRequest) -> IsolatedResponse:
-        """Within the plugin's timeout, else raises IsolatedError."""
+        """Runs the request within the plugin's timeout. Raises IsolatedError."""
         ...
 
 
 class Workshop(Protocol):
-    """Makes the workers of a program.
+    """Creates the workers of a program.
 
-    Border: the shell has it (`PluginWorkers`), the simulation another one.
+    Border: the shell implements it (`PluginWorkers`); the simulation has its own.
     """
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker: ...
 
     async def close(self) -> None:
-        """Ends whatever runs beside the loop."""
+        """Ends all threads and processes."""
         ...
 
 
 class Isolator:
-    """Puts the isolated plugins of a profile behind workers; what `registry.build_profile` calls."""
+    """Wraps the isolated plugins of a profile; `registry.build_profile` calls it."""
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
 
     def __call__(self, plugin: Plugin, use: PluginUse, factory: Factory) -> Plugin:
-        """The adapter. Raises PluginSetupError for a plugin that cannot be isolated as configured."""
+        """Returns the wrapped plugin. Raises PluginSetupError if it cannot be isolated as configured."""
         refusal = _refusal(plugin, use, factory)
         if refusal:
             raise PluginSetupError(f"plugin {use.name}: isolation {use.isolation.value}: {refusal}")
@@ -140,27 +140,27 @@ class Isolator:
 
 def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
     if not isinstance(plugin, FilterPlugin | ScorePlugin):
-        return "it has neither Filter nor Score, which are all that is isolated; remove it"
+        return "only Filter and Score can be isolated, and it has neither; remove the isolation"
     if isinstance(plugin, RemotePlugin):
-        return "it asks by itself and blocks nobody; remove it"
+        return "it awaits its response and does not block the loop; remove the isolation"
     if isinstance(plugin, PreFilterExtensions):
         return "AddPod and RemovePod change what Filter reads in the middle of a cycle; run it inline"
     if isinstance(plugin, ChoosingPlugin):
-        return "what it chooses is taken in the same step; run it inline"
+        return "its choice is taken in the same step; run it inline"
     if use.isolation is Isolation.THREAD:
         return ""
     others = [p for p, protocol in EXTENSION_POINTS.items() if p not in _ELSEWHERE and isinstance(plugin, protocol)]
     if others:
-        return f"{', '.join(others)} would run in another object than Filter and Score; use thread"
+        return f"{', '.join(others)} would run in another instance than Filter and Score; use thread"
     if "context" in inspect.signature(factory).parameters:
-        return "it takes a context, which means nothing in another process; use thread"
+        return "it takes a context, which does not exist in another process; use thread"
     if traits_of(plugin).reads_objects:
-        return "it reads objects, which are not there in another process; use thread"
+        return "it reads objects, which do not exist in another process; use thread"
     return ""
 
 
 class IsolatedPlugin:
-    """An `RemotePlugin` with the wrapped plugin's name, points and reasons."""
+    """A `RemotePlugin` with the wrapped plugin's name, extension points and reasons."""
 
     depends_on = Dependency.ATTEMPT
 
@@ -170,7 +170,7 @@ class IsolatedPlugin:
         self.response_timeout_s = use.timeout_s + WAIT_IN_LINE_MAX_S
         self.wrapped = wrapped
         own = traits_of(wrapped)
-        # Of Filter and Score it runs itself, and keeps nothing; what it passes on it passes on as it is.
+        # Filter and Score results are not cached, so their traits do not apply; traits of inline points are copied.
         self.traits = Traits(
             signs_spec_only=True,
             pre_filter_reads_pods=own.pre_filter_reads_pods,
@@ -182,7 +182,7 @@ class IsolatedPlugin:
         self._records: dict[int, RowRecord] = {}
         self._worker = worker
         self._moved = self.reasons.code(Code.UNSCHEDULABLE, "node(s) changed while the plugin was asked")
-        # The framework recognises extension points by attributes, so only those that the plugin has may be here.
+        # The framework detects extension points by attributes, so only points that the plugin implements are set.
         if isinstance(wrapped, FilterPlugin):
             self.filter, self.recheck = self._filter, self._recheck
         if isinstance(wrapped, ScorePlugin):
@@ -192,13 +192,13 @@ class IsolatedPlugin:
                 setattr(self, point, getattr(wrapped, point))
 
     def sign(self, pod: Pod) -> str:
-        """Nothing: what this plugin says holds for one attempt and is kept in no class."""
+        """Returns an empty fragment: this plugin's results are valid for one attempt and never cached."""
         return ""
 
     # -- the request ----------------------------------------------------------------------------------------------
 
     def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        """A frozen copy of what the plugin reads; rows that did not change since the last one are not copied again."""
+        """Returns a frozen copy of what the plugin reads; rows unchanged since the last request are not copied again."""
         nodes = cycle.nodes
         wanted = _live_rows(nodes) if any(d.reads_all_nodes for d in self._reads) else rows.tolist()
         with_pods = any(d.reads_pods for d in self._reads)
@@ -214,7 +214,7 @@ class IsolatedPlugin:
         return record
 
     async def response(self, request: object) -> object:
-        """Raises IsolatedError for whatever went wrong in the worker."""
+        """Returns the checked response of the worker. Raises IsolatedError for any failure there."""
         assert isinstance(request, IsolatedRequest)
         found = await self._worker.run(request)
         if not isinstance(found, IsolatedResponse):
@@ -227,18 +227,18 @@ class IsolatedPlugin:
             own[code] = self.reasons.code(status, *reasons)
         return _Settled(request, own[found.codes], found.scores)
 
-    # -- the answer, read back in the cycle ------------------------------------------------------------------------
+    # -- the response, read in the cycle ---------------------------------------------------------------------------
 
     def _filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: what the worker said."""
+        """Returns uint8[rows]: the worker's codes."""
         settled = self._settled(cycle)
         return settled.codes[settled.positions(rows)]
 
     def _recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: what the worker said still holds where nothing it read has changed; where something has, the row is refused.
+        """Returns uint8[rows]: the worker's code if nothing that it read for the row has changed, else a refusal.
 
-        A preemption looks at rows about which the worker was not asked, since the pod had no room there. The attempt
-        that goes there will ask.
+        A preemption may check rows that were not in the request, because the pod did not fit there. They pass here: the
+        attempt that uses the row will request it.
         """
         settled = self._settled(cycle)
         codes, asked = np.zeros(len(rows), np.uint8), np.isin(rows, settled.request.rows)
@@ -257,7 +257,7 @@ class IsolatedPlugin:
         return nodes.node(record.row) is not record.node
 
     def _score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 0..MAX_SCORE: what the worker said."""
+        """Returns int64[rows], 0..MAX_SCORE: the worker's scores."""
         settled = self._settled(cycle)
         return settled.scores[settled.positions(rows)]
 
@@ -280,13 +280,13 @@ class _Settled(msgspec.Struct, frozen=True):
 
 
 def _dependencies(plugin: Plugin) -> list[Dependency]:
-    """What the plugin reads; one that does not say, or asks in every attempt, may read anything."""
+    """Returns what the plugin reads; a plugin without a declaration, or with ATTEMPT, may read anything."""
     declared = dependency_of(plugin)
     return [declared] if declared is not Dependency.ATTEMPT else [Dependency.ATTEMPT, Dependency.CLUSTER]
 
 
 def _live_rows(nodes: NodeView) -> list[int]:
-    """Every row with a node, ascending."""
+    """Returns every row with a node, ascending."""
     live = []
     for row in range(len(nodes.pod_count)):
         try:
@@ -298,7 +298,7 @@ def _live_rows(nodes: NodeView) -> list[int]:
 
 
 def _check(request: IsolatedRequest, answer: IsolatedResponse) -> None:
-    """Shapes, types, ranges and statuses, once more on this side: a process answers by bytes."""
+    """Checks shapes, types, ranges and statuses on this side too, because a process responds with raw bytes."""
     count = len(request.rows)
     for point, found, dtype in (("Filter", answer.codes, np.uint8), ("Score", answer.scores, np.int64)):
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (count,):
@@ -312,9 +312,9 @@ def _check(request: IsolatedRequest, answer: IsolatedResponse) -> None:
 
 
 def consider(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
-    """Runs the plugin's Filter and Score, and what belongs to them, over a request. Never raises an Exception.
+    """Runs the plugin's Filter and Score, and their Pre points, for a request. Never raises an Exception.
 
-    Called in the worker; everything it touches is the request's or the plugin's own.
+    Called in the worker; it touches only the request and the plugin.
     """
     hearing = _Hearing()
     runner = Runner(hearing, lambda: 0.0)
@@ -329,14 +329,14 @@ def consider(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
 
 
 class _Hearing:
-    """A PluginObserver that remembers the failure, for the side that has a real one."""
+    """A PluginObserver that stores the failure for the response."""
 
     def __init__(self) -> None:
         self.point = ""
         self.text = ""
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
-        """Timed as a whole, by the side that asked."""
+        """Does nothing: the requesting side times the whole call."""
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
         self.point = point
@@ -379,7 +379,7 @@ def _outcome(runner: Runner, plugin: Plugin, point: str, status: Status) -> tupl
 
 
 def _scored(runner: Runner, plugin: Plugin, view: CycleView, request: IsolatedRequest, codes: Codes) -> Scores:
-    """Final scores of the rows that passed; 0 for the others and for a plugin that skips."""
+    """Returns the final scores of the rows that passed; 0 for the others and if the plugin skips."""
     scores, at = np.zeros(len(codes), np.int64), np.flatnonzero(codes == 0)
     if not len(at) or not isinstance(plugin, ScorePlugin):
         return scores

@@ -1,8 +1,8 @@
-"""LabelIndex: things that select pods by namespace and labels, found from a pod without looking at all of them.
+"""LabelIndex: items that select pods by namespace and labels; finds the candidates for a pod without testing all items.
 
-A selector that names values for some key is filed under those values, one that asks for a key under that key. Only a
-selector that does neither is tested against every pod of its namespaces. So a tenant's odd selectors slow down the pods
-they are about, and few others (reference: reliability 7).
+A selector that names values for a key is filed under those values; one that only requires a key, under that key.
+Any other selector is tested against every pod of its namespaces. So a tenant's unusual selectors slow down
+only the pods they may select (reference: reliability 7).
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Generic, TypeVar
 from multisched.model.selectors import LabelSelector, Operator
 
 PLACES_MAX = 64
-"""Places one selector is filed under at most; one with more is filed without its namespaces, or without its values."""
+"""Entries per selector; a selector with more is filed without its namespaces, or without its values."""
 
 ANY_VALUE = "\0"
-"""Stands for whatever value the key has; no label's value is that."""
+"""Matches any value of the key; no label value can equal it."""
 
 T = TypeVar("T", bound=Hashable)
 _Place = tuple[str | None, str, str]
 
 
 class LabelIndex(Generic[T]):
-    """Items by (namespace, key, value). Finds candidates: the caller still asks whether each really matches."""
+    """Items by (namespace, key, value). It finds candidates: the caller must test whether each one matches."""
 
     __slots__ = ("_asks_for_keys", "_items")
 
     def __init__(self) -> None:
         self._items: dict[_Place, dict[T, None]] = {}
         self._asks_for_keys = False
-        """True once a selector was filed by a key alone."""
+        """True after a selector was filed by a key alone."""
 
     def add(self, item: T, selector: LabelSelector, namespaces: frozenset[str] | None) -> None:
-        """Files an item; `namespaces` None stands for all of them."""
+        """Adds an item. `namespaces`: None means all."""
         for place in _places(selector, namespaces):
             self._items.setdefault(place, {})[item] = None
             self._asks_for_keys |= place[2] == ANY_VALUE
 
     def discard(self, item: T, selector: LabelSelector, namespaces: frozenset[str] | None) -> None:
-        """Takes out what `add` filed with the same arguments."""
+        """Removes what `add` added with the same arguments."""
         for place in _places(selector, namespaces):
             items = self._items.get(place)
             if items is not None:
@@ -48,7 +48,7 @@ class LabelIndex(Generic[T]):
                     del self._items[place]
 
     def candidates(self, namespace: str, labels: Mapping[str, str]) -> Iterator[T]:
-        """Items that may select a pod with these labels in that namespace, each once."""
+        """Yields each item that may select a pod with these labels in that namespace, once."""
         items = self._items
         if not items:
             return
@@ -66,7 +66,7 @@ class LabelIndex(Generic[T]):
 
 
 def _places(selector: LabelSelector, namespaces: frozenset[str] | None) -> list[_Place]:
-    """One requirement is enough to file it by: a pod has one value for its key, and so meets it once."""
+    """Returns the entries of a selector. One requirement suffices: a pod has one value per key, so it is found once."""
     named = [r for r in selector.requirements if r.operator is Operator.IN and r.key]
     narrowest = min(named, key=lambda r: len(r.values), default=None)
     pairs = [("", "")]

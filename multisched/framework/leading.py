@@ -1,6 +1,6 @@
-"""Who leads a domain, as values: what a replica says that is asked about a domain it does not lead.
+"""The leader of a domain: what a replica reports about a domain that it does not lead.
 
-A replica that stands by knows the cluster, and nothing of what the leader decided: it names the leader instead of answering.
+A standby replica knows the cluster but not the leader's decisions: it names the leader instead of answering.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from typing import Final
 import msgspec
 
 PROBLEM_TYPE: Final = "application/problem+json"
-"""Of a `Problem` over HTTP (RFC 9457)."""
+"""Content type of a `Problem` over HTTP (RFC 9457)."""
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who holds the lease of a domain, as its Lease says."""
+    """The holder of a domain's lease, as recorded in the Lease."""
 
     identity: str
     address: str = ""
-    """Base URL at which it answers; empty where its Lease does not say."""
+    """Base URL of its HTTP server; empty if the Lease has none."""
     since: str = ""
-    """When it acquired the lease, as the API writes moments."""
+    """When it acquired the lease, in the API's time format."""
 
 
 class LedElsewhere(msgspec.Struct, frozen=True):
-    """A domain that the process does not lead."""
+    """A domain that this process does not lead."""
 
     domain: str
     leader: Leader | None = None
-    """None: nobody leads it, as far as is known."""
+    """None: no known leader."""
     is_taken_over: bool = msgspec.field(name="isTakenOver", default=False)
-    """The process itself is the leader, and does not decide yet: in a moment it does."""
+    """This process holds the lease but does not schedule yet; it will in a moment."""
 
     runs_out_in_s: float | None = msgspec.field(name="runsOutInS", default=None)
-    """Until its lease can be taken by somebody else, unless it is renewed; None: that is not known."""
+    """Time until another replica can take the lease unless it is renewed; None: unknown."""
 
     def __str__(self) -> str:
         return self.of_all([self.domain])
 
     def of_all(self, domains: Sequence[str]) -> str:
-        """In words, for all `domains` of which the same is to be said."""
+        """Returns the message for several domains with the same leader."""
         are = "is" if len(domains) == 1 else "are"
         named = f"domain{'' if len(domains) == 1 else 's'} {', '.join(domains)}"
         if self.is_taken_over:
@@ -48,7 +48,7 @@ class LedElsewhere(msgspec.Struct, frozen=True):
         if self.leader is None:
             return f"no replica leads {named} at the moment; ask again in a few seconds"
         since = f" since {self.leader.since}" if self.leader.since else ""
-        where = f" at {self.leader.address}" if self.leader.address else ", whose Lease does not say where it answers"
+        where = f" at {self.leader.address}" if self.leader.address else ", whose Lease has no address"
         return f"{named} {are} led by {self.leader.identity}{since}{where}"
 
 
@@ -61,28 +61,28 @@ class NotLeadingError(Exception):
 
     @property
     def status(self) -> int:
-        """As in HTTP: 421 ask somebody else, 503 ask again."""
+        """The HTTP status: 421 ask the leader, 503 ask again."""
         return 503 if self.led.leader is None or self.led.is_taken_over else 421
 
 
 FindLeader = Callable[[str], LedElsewhere | None]
-"""Of a domain: who else leads it; None: this process does."""
+"""Returns the other leader of a domain; None: this process leads it."""
 
 
 def led_here(domain: str) -> LedElsewhere | None:
-    """Of a process that is alone, or a copy: it answers for every domain."""
+    """Returns None: for a process that runs alone or a copy, which answers for every domain."""
     return None
 
 
 def require_led(find: FindLeader, domain: str) -> None:
-    """Raises NotLeadingError for a domain that another process leads, or nobody."""
+    """Raises NotLeadingError unless this process leads the domain."""
     led = find(domain)
     if led is not None:
         raise NotLeadingError(led)
 
 
 class Problem(LedElsewhere, frozen=True, kw_only=True):
-    """What is answered in place of what only the leader knows."""
+    """The HTTP response of a replica that does not lead the domain."""
 
     title: str = "this replica does not lead the domain"
     status: int

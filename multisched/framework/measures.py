@@ -1,7 +1,7 @@
-"""Ports to what is measured: ranges of a Prometheus-compatible server, and the metrics API's look at the moment.
+"""Ports to measured values: range queries to a Prometheus-compatible server, and current usage from the metrics API.
 
-`multisched.client` implements them over HTTP; plugins are given them by `PluginContext.measures`. Values only: nothing here
-reads a clock or a socket.
+`multisched.client` implements them over HTTP; plugins get them from `PluginContext.measures`. This module holds values
+only: it reads neither a clock nor a socket.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from multisched.framework.ports import ExtenderTrust
 
 POINTS_MAX = 11_000
-"""Steps that one range query may have: Prometheus refuses more, and so do those that speak like it."""
+"""Steps per range query: Prometheus and compatible servers reject more."""
 TIMEOUT_S = 60.0
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
-"""Of one answer: a million samples. A range whose answer is larger is asked for in shorter pieces."""
+"""Per response: about a million samples. A range with a larger response is queried in shorter pieces."""
 CONCURRENCY = 4
 TRIES = 4
 QUERY_CHARS_SHOWN = 120
-"""Of a query, in what people read."""
+"""Characters of a query that messages show."""
 
 
 def shown_query(query: str) -> str:
-    """The beginning of a query, in one line: for messages."""
+    """Returns the beginning of a query in one line, for messages."""
     line = " ".join(query.split())
     return line if len(line) <= QUERY_CHARS_SHOWN else f"{line[: QUERY_CHARS_SHOWN - 1]}…"
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """`steps` moments at equal distance, the first at `start_s` (epoch seconds)."""
+    """`steps` moments `step_s` apart, the first at `start_s` (epoch seconds)."""
 
     start_s: float
     step_s: float
@@ -41,21 +41,21 @@ class Grid(msgspec.Struct, frozen=True):
 
     @property
     def end_s(self) -> float:
-        """The last moment."""
+        """The last moment, in epoch seconds."""
         return self.start_s + (self.steps - 1) * self.step_s
 
 
 class MeterSettings(msgspec.Struct, frozen=True):
-    """One Prometheus-compatible server and how it is asked."""
+    """One Prometheus-compatible server and how to query it."""
 
     url: str
-    """With the prefix before `/api/v1`, as `http://mimir:8080/prometheus`."""
+    """Including any prefix before `/api/v1`, for example `http://mimir:8080/prometheus`."""
     token_file: str = ""
-    """Bearer token; read before each request, for it is rotated."""
+    """File with the bearer token; read before each request because tokens are rotated."""
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Sent along, as `X-Scope-OrgID`."""
+    """Extra request headers, for example `X-Scope-OrgID`."""
     parameters: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Sent along with each query, as Thanos' `dedup` and `partial_response`, or VictoriaMetrics' `nocache`."""
+    """Sent with each query, for example Thanos' `dedup` and `partial_response`, or VictoriaMetrics' `nocache`."""
     timeout_s: float = TIMEOUT_S
     answer_bytes_max: int = ANSWER_BYTES_MAX
     points_max: int = POINTS_MAX
@@ -77,7 +77,7 @@ class Dropped(msgspec.Struct):
     """NaN, Inf and -Inf."""
     negative: int = 0
     off_grid: int = 0
-    """At another moment than one that was asked for, or a second time at the same."""
+    """Not at a requested moment, or a second sample for the same moment."""
 
     def add(self, other: Dropped) -> None:
         self.nan += other.nan
@@ -94,40 +94,40 @@ class Piece(msgspec.Struct, frozen=True):
     labels: tuple[Mapping[str, str], ...]
     ends: NDArray[np.int64]
     steps: NDArray[np.int64]
-    """Of the whole grid; rising within a series."""
+    """Index into the whole grid; ascending within a series."""
     values: NDArray[np.float64]
     """Finite and not negative."""
 
 
 Take = Callable[[Piece], None]
-"""Called in a worker thread, with one piece at a time and never while the last one is being taken. What it raises ends the query."""
+"""Called in a worker thread with one piece at a time, never concurrently. An exception ends the query."""
 
 
 class RangeReport(msgspec.Struct):
-    """Further remarks about a range that was read."""
+    """Statistics and warnings of one range query."""
 
     requests: int = 0
     series: int = 0
-    """Summed over the pieces: a series counts once in each that has it."""
+    """Summed over the pieces: a series counts once in each piece that contains it."""
     samples: int = 0
     dropped: Dropped = msgspec.field(default_factory=Dropped)
     warnings: dict[str, int] = msgspec.field(default_factory=dict)
-    """What the server warned of (partial answers), with how often; some ten kinds at most."""
+    """Warning of the server (for example partial responses) -> how often; about ten kinds at most."""
 
 
 class Meter(Protocol):
     """Range queries to one server.
 
-    Border: the client has it (`PrometheusMeter`), and no plugin sees the client.
+    Border: the client implements it (`PrometheusMeter`), and no plugin imports the client.
     """
 
     async def ranges(self, query: str, grid: Grid, take: Take) -> RangeReport:
-        """Hands over every piece, in the order of time. Raises MeterError; what was taken by then is not the whole."""
+        """Passes each piece to `take`, in order of time. Raises MeterError; the pieces taken before that are incomplete."""
         ...
 
 
 class PodUse(msgspec.Struct, frozen=True):
-    """What one pod uses now, by the metrics API."""
+    """Current usage of one pod, from the metrics API."""
 
     namespace: str
     pod: str
@@ -136,9 +136,9 @@ class PodUse(msgspec.Struct, frozen=True):
 
 
 class LoadReader(Protocol):
-    """The metrics API (metrics.k8s.io): the load of the moment.
+    """The metrics API (metrics.k8s.io): current usage.
 
-    Border: the client has it (`client.pod_metrics`), and no plugin sees the client.
+    Border: the client implements it (`client.pod_metrics`), and no plugin imports the client.
     """
 
     async def pods(self) -> tuple[PodUse, ...]:
@@ -150,14 +150,14 @@ class Meters(Protocol):
     """Opens meters."""
 
     def meter(self, settings: MeterSettings) -> Meter:
-        """Raises MeterError for certificates that cannot be used."""
+        """Returns a meter for the server. Raises MeterError for unusable certificates."""
         ...
 
 
 class Measures(Meters, Protocol):
-    """How plugins come to what is measured.
+    """The measured values that plugins can read.
 
-    Border: the shell has them (`NetworkMeasures`), and no plugin sees the shell.
+    Border: the shell implements them (`NetworkMeasures`), and no plugin imports the shell.
     """
 
     def load(self) -> LoadReader: ...

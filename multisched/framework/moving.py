@@ -1,7 +1,7 @@
-"""Moving pods: what the background task of a plugin works with that carries a repair out. Protocols and values only.
+"""Moving pods: the ports of a plugin's background task that carries out a repair. Protocols and values only.
 
-`BackgroundPorts.mover` evicts a pod, keeps the place of its replacement, and remembers where a run stands. The shell
-implements it for one domain (`shell/mover.py`), the client its writes. Refusals that are to be expected are values.
+`BackgroundPorts.mover` evicts a pod, reserves the place of its replacement, and persists the progress of a run. The
+shell implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.model.objects import Pod
 
 STAND_IN: Final = "place-of/"
-"""Begins the uid of a stand-in: the pod by which the place of a replacement is kept. No pod's uid has a slash."""
+"""Prefix of the uid of a stand-in: the pod whose nomination reserves the place of a replacement. No pod's uid has a slash."""
 
 
 class EvictAnswer(Enum):
-    """What one eviction is known to have done."""
+    """The known effect of one eviction."""
 
     EVICTED = auto()
     """The pod is being deleted; its budget has counted it."""
     GONE = auto()
-    """There is no pod of this name any more, or one of another uid."""
+    """There is no pod of this name any more, or it has another uid."""
     NOT_NOW = auto()
     """429: its budget allows no disruption, or the server is busy. Nothing happened."""
     REFUSED = auto()
     """Another definite answer (403, 422, a webhook, two budgets for one pod): nothing happened."""
     UNKNOWN = auto()
-    """5xx, timeout, reset: it may have been evicted. Safe to ask again: it names the pod's uid."""
+    """5xx, timeout, reset: it may have been evicted. Safe to retry: it names the pod's uid."""
 
 
 class EvictReply(msgspec.Struct, frozen=True):
-    """The answer to one eviction; `message` is the server's sentence, truncated."""
+    """The response to one eviction; `message` is the server's message, truncated."""
 
     answer: EvictAnswer
     retry_after_s: float = 0.0
@@ -49,21 +49,22 @@ class Evictor(Protocol):
     """Evicts by policy/v1; never retries by itself."""
 
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
-        """One POST with the pod's uid as precondition and a deadline that the server keeps too. Never raises for anything a
-        server can do."""
+        """Sends one POST with the pod's uid as precondition and a deadline that the server enforces too. Never raises,
+        whatever the server does.
+        """
         ...
 
 
 class KeepAnswer(Enum):
-    """What became of a document that was to be kept."""
+    """The result of writing a document."""
 
     KEPT = auto()
     OVERTAKEN = auto()
-    """Somebody else has written it since it was read: whoever goes on, it is not us."""
+    """Another writer has changed it since it was read: another process has taken over."""
     REFUSED = auto()
-    """403 or another definite answer: it will not be kept."""
+    """403 or another definite answer: the write failed for good."""
     UNKNOWN = auto()
-    """429, 5xx, timeout: not known to be kept. Safe to ask again."""
+    """429, 5xx, timeout: it may have been written. Safe to retry."""
 
 
 class KeepReply(msgspec.Struct, frozen=True):
@@ -75,132 +76,132 @@ class Keeper(Protocol):
     """One document in the API server, written by one leader at a time."""
 
     async def read(self) -> bytes | None:
-        """A consistent read; None: there is none. Raises UnreachableError."""
+        """Reads the document consistently. None: it does not exist. Raises UnreachableError."""
         ...
 
     async def write(self, document: bytes) -> KeepReply:
-        """Replaces what the last `read` or `write` saw, and nothing newer. Never raises for anything a server can do."""
+        """Replaces the version that the last `read` or `write` saw, never a newer one. Never raises, whatever the server does."""
         ...
 
 
 class Mover(Keeper, Evictor, Protocol):
-    """One domain's. All but the writes is synchronous; it keeps one place at a time.
+    """Moves the pods of one domain. Everything except the writes is synchronous; it reserves one place at a time.
 
-    Border: the shell has it (`DomainMover`), and no plugin sees the shell.
+    Border: the shell implements it (`DomainMover`), and no plugin imports the shell.
     """
 
     write_timeout_s: float
-    """The deadline to give `evict`: a lease that is held now is held at least so long."""
+    """The deadline to pass to `evict`: a lease that is held now is held at least that long."""
 
     def may_act(self) -> bool:
-        """True while the domain leads: asked immediately before whatever changes something."""
+        """Reports whether the domain leads: called immediately before each change."""
         ...
 
     async def plan(self, asked: RepairAsked) -> RepairPlan:
-        """As the cluster is now. Raises RepairRefusedError."""
+        """Returns a plan for the current cluster. Raises RepairRefusedError."""
         ...
 
     def standing(self, uid: str) -> Pod | None:
-        """The pod, with the node it stands on; None where it stands on none, whether it waits or is gone."""
+        """Returns the pod with its node; None if it has no node or does not exist."""
         ...
 
     def peers(self, namespace: str, owner: str) -> Sequence[Pod]:
-        """Every pod of the namespace whose controlling owner has this uid, those that wait for a node included."""
+        """Returns every pod of the namespace whose controlling owner has this uid, including pending pods."""
         ...
 
     def budget_refusal(self, pod: Pod) -> str:
-        """Why no PodDisruptionBudget lets the pod go now; empty: they all do, as far as the watch has shown."""
+        """Returns why a PodDisruptionBudget forbids evicting the pod now; empty if none does, as far as the watch has shown."""
         ...
 
     async def reads(self, pod: ObjectRef) -> bool:
-        """Whether the pod of this uid stands and is not asked to go, by a consistent read. Raises UnreachableError."""
+        """Reports whether the pod of this uid exists and is not being deleted, by a consistent read. Raises UnreachableError."""
         ...
 
     def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
-        """Keeps a place on a node for the replacement of the pod of this uid, after the filters were asked; empty, or why not.
+        """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
 
-        `like`: the pod itself, which leaves, or a peer that stands in for one that is gone. What was held before is released.
-        `handed`: called when the place has become the nomination of a replacement.
+        `like`: the pod itself, which leaves, or a peer in place of a deleted pod. Any place reserved before is
+        released.
+        `handed`: called when the reservation has become the nomination of a replacement.
         """
         ...
 
     def hand_over(self, known: frozenset[str]) -> None:
-        """From now on the place goes to the first pod of the same owner and size that waits for a node.
+        """Assigns the place, from now on, to the first pending pod of the same owner and size.
 
-        `known`: uids of those that are no replacement.
+        `known`: uids of pods that are no replacements.
         """
         ...
 
     def taker(self) -> str:
-        """The uid of the pod the place was given to; empty: it is still held, or was never."""
+        """Returns the uid of the pod that got the place; empty: it is still reserved, or was never."""
         ...
 
     def is_kept(self) -> bool:
-        """True while the place is held and nobody has got it: what is more important may have taken it back."""
+        """Reports whether the place is reserved and not yet assigned; a more important pod may have taken it."""
         ...
 
     def release(self) -> None:
-        """Nothing is held any more. Idempotent."""
+        """Releases the reserved place. Idempotent."""
         ...
 
     def has_node(self, name: str) -> bool:
-        """True while the node is there and the domain may use it."""
+        """Reports whether the node exists and the domain may use it."""
         ...
 
     def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
-        """An event; `kind` is Normal or Warning."""
+        """Records an event; `kind` is Normal or Warning."""
         ...
 
 
 class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the repair of one domain stands, for people and metrics."""
+    """The state of one domain's repair, for people and metrics."""
 
     domain: str
     mode: str
     """off, preview or apply."""
     is_open: bool
-    """A window is open."""
+    """A maintenance window is open."""
     opens_s: float | None = None
-    """Epoch seconds at which the next window opens, or that open now opened; None: not within three weeks."""
+    """Epoch seconds at which the next window opens, or the open one opened; None: not within three weeks."""
     closes_s: float | None = None
-    """Of the window that is open."""
+    """Of the open window."""
     state: str = ""
-    """Of the run under way, or the last one; empty: there was none."""
+    """Of the current run, or the last one; empty: there was none."""
     step: int = 0
-    """The move under way, from 1."""
+    """The current move, from 1."""
     steps: int = 0
     move: str = ""
-    """The move under way, in words."""
+    """Description of the current move."""
     reason: str = ""
     """Why the last run stopped."""
     moved: int = 0
-    """Pods moved in the window that is open, or was last."""
+    """Pods moved in the open window, or the last one."""
     moves_left: int = 0
-    """Of that window's budget."""
+    """Remaining budget of that window."""
     counts: dict[str, int] = {}
     """Since the start: plans, runs, finished, stopped, moves, evictions_refused, evictions_unknown, keep_failures."""
     digest: str = ""
-    """Of the plan that is carried out, or was shown last."""
+    """Of the plan being carried out, or the last one shown."""
 
 
 @runtime_checkable
 class CarriesOutRepairs(Plugin, Protocol):
-    """A plugin that moves pods. Both are called on the loop.
+    """A plugin that moves pods. Both methods are called on the loop.
 
-    Border: a domain's plugin does (`PeakForecast`), and whoever asks knows no domain.
+    Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
     """
 
     def repair_status(self) -> RepairStatus:
-        """How it stands."""
+        """Returns the state of the repair."""
         ...
 
     async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
-        """Begins to carry out the plan that was shown under this digest, if the cluster still gives the same. Raises
-        RepairRefusedError."""
+        """Starts the plan that was shown with this digest, if the cluster still yields the same plan. Raises RepairRefusedError."""
         ...
 
 
 def digest_of(plan: RepairPlan) -> str:
-    """Equal for plans that move the same pods in the same order to the same nodes."""
+    """Returns a digest that is equal for plans that move the same pods in the same order to the same nodes."""
     parts: list[Any] = [plan.domain, *([move.uid, move.from_node, move.to_node] for move in plan.moves)]
     return sha256(msgspec.json.encode(parts)).hexdigest()[:12]

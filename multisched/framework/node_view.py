@@ -1,7 +1,7 @@
-"""What plugins read about nodes: columns over rows. The node table and overlays on it are both such views.
+"""What plugins read about nodes: columns over rows. The node table and overlays on it implement `NodeView`.
 
-Shapes: a *column* is an array over all rows of the table, indexed by row; every array handed out is read-only. Rows of
-deleted nodes stay in the columns until reused; the rows a plugin is asked about are always live.
+A *column* is an array over all rows of the table, indexed by row; every returned array is read-only. Rows of
+deleted nodes stay in the columns until they are reused; the rows passed to a plugin always have a node.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Bools = NDArray[np.bool_]
 M = TypeVar("M", bound=NDArray[Any])
 
 NO_ROWS: Rows = np.zeros(0, np.intp)
-"""Never written to, so one serves all."""
+"""Shared; never written to."""
 
 PASSES = np.array(0, np.uint8)
-"""The code of a row that passes, as an array: numpy needs as long to convert a Python number as for the rest."""
+"""The code of a row that passes, as an array: converting a Python number takes numpy as long as the whole operation."""
 
 VIEW_FROM = 256
-"""Rows from which on looking for a run is worth it."""
+"""Number of rows from which checking for a contiguous range is worth it."""
 
 
 class Amount(Enum):
@@ -50,31 +50,31 @@ class Amount(Enum):
 
 
 Derive = Callable[["NodeView", Rows], Int64]
-"""int64[rows] of what is on each row, and of nothing else."""
+"""Returns int64[rows], computed from what is on each row and nothing else."""
 
 
 class NodeView(Protocol):
     """Read access to the node table. Amounts are int64: milli-CPU, bytes, counts.
 
-    A member with a body does what a view does that has no better way.
+    Methods with a body are default implementations for views without a faster one.
     """
 
     def allocatable(self, resource: str) -> Int64:
-        """int64[all rows]; zeros for a resource no node has."""
+        """Returns int64[all rows]; zeros for a resource that no node has."""
         ...
 
     def requested(self, resource: str) -> Int64:
-        """int64[all rows]: what pods on the row take, assumed ones included; their number for the resource `pods`."""
+        """Returns int64[all rows]: requests of the pods on the row, including assumed ones; for the resource `pods` their number."""
         ...
 
     def scoring_requested(self, resource: str) -> Int64:
-        """int64[all rows]: as requested, but cpu and memory count defaults for containers that ask for nothing."""
+        """Returns int64[all rows]: like `requested`, but containers without cpu or memory requests count with defaults."""
         ...
 
     def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
-        """int64[len(resources), len(rows)], read-only: the same columns, several at once and only at these rows.
+        """Returns int64[len(resources), len(rows)], read-only: several columns at once, only at these rows.
 
-        A call of a plugin is about a few rows far more often than about all; then the number of calls is what costs.
+        Most calls of a plugin are for few rows; then the number of calls determines the cost.
         """
         read = {Amount.ALLOCATABLE: self.allocatable, Amount.REQUESTED: self.requested}.get(
             kind, self.scoring_requested
@@ -85,27 +85,27 @@ class NodeView(Protocol):
         return found
 
     def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
-        """float64[resources, rows], read-only: allocatable amounts, to divide by."""
+        """Returns float64[resources, rows], read-only: allocatable amounts, used as divisors."""
         return self.amounts(Amount.ALLOCATABLE, resources, rows).astype(np.float64)
 
     def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
-        """The smallest and the largest of these allocatable amounts on any row, rows without a node (0) included.
+        """Returns the smallest and the largest of these allocatable amounts on any row, including rows without a node (0).
 
-        Tells without looking at rows that each of them has all the resources, or that none has too much of one.
+        A quick check that every row has all the resources, or that none has too much of one.
         """
         every = [self.allocatable(resource) for resource in resources]
         return float(min(one.min(initial=0) for one in every)), float(max(one.max(initial=0) for one in every))
 
     def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
-        """int64[rows], read-only: what `derive` makes of the amounts on each row, kept under `key` and renewed where rows changed.
+        """Returns int64[rows], read-only: `derive` of each row, cached under `key` and recomputed for changed rows.
 
-        Worth it for many rows. `derive` is asked about some or all rows, those without a node included.
+        Useful for many rows. `derive` is called with some or all rows, including rows without a node.
         """
         return derive(self, rows)
 
     @property
     def pod_count(self) -> Int64:
-        """int64[all rows]: pods on the row, assumed ones included."""
+        """int64[all rows]: pods on the row, including assumed ones."""
         ...
 
     @property
@@ -120,28 +120,28 @@ class NodeView(Protocol):
 
     @property
     def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
-        """The distinct taint tuples in use, by index. Grows only."""
+        """The distinct taint tuples in use, by index. Only grows."""
         ...
 
     def label_codes(self, key: str) -> Int32:
-        """int32[all rows]: code of the row's value of label `key`; 0 where it has no such label."""
+        """Returns int32[all rows]: code of the row's value of label `key`; 0 if the row has no such label."""
         ...
 
     def label_values(self, key: str) -> Sequence[str]:
-        """The values behind the codes of `label_codes(key)`; entry 0 stands for absence. Grows only."""
+        """Returns the values of the codes of `label_codes(key)`; entry 0 means that the label is absent. Only grows."""
         ...
 
     def label_code(self, key: str, value: str) -> int:
-        """The code of `value` in `label_codes(key)`; 0 if no row ever had it."""
+        """Returns the code of `value` in `label_codes(key)`; 0 if no row ever had it."""
         ...
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
-        """Row -> host ip ("" for all addresses) -> number of pods that hold this port there."""
+        """Returns row -> host IP ("" for all addresses) -> number of pods that use this port there."""
         ...
 
     @property
     def pod_counts(self) -> PodCountsView:
-        """How many pods on each row match a query, and what placed pods demand of others."""
+        """How many pods on each row match a query, and what placed pods' affinity demands of others."""
         ...
 
     @property
@@ -150,38 +150,38 @@ class NodeView(Protocol):
         ...
 
     def image_users(self, name: str) -> Mapping[int, int]:
-        """Row -> size in bytes, for the rows that have the image: for all of them the size that the first one reported."""
+        """Returns row -> size in bytes, for the rows that have the image; the size first reported for it, on every row."""
         ...
 
     @property
     def node_count(self) -> int:
-        """Live nodes in the whole cluster, whatever their domain."""
+        """Nodes in the whole cluster, in any domain."""
         ...
 
     @property
     def nodes_version(self) -> int:
-        """Raised at each change of any node object (not of pods): the version of a cluster-wide dependency."""
+        """Raised at each change of any node object (not of pods): the version for plugins that depend on all nodes."""
         ...
 
     def node(self, row: int) -> Node:
-        """The node object in a row."""
+        """Returns the node object in a row."""
         ...
 
     def row_of(self, name: str) -> int | None:
-        """The row of a live node."""
+        """Returns the row of a node; None if there is no such node."""
         ...
 
     def pods_on(self, row: int) -> Sequence[Pod]:
-        """Pods on the row, assumed ones included. Builds a list: not for loops over all rows."""
+        """Returns the pods on the row, including assumed ones. Builds a list: not for loops over all rows."""
         ...
 
     def version(self, row: int) -> int:
-        """The row's version counter, raised at each write to the row."""
+        """Returns the row's version counter, raised at each write to the row."""
         ...
 
 
 def columns_at(matrix: M, rows: Rows) -> M:
-    """The matrix's columns at these rows (ascending), read-only: a view where many rows have no gaps, else a copy."""
+    """Returns the matrix's columns at these rows (ascending), read-only: a view if many rows are contiguous, else a copy."""
     count = len(rows)
     if count > VIEW_FROM and rows.item(-1) - rows.item(0) == count - 1:
         view = matrix[:, rows.item(0) : rows.item(-1) + 1]
@@ -191,10 +191,10 @@ def columns_at(matrix: M, rows: Rows) -> M:
 
 
 def any_true(mask: Bools) -> bool:
-    """`mask.any()` by a search in its bytes: a tenth of the time for a few rows, no more for many."""
+    """Returns `mask.any()` by a search in its bytes: a tenth of the time for a few rows, no slower for many."""
     return b"\x01" in mask.tobytes()
 
 
 def all_true(mask: Bools) -> bool:
-    """`mask.all()`, as `any_true`."""
+    """Returns `mask.all()`, like `any_true`."""
     return b"\x00" not in mask.tobytes()

@@ -1,4 +1,4 @@
-"""The normalisation that most plugins share."""
+"""The normalization that most plugins share."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ class ByLargest:
     """Scores in proportion to the largest raw score, or, reversed, MAX_SCORE minus that.
 
     Source: kube-scheduler pkg/scheduler/framework/plugins/helper/normalize_score.go. As a plugin's `normalizer`
-    attribute it replaces NormalizeScore: the class cache then renews only rows that changed while the largest stands.
+    attribute it replaces NormalizeScore: while the largest raw score is unchanged, the class cache renews only changed
+    rows.
     """
 
     def __init__(self, *, reverse: bool = False) -> None:
         self.reverse = reverse
 
     def apply(self, raw: Scores, largest: int) -> Scores:
-        """int64[rows] in 0..MAX_SCORE, given the largest raw score over all feasible rows."""
+        """Returns int64[rows] in 0..MAX_SCORE, given the largest raw score over all feasible rows."""
         if largest == 0:
             return np.full(len(raw), MAX_SCORE if self.reverse else 0, np.int64)
         scaled: Scores = raw * MAX_SCORE

@@ -1,9 +1,9 @@
-"""What plugins say in the status of API objects other than pods, for instance of gangs and quotas.
+"""What plugins write into the status of API objects other than pods, for instance of gangs and quotas.
 
-A plugin marks an object when its status may have changed. That costs little enough to be done for every event of a pod.
-It is asked for the status when that is about to be written: seconds later, and once for many marks. An object that the
-API server shows anew counts as marked, so a plugin marks only for other reasons. Who writes, under which lease and how
-often, stands in `shell.statuses`.
+A plugin marks an object when its status may have changed; marking is cheap enough for every pod event. The plugin is
+asked for the status when it is about to be written: seconds later, and once for many marks. A new version from the API
+server also marks the object, so a plugin marks only for other reasons. `shell.statuses` documents which process writes,
+under which lease and how often.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ObjectKey = tuple[ObjectKind, str, str]
 
 
 class ObjectCondition(msgspec.Struct, frozen=True):
-    """One entry of `status.conditions`, without times: its writer has the clock.
+    """One entry of `status.conditions`, without times: the writer has the clock.
 
-    `lastTransitionTime` stays while status and reason do.
+    `lastTransitionTime` is kept while status and reason are unchanged.
     """
 
     type: str
@@ -36,37 +36,37 @@ class ObjectCondition(msgspec.Struct, frozen=True):
 
 
 class ObjectStatus(msgspec.Struct, frozen=True):
-    """What is to stand in the status of one object.
+    """The desired status of one object.
 
-    Every field and every type of condition that is named here belongs to the plugin as a whole. What it does not say of
-    them any more goes. Fields and conditions of others stay as they are.
+    Each field and each condition type named here is replaced as a whole: parts that it no longer contains are removed.
+    Other fields and conditions are left unchanged.
     """
 
     uid: str
-    """Of the object that this was said of; another one of the same name is not written to."""
+    """Of the object that this was computed for; a new object of the same name is not written to."""
     fields: Mapping[str, object] = {}
-    """Name of a field of the status -> mappings, sequences, texts, whole numbers; None takes the field away."""
+    """Status field -> mapping, sequence, text or whole number; None removes the field."""
     conditions: tuple[ObjectCondition, ...] = ()
     since: tuple[str, ...] = ()
-    """Fields that say when something was first written: the time of the write, and afterwards what stands."""
+    """Fields that record when something was first written: set to the time of the write, then kept."""
     annotations: Mapping[str, str] = {}
-    """Written along where the status is a part of the object (`KindDefinition.has_status_path`); elsewhere they are none."""
+    """Written together with the status if it is part of the object (`KindDefinition.has_status_path`); else ignored."""
 
 
 class StatusMarks(Protocol):
-    """Where a plugin marks objects whose status may have changed."""
+    """Marks objects whose status may have changed."""
 
     def mark(self, kind: ObjectKind, namespace: str, name: str) -> None:
-        """O(1), and next to nothing for an object that is marked already."""
+        """Marks one object. O(1), and almost free for an object that is already marked."""
         ...
 
     def mark_all(self, kind: ObjectKind) -> None:
-        """Every object of the kind."""
+        """Marks every object of the kind."""
         ...
 
 
 class NoStatusMarks:
-    """Where nobody writes statuses."""
+    """Marks nothing: for processes that write no statuses."""
 
     def mark(self, kind: ObjectKind, namespace: str, name: str) -> None:
         del kind, namespace, name
@@ -77,24 +77,24 @@ class NoStatusMarks:
 
 @runtime_checkable
 class StatusPlugin(Plugin, Protocol):
-    """A plugin that says something in the status of objects."""
+    """A plugin that writes into the status of objects."""
 
     status_kinds: tuple[ObjectKind, ...]
-    """Kinds of which it reads the objects (`Traits.reads_objects`) and writes the status. No other plugin writes theirs."""
+    """Kinds whose objects it reads (`Traits.reads_objects`) and whose status it writes. No other plugin writes their status."""
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
-        """The status as of now; None where there is nothing to say, or no such object.
+        """Returns the current status; None if there is nothing to write, or no such object.
 
-        It goes by what every process knows: pods, objects and configuration. The process that is asked leads the first
-        of the domains with this plugin. Of other domains it may know by watches alone.
+        It depends only on what every process knows: pods, objects and configuration. It is called in the process that
+        leads the first domain with this plugin; that process may know other domains by watches alone.
         """
         ...
 
 
 @runtime_checkable
 class PendingPodsPlugin(StatusPlugin, Protocol):
-    """A `StatusPlugin` that says something of pods that wait, too."""
+    """A `StatusPlugin` whose statuses also depend on pending pods."""
 
     def pending_changed(self, pod: Pod) -> None:
-        """The pod came to wait for a node, changed, or waits no more and has none. Marks whose status that may change: O(1)."""
+        """Marks the objects whose status may change because the pod became pending, changed, or ended pending without a node. O(1)."""
         ...

@@ -1,6 +1,6 @@
-"""What plugins read of the cluster besides pods and nodes: services, volumes, claims, budgets and their like.
+"""What plugins read of the cluster besides pods and nodes: services, volumes, claims, budgets and so on.
 
-A plugin that reads such objects declares the kinds, as an attribute of its class, and keeps the view it is given:
+A plugin that reads such objects declares the kinds in its traits, and keeps the view it is given:
 
     class VolumeZone:
         traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM))
@@ -8,13 +8,12 @@ A plugin that reads such objects declares the kinds, as an attribute of its clas
         def __init__(self, context: PluginContext) -> None:
             self._objects = context.objects
 
-The program watches the union of what the enabled plugins declare, and the kinds whose events they register: any other
-is always empty here. The view shows what the watch brought, synchronously kept. What a plugin has promised about an
-object before the server knows it (an assumed binding) is in that plugin's ledger, not here. Never change what is handed
-out.
+The program watches the union of what the enabled plugins declare and the kinds whose events they register. Every other
+kind is always empty here. The view shows what the watch delivered. What a plugin decided about an object before
+the API server knows it (an assumed binding) is in that plugin's ledger, not here. Never change the returned objects.
 
-`version(kind)` rises at each change of any object of the kind. A plugin that caches something made of such objects keys
-its cache by `versions(*kinds)`. Collections are live, in the order in which objects came, and cost nothing to get.
+`version(kind)` rises at each change of any object of the kind. A plugin that caches something computed from such objects
+keys its cache by `versions(*kinds)`. Collections are live, in the order in which the objects were added, and cost nothing to get.
 """
 
 from __future__ import annotations
@@ -41,50 +40,51 @@ from multisched.model.object_kinds import ObjectKind
 class ObjectsView(Protocol):
     """Read access to the object store. `namespace` is empty for cluster-wide kinds.
 
-    Border: the state keeps them (`ObjectStore`), and no plugin sees the state.
+    Border: the state keeps the objects (`ObjectStore`), and no plugin imports the state.
     """
 
     def get(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
-        """The object, or None if there is none; the typed accessors below say the same with the struct's type."""
+        """Returns the object, or None; the typed accessors below return the same with the struct's type."""
         ...
 
     def in_namespace(self, kind: ObjectKind, namespace: str) -> Collection[ClusterObject]:
-        """All objects of the kind in one namespace. A live view: copy to keep it."""
+        """Returns all objects of the kind in one namespace. A live view: copy it to keep it."""
         ...
 
     def all(self, kind: ObjectKind) -> Collection[ClusterObject]:
-        """All objects of the kind. A live view: copy to keep it."""
+        """Returns all objects of the kind. A live view: copy it to keep it."""
         ...
 
     def last_removed(self, kind: ObjectKind) -> ClusterObject | None:
-        """The object of the kind that was deleted last, as it was then; None if none was since the process started."""
+        """Returns the object of the kind that was deleted last, in its last state; None if none was since the process started."""
         ...
 
     sequence: int
-    """Rises whenever a `version` may have risen: the cheapest way to see that none has."""
+    """Rises whenever a `version` may have risen: the cheapest check that nothing changed."""
 
     def version(self, kind: ObjectKind) -> int:
-        """Raised when an object of the kind comes, goes, or changes in what is kept of it.
+        """Returns a counter of the kind: raised when an object is added or deleted, or its stored fields change.
 
-        Also raised when the kind ceases to be readable, or is again. Never falls; 0 at first.
+        Also raised when the kind becomes unreadable, or readable again. Never falls; starts at 0.
 
-        An update that changes nothing but `version` does not raise it.
+        An update that changes only the object's `version` does not raise it.
         """
         ...
 
     def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
-        """Namespace and name of each object that changed, came or went after `version`; None: too long ago to know."""
+        """Returns namespace and name of each object changed, added or deleted after `version`; None: too long ago to know."""
         ...
 
     def unreadable(self, kind: ObjectKind) -> str:
-        """Why the API server does not let us read the kind (403, 404); empty while it does, or while nobody watches it.
+        """Returns why the API server does not let this process read the kind (403, 404); empty if it does, or if the kind is not watched.
 
-        What is seen of the kind then is empty or old: who would do harm by going on without it, asks here first.
+        The objects of an unreadable kind are missing or stale: a plugin that would do harm by acting on them checks
+        this first.
         """
         ...
 
     def versions(self, *kinds: ObjectKind) -> tuple[int, ...]:
-        """`version` of each: a key for what is made of several kinds."""
+        """Returns the `version` of each kind: a key for what is computed from several kinds."""
         ...
 
     def namespace(self, name: str) -> Namespace | None: ...
@@ -106,23 +106,23 @@ class ObjectsView(Protocol):
     def volumes(self) -> Collection[PersistentVolume]: ...
 
     def volumes_of_class(self, storage_class: str) -> Collection[PersistentVolume]:
-        """The volumes of one storage class (empty for those without)."""
+        """Returns the volumes of one storage class ("": those without a class)."""
         ...
 
     def storage_capacities(self, storage_class: str) -> Collection[CsiStorageCapacity]:
-        """What CSI drivers say of the room there is for volumes of a class."""
+        """Returns the capacities that CSI drivers report for volumes of a class."""
         ...
 
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
-        """Volume attachments that name the node."""
+        """Returns the volume attachments that name the node."""
         ...
 
 
 def hidden(objects: ObjectsView, *kinds: ObjectKind) -> str:
-    """Why something that depends on these kinds cannot be known, in words for a pod's owner; empty where all can be read.
+    """Returns why a result that depends on these kinds is unknown, as a message for the pod's owner; empty if all are readable.
 
-    What the API server does not show looks as if it did not exist. A plugin that would place a pod on that ground, or
-    refuse it for good, lets it wait with this sentence instead. The pod is woken when the kind can be read again.
+    Unreadable objects look as if they did not exist. A plugin that would otherwise place a pod on that basis, or
+    refuse it for good, keeps it pending with this message. The pod is requeued when the kind can be read again.
     """
     for kind in kinds:
         why = objects.unreadable(kind)

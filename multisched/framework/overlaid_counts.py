@@ -1,6 +1,6 @@
-"""OverlaidCounts: the pod counts of a table with some pods added and removed in thought. An overlay owns one.
+"""OverlaidCounts: the pod counts of a table with the pods of an overlay added and removed. Each overlay owns one.
 
-Nothing is kept for queries: an overlay lives for one synchronous step, and is about few pods.
+Nothing is cached per query: an overlay exists for one synchronous step and changes few pods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multisched.model.placement import PodAffinity, PodQuery
 
 
 class OverlaidCounts:
-    """Pod counts of a table, with some pods added or removed by an overlay. A `PodCountsView`."""
+    """Pod counts of a table, with pods added or removed by an overlay. A `PodCountsView`."""
 
     __slots__ = ("_base", "_changes")
 
@@ -25,7 +25,7 @@ class OverlaidCounts:
         self._changes: list[tuple[int, Pod, int]] = []
 
     def account(self, row: int, pod: Pod, sign: int) -> None:
-        """A pod comes to the row (1) or leaves it (-1)."""
+        """Adds a pod to the row (`sign` 1) or removes it (-1)."""
         self._changes.append((row, pod, sign))
 
     @property

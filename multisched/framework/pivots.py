@@ -1,7 +1,7 @@
-"""Pivots: labels by whose values queries name their pods, and the groups of pods that have them.
+"""Pivots: the labels that queries require, and an index of pod groups by these labels.
 
-A query that asks for `app In (web)` can be about pods with that label alone. What came and went is noted by such labels, and where
-many queries go by one key, groups are found by it. Owned by `PodCounts`.
+A query for `app In (web)` can match only pods with that label. Such a label is the query's *pivot*: log entries are
+tagged with it, and if many queries have the same pivot key, groups are indexed by it. Owned by `PodCounts`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from multisched.model.placement import PodQuery
 from multisched.model.selectors import Operator
 
 READERS_MIN: Final = 8
-"""Queries by one key before groups are indexed by it: that takes a look at all groups."""
+"""Queries with one pivot key before groups are indexed by it, which takes one pass over all groups."""
 
 Label = tuple[str, str]
 
 
 class Pivots:
-    """Which keys are somebody's pivot, and the groups by the labels of those that are many's."""
+    """The pivot keys in use, and an index of the groups by the most used ones."""
 
     def __init__(self, groups: Callable[[], Iterable[PodGroup]]) -> None:
-        """`groups`: all there are."""
+        """`groups`: returns all existing groups."""
         self._groups = groups
         self._readers: Counter[str] = Counter()
         self._indexed: dict[str, dict[str, dict[PodGroup, None]]] = {}
 
     def watch(self, pivot: Collection[Label]) -> None:
-        """A query goes by these labels, which have one key, from now on."""
+        """Registers a query with this pivot; all its labels have the same key."""
         for key in {key for key, _ in pivot}:
             self._readers[key] += 1
             if self._readers[key] >= READERS_MIN and key not in self._indexed:
@@ -46,17 +46,17 @@ class Pivots:
                 self._indexed.pop(key, None)
 
     def labels_of(self, group: PodGroup) -> Collection[Label]:
-        """Those of its labels by which some query goes."""
+        """Returns the labels of the group whose keys are pivot keys."""
         readers = self._readers
         return [label for label in group.labels.items() if label[0] in readers] if readers else ()
 
     def came(self, group: PodGroup) -> None:
-        """There is a new group."""
+        """Adds a new group to the indices."""
         for key in self._indexed:
             self._add(group, key)
 
     def left(self, group: PodGroup) -> None:
-        """A group has no pods any more."""
+        """Removes a group that has no pods any more from the indices."""
         for key, by_value in self._indexed.items():
             value = group.labels.get(key)
             if value is not None:
@@ -66,7 +66,7 @@ class Pivots:
                     del by_value[value]
 
     def groups_with(self, pivot: Collection[Label]) -> list[PodGroup] | None:
-        """The groups that have one of these labels; None where groups are not indexed by it."""
+        """Returns the groups with one of these labels; None if groups are not indexed by this key."""
         found: list[PodGroup] = []
         for key, value in pivot:
             by_value = self._indexed.get(key)
@@ -82,7 +82,7 @@ class Pivots:
 
 
 def pivot_of(query: PodQuery) -> tuple[Label, ...]:
-    """Labels of one key, of which each pod of the query has one; none where it names no values."""
+    """Returns labels with one key, of which every pod of the query has one; empty if no requirement names values."""
     named = (r for scope in query.scopes for r in scope.selector.requirements if r.operator is Operator.IN)
     pivot = min(named, key=lambda requirement: len(requirement.values), default=None)
     return () if pivot is None else tuple((pivot.key, value) for value in dict.fromkeys(pivot.values))

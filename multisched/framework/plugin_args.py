@@ -1,10 +1,10 @@
-"""Reads a plugin's args from a configuration mapping: all problems are reported at once, each with its path and the fix.
+"""Reads a plugin's args from a configuration mapping. All problems are reported together, each with its path and the fix.
 
     with Fields(args, "args", ("timeout", "files")) as fields:
         return Settings(fields.duration_s("timeout", 5.0), fields.names("files"))
 
-Reading goes on with the default in the place of what is refused. What follows from a problem is not reported beside it:
-nothing at, above or beneath a field that is refused already.
+After a refused value, reading continues with the default. Problems that may follow from a reported one are not reported:
+nothing at, above or below a field that was refused.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from multisched.model.go_duration import parse_go_duration
 from multisched.model.near_names import did_you_mean
 
 ENTRIES_MAX: Final = 10_000
-"""Of a list, unless its reader says less."""
+"""Entries of a list, unless the reader sets a lower limit."""
 PAIRS_MAX: Final = 64
-"""Of a mapping from text to text."""
+"""Entries of a mapping from text to text."""
 _TYPE_META: Final = ("apiVersion", "kind")
 
 ArgsReader = Callable[[Mapping[str, Any], str], object]
 """Reads (args, path). Raises PluginArgsError."""
 ArgsNotes = Callable[[Mapping[str, Any]], Iterable[str]]
-"""What is worth knowing of args that can be used: those that change nothing, or may not work."""
+"""Returns remarks about valid args: those that have no effect, or may not work."""
 ClassChooser = Callable[[Mapping[str, Any]], type]
-"""Of what class a plugin is with these args. Raises PluginArgsError."""
+"""Returns the plugin's class for these args. Raises PluginArgsError."""
 
 
 class ArgsProblem(msgspec.Struct, frozen=True):
@@ -38,14 +38,14 @@ class ArgsProblem(msgspec.Struct, frozen=True):
     path: str
     reason: str
     is_key: bool = False
-    """It is the name of the field that is wrong."""
+    """The name of the field is wrong, not its value."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
 
 
 class PluginArgsError(ValueError):
-    """Arguments that a plugin cannot use; a line for each problem: the field's path, a colon and what to write there."""
+    """Invalid arguments of a plugin; one line for each problem: the field's path, a colon and what to write there."""
 
     def __init__(self, problems: Iterable[ArgsProblem]) -> None:
         self.problems = tuple(problems)
@@ -56,14 +56,14 @@ class PluginArgsError(ValueError):
 
     @classmethod
     def at(cls, path: str, reason: str) -> PluginArgsError:
-        """Of one problem."""
+        """Returns the error of one problem."""
         return cls([ArgsProblem(path, reason)])
 
 
 class Fields:
     """A mapping of the configuration with its path.
 
-    As a context manager it raises PluginArgsError at the end if anything was refused, in mappings read out of it too.
+    As a context manager it raises PluginArgsError at the end if any value was refused, including in nested mappings.
     """
 
     def __init__(
@@ -87,31 +87,31 @@ class Fields:
         if kind is None and self._problems:
             raise PluginArgsError(self._problems)
 
-    # -- what is wrong ---------------------------------------------------------------------------------------------
+    # -- problems --------------------------------------------------------------------------------------------------
 
     def refuse(self, name: str, reason: str) -> None:
-        """Notes a problem of a field, unless it may follow from one that is noted."""
+        """Records a problem of a field, unless it may follow from a recorded one."""
         self.refuse_at(self.at(name), reason)
 
     def refuse_at(self, path: str, reason: str, *, is_key: bool = False) -> None:
-        """The same, by the whole path."""
+        """Like `refuse`, with the full path."""
         if not any(_is_within(path, other.path) or _is_within(other.path, path) for other in self._problems):
             self._problems.append(ArgsProblem(path, reason, is_key))
 
     def take(self, error: PluginArgsError) -> None:
-        """Notes what another reader has refused."""
+        """Records the problems that another reader found."""
         for problem in error.problems:
             self.refuse_at(problem.path, problem.reason, is_key=problem.is_key)
 
     def is_refused(self, name: str = "") -> bool:
-        """True if something is wrong with the field, or without a name with anything here."""
+        """Reports whether the field has a problem; without a name, whether anything in this mapping has."""
         path = self.at(name) if name else self.path
         return any(_is_within(other.path, path) for other in self._problems)
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- structure -------------------------------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        """True if the field is there and not null."""
+        """Reports whether the field is present and not null."""
         return self._document.get(name) is not None
 
     def value(self, name: str) -> Any:
@@ -121,15 +121,15 @@ class Fields:
         return f"{self.path}.{name}"
 
     def below(self, name: str, known: Sequence[str]) -> Fields:
-        """The mapping in a field; an empty one where the field is missing."""
+        """Returns the mapping in a field; an empty one if the field is missing."""
         return Fields(self._document.get(name) if self.has(name) else {}, self.at(name), known, self._problems)
 
     def entries(self, name: str, known: Sequence[str], most: int = ENTRIES_MAX) -> list[Fields]:
-        """The mappings in a list; empty where the field is missing."""
+        """Returns the mappings in a list; empty if the field is missing."""
         return [Fields(item, path, known, self._problems) for path, item in self._items(name, most)]
 
     def variants(self, name: str, key: str, kinds: Mapping[str, Sequence[str]], most: int) -> list[Fields]:
-        """The mappings in a list, each with the fields of the kind it names under `key`."""
+        """Returns the mappings in a list, each with the fields of the kind it names under `key`."""
         found = []
         for path, item in self._items(name, most):
             kind = item.get(key) if isinstance(item, Mapping) else None
@@ -182,11 +182,11 @@ class Fields:
         return self._number(name, default, f"within {low:g}..{high:g}", lambda found: low <= found <= high)
 
     def above_zero(self, name: str, default: float, high: float) -> float:
-        """A number, however small."""
+        """Returns a number in (0, `high`]."""
         return self._number(name, default, f"above 0 and at most {high:g}", lambda found: 0 < found <= high)
 
     def duration_s(self, name: str, default_s: float, low_s: float = 0.0) -> float:
-        """Seconds, written as Go does."""
+        """Returns seconds, written as a Go duration."""
         if not self.has(name):
             return default_s
         try:
@@ -199,7 +199,7 @@ class Fields:
         return found_s
 
     def texts(self, name: str, most: int = ENTRIES_MAX) -> list[tuple[str, str]]:
-        """(path, text) of a list of texts, none of which is empty."""
+        """Returns (path, text) for each entry of a list of non-empty texts."""
         found = []
         for path, item in self._items(name, most):
             if isinstance(item, str) and item:
@@ -209,7 +209,7 @@ class Fields:
         return found
 
     def names(self, name: str, most: int = ENTRIES_MAX) -> tuple[str, ...]:
-        """A list of texts, each of which stands there once."""
+        """Returns a list of texts without duplicates."""
         found: dict[str, None] = {}
         for path, item in self.texts(name, most):
             if item in found:
@@ -218,19 +218,19 @@ class Fields:
         return tuple(found)
 
     def pairs(self, name: str) -> dict[str, str]:
-        """A mapping from text to text: headers, parameters."""
+        """Returns a mapping from text to text, for example headers or parameters."""
         found = self._document.get(name)
         if found is None:
             return {}
         if not isinstance(found, Mapping) or len(found) > PAIRS_MAX:
-            self.refuse(name, f"write a mapping from name to text, of at most {PAIRS_MAX}")
+            self.refuse(name, f"write a mapping from name to text with at most {PAIRS_MAX} entries")
             return {}
         for key, value in found.items():
             if not (isinstance(key, str) and isinstance(value, str) and key and f"{key}{value}".isprintable()):
-                self.refuse(f"{name}.{key}", "is no text of one line; put it in quotes")
+                self.refuse(f"{name}.{key}", "is not one line of text; put it in quotes")
         return {str(key): str(value) for key, value in found.items()}
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _number(self, name: str, default: float, range_: str, is_good: Callable[[float], bool]) -> float:
         found = self._document.get(name)
@@ -267,14 +267,14 @@ def _kind(value: object) -> str:
 
 
 def _no_text(value: object) -> str:
-    """YAML reads yes, 1.20 and 7 as something else than they may be meant."""
+    """Returns the reason for a value that is not a string. YAML reads yes, 1.20 and 7 as other types than may be intended."""
     if isinstance(value, bool | int | float):
-        return f"{value!r} is no text; put it in quotes"
+        return f"{value!r} is not text; put it in quotes"
     return f"is {_kind(value)}; write a text"
 
 
 def _no_number(value: object, wanted: str) -> str:
-    """Of a number in quotes, that they are the fault."""
+    """Returns the reason for a value that is not a number; names the quotes if they are the cause."""
     try:
         is_quoted = isinstance(value, str) and math.isfinite(float(value))
     except ValueError:

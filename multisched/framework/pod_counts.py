@@ -1,11 +1,10 @@
-"""PodCounts: how many pods on each row match a query, and what placed pods demand of others. Never counted by walking pods.
+"""PodCounts: how many placed pods on each row match a query, and what placed pods' affinity demands of others.
 
-Pods are held in groups of equal namespace and labels: a workload's pods are one group. A query is counted when somebody
-first asks: group by group where its namespaces hold few, in columns where they hold many (`group_columns`). From then
-on it catches up with the pods that came and went since the last question. The query unused for longest is dropped. A
-query that names the value of a label reads only the pods with that value. So a thousand services do not read each
-other's pods. A query nobody asks again costs nobody anything, whoever comes and goes. What pods demand is in
-`pod_demands`.
+Pods are kept in groups with equal namespace and labels: a workload's pods are one group. A query is counted when it is
+first used: group by group if its namespaces have few groups, else in columns (`group_columns`). After that, each use
+applies the pods added and removed since the last use. The least recently used query is dropped. A query that requires a
+label value reads only the changes of pods with that value, so a thousand services do not read each other's pods. An
+unused query costs nothing when pods come and go. What pods demand of others is in `pod_demands`.
 
 The node table owns one and writes it; an overlay has one above the table's. Plugins read it as `NodeView.pod_counts`.
 """
@@ -26,34 +25,34 @@ from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
 
 QUERIES_MAX: Final = 4_096
-"""Queries kept; those unused for longest go first."""
+"""Queries kept; the least recently used are dropped."""
 
 QUERIES_MIN: Final = 128
-"""The latest queries, which are kept whatever they take: more than one pod asks for, as its counts are read side by side."""
+"""Most recently used queries, kept whatever their size: more than one pod needs, because its counts are read together."""
 
 QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Memory for the counts of queries; those unused for longest go first."""
+"""Memory for the counts of queries; the least recently used are dropped."""
 
 NARROW_GROUPS_MAX: Final = 32
-"""Groups that a query is put to one by one; where its namespaces hold more, it is put to all groups at once."""
+"""Groups up to which a query is matched group by group; with more, it is matched against all groups at once."""
 
 LOG_KEPT: Final = 4_096
-"""Pods that came or went that a query can catch up with; beyond, it is counted anew. One with many labels counts for several."""
+"""Changes that a query can catch up on; with more, it is recounted. A pod with many labels counts as several."""
 
 LABELS_OF_ONE: Final = 16
-"""As many labels more make a pod in the log count for one more: the log keeps the labels of pods that are gone."""
+"""This many labels of a pod in the log add 1 to its weight: the log keeps the labels of deleted pods."""
 
 MATCHES_KEPT: Final = 256
-"""Groups of which a query remembers whether they match."""
+"""Groups for which a query caches whether they match."""
 
 MATCHES_MAX: Final = 2_048
-"""Groups that a query which catches up puts to its selectors, times its scopes; beyond, it is counted anew, by columns."""
+"""Group matches (groups times scopes) of one catch-up; with more, the query is recounted by columns."""
 
 QUERIES_CHECKED: Final = 16
-"""Queries that one audit of some rows counts anew."""
+"""Queries that one audit of some rows recounts."""
 
 MATCHES_CHECKED: Final = 16_384
-"""Pods that it puts to their selectors, times their scopes; one query is counted whatever it takes. Some ten milliseconds."""
+"""Pod matches (pods times scopes) of one audit; at least one query is recounted. Some ten milliseconds."""
 
 _GroupKey = tuple[str, int, bool]
 """Namespace, identity of the labels, whether the pods are being deleted."""
@@ -66,24 +65,24 @@ class PodCountsView(Protocol):
 
     @property
     def has_demands(self) -> bool:
-        """False: no placed pod has a term about others."""
+        """False: no placed pod has a pod affinity term."""
         ...
 
     def matching(self, query: PodQuery) -> AnySum:
-        """How many pods on each row are in the query, as it is now."""
+        """Returns the current number of matching pods on each row."""
         ...
 
     def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
-        """What placed pods demand of pods with these labels in that namespace, as it is now."""
+        """Returns what placed pods currently demand of pods with these labels in that namespace."""
         ...
 
     def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
-        """What one placed pod with this affinity in that namespace demands of the asker's pods."""
+        """Returns what one placed pod with this affinity in that namespace demands of the incoming pod."""
         ...
 
 
 class KeptQuery:
-    """A query with its count, as far as it has caught up."""
+    """A query with its count, as of its last catch-up."""
 
     __slots__ = (
         "_matches",
@@ -101,27 +100,27 @@ class KeptQuery:
     def __init__(self, query: PodQuery, count: AnySum, seen: int) -> None:
         self.query = query
         self.pivot = pivot_of(query)
-        """Labels of which all of its pods have one; none: it may be about any pod."""
+        """Labels of which each of its pods has one; empty: it may match any pod."""
         self.is_kept = True
-        """A reader that holds on to the query asks for it again when it is not kept."""
+        """False after it was dropped: a reader that holds the query must request it again."""
         self.is_used = True
         self.used_at = 0
-        """When it was asked for last, in questions to all queries."""
+        """Value of the owner's use counter at the last use."""
         self._matches: dict[PodGroup, bool] = {}
         self.matches = 0
-        """Groups that were put to its scopes so far, times these."""
+        """Group matches so far (groups times scopes)."""
         self.size_bytes = 0
         self.counted(count, seen)
 
     def counted(self, count: AnySum, seen: int) -> None:
-        """It was counted anew."""
+        """Stores a new count."""
         self.count = count
         self.seen = seen
         texts = _TEXT_BYTES * sum(scope.texts for scope in self.query.scopes)
         self.size_bytes = _QUERY_BYTES + texts + count.size_bytes
 
     def drop(self) -> None:
-        """Nobody keeps it true any more: who reads it asks for it again."""
+        """Marks the query as no longer kept and empties it: readers must request it again."""
         self.is_kept = False
         self.count.clear()
         self._matches.clear()
@@ -142,7 +141,7 @@ class PodCounts:
     """Counts, per row, the placed pods that match each query in use."""
 
     def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
-        """`is_topology`: whether any node has this label; None: any may."""
+        """`is_topology`: whether any node has this label; None: assume that nodes have every label."""
         self.demands = PodDemands(is_topology)
         self._sequence = 0
         self._groups: dict[str, dict[tuple[int, bool], PodGroup]] = {}
@@ -150,10 +149,10 @@ class PodCounts:
         self._uses = self._bytes = 0
         self._columns: GroupColumns | None = None
         self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT, _weight)
-        """Group, row, and how many of its pods came or went; by those of its labels that are some query's pivot."""
+        """Group, row, and number of its pods added or removed; tagged with the group's labels that are pivots of queries."""
         self._pivots = Pivots(self._all_groups)
         self.groups_looked_at = 0
-        """Groups that queries were put to one by one so far."""
+        """Number of groups matched one by one so far."""
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ class PodCounts:
         return self.kept(query).count
 
     def kept(self, query: PodQuery) -> KeptQuery:
-        """The query with its count as it is now; to hold on to, and to `refresh` at each use."""
+        """Returns the query with its current count; the caller may hold it and must `refresh` it before each use."""
         found = self._queries.get(query)
         if found is None:
             self._make_room()
@@ -172,7 +171,7 @@ class PodCounts:
         return found
 
     def refresh(self, kept: KeptQuery) -> None:
-        """Catches up with what came and went since the query was last asked for."""
+        """Applies the changes since the query was last used."""
         self._uses += 1
         kept.is_used, kept.used_at = True, self._uses
         if kept.seen == self._log.end:
@@ -215,19 +214,19 @@ class PodCounts:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def account(self, row: int, pod: Pod, sign: int) -> None:
-        """A pod comes to the row (1) or leaves it (-1)."""
+        """Adds a pod to the row (`sign` 1) or removes it (-1)."""
         self._count(row, pod, sign)
         if pod.spec.pod_affinity is not None:
             self.demands.account(row, pod.spec.pod_affinity, pod.namespace, sign)
 
     def replace(self, row: int, before: Pod, after: Pod) -> None:
-        """A newer object of a pod on the row, with the same spec."""
+        """Replaces a pod on the row with a newer object with the same spec."""
         if before.labels is not after.labels or before.is_deleting != after.is_deleting:
             self._count(row, before, -1)
             self._count(row, after, 1)
 
     def forget_row(self, row: int) -> None:
-        """Drops what is known of a row that is counted anew, and all counts: what was wrong may be in any."""
+        """Drops a row that is to be recounted, and all counts of queries: any of them may be wrong."""
         for namespace, groups in list(self._groups.items()):
             for key in [key for key, group in groups.items() if group.forget(row)]:
                 self._pivots.left(groups[key])
@@ -244,10 +243,10 @@ class PodCounts:
     # -- checking --------------------------------------------------------------------------------------------------
 
     def faults(self, pods_on: Mapping[int, Collection[Pod]], *, is_whole: bool = False) -> dict[int, str]:
-        """Row -> what is wrong there, with both sides: whether these rows are the sums of these pods (I4).
+        """Returns row -> difference between the counts and these pods, with both values (I4).
 
-        `is_whole`: makes all concerns anew, and looks for groups that none of these pods is in. There may be one for
-        every pod.
+        `is_whole`: also recomputes all concerns, and looks for groups without any of these pods. There may be as many
+        groups as pods.
         """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
         groups: set[_GroupKey] = set()
@@ -271,7 +270,7 @@ class PodCounts:
         return found
 
     def _rows_of(self, groups: Iterable[_GroupKey] | None) -> Iterator[tuple[Hashable, Mapping[int, int]]]:
-        """These groups (None: all), with their pods by row."""
+        """Yields these groups (None: all), with their pods by row."""
         if groups is None:
             groups = [(namespace, *key) for namespace, known in self._groups.items() for key in known]
         for namespace, labels, is_deleting in groups:
@@ -282,7 +281,7 @@ class PodCounts:
     def _find_wrong_counts(
         self, pods_on: Mapping[int, Collection[Pod]], found: dict[int, str], *, is_whole: bool
     ) -> None:
-        """Counts some queries anew on these rows, other ones each time; all of them if `is_whole`."""
+        """Recounts some queries on these rows, different ones each time; all of them if `is_whole`."""
         matches_left, pods_there = MATCHES_CHECKED, sum(map(len, pods_on.values()))
         for number, query in enumerate(list(self._queries)[: None if is_whole else QUERIES_CHECKED]):
             matches_left -= pods_there * len(query.scopes)
@@ -297,9 +296,9 @@ class PodCounts:
                     for pod in pods
                 )
                 if held.get(row, 0) != there:
-                    found.setdefault(row, f"{query} counts {held.get(row, 0)} pods, there are {there}")
+                    found.setdefault(row, f"{query} counts {held.get(row, 0)} pods, but the row has {there}")
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _tick(self) -> int:
         self._sequence += 1
@@ -309,11 +308,11 @@ class PodCounts:
         groups = self._groups.get(pod.namespace)
         if groups is None:
             groups = self._groups[pod.namespace] = {}
-        key = (id(pod.labels), pod.is_deleting)  # the group keeps the labels, so that the id stays theirs
+        key = (id(pod.labels), pod.is_deleting)  # the group keeps the labels, so their id is not reused
         group = groups.get(key)
         if group is None:
             if sign < 0:
-                raise AssertionError(f"pod {pod.key} leaves row {row}, and none with its labels was counted there")
+                raise AssertionError(f"pod {pod.key} leaves row {row}, where no pod with its labels was counted")
             group = groups[key] = PodGroup(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
             self._pivots.came(group)
         if self._queries or self._columns is not None:
@@ -327,7 +326,7 @@ class PodCounts:
                 del self._groups[pod.namespace]
 
     def _note(self, group: PodGroup, row: int, sign: int) -> None:
-        """For queries and columns, if there are any."""
+        """Records the change for queries and columns, if there are any."""
         self._log.note((group, row, sign), self._pivots.labels_of(group))
         if self._columns is not None:
             self._columns.change(group, row, sign)
@@ -335,7 +334,7 @@ class PodCounts:
                 self._drop_columns()
 
     def _counted(self, query: PodQuery) -> AnySum:
-        """The query's pods by row, from the groups as they are."""
+        """Returns the query's pods by row, counted from the groups."""
         if not query.scopes:
             return SparseSum(self._tick())
         named = self._pivots.groups_with(pivot_of(query)) if pivot_of(query) else None
@@ -359,7 +358,7 @@ class PodCounts:
         return SparseSum(self._tick(), held)
 
     def _make_room(self) -> None:
-        """Those that nobody used since they were last passed over here go first; the latest stay: somebody reads them now."""
+        """Drops queries that were not used since this function last passed them; the latest are kept, as they may be in use."""
         while len(self._queries) >= QUERIES_MIN and (
             len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX
         ):
@@ -398,11 +397,11 @@ def _weight(change: tuple[PodGroup, int, int]) -> int:
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
     differing = [key for key in said.keys() | wanted.keys() if said.get(key) != wanted.get(key)]
-    return "; ".join(f"{key} counts {said.get(key, 0)} pods, there are {wanted.get(key, 0)}" for key in differing)
+    return "; ".join(f"{key} counts {said.get(key, 0)} pods, but the row has {wanted.get(key, 0)}" for key in differing)
 
 
 def counts_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> PodCounts:
-    """Counted from the pods on each row, for views that keep none."""
+    """Returns the counts of these pods, for views that keep none."""
     counts = PodCounts()
     for row, pods in rows:
         for pod in pods:

@@ -1,13 +1,13 @@
-"""PodDemands: what placed pods' affinity terms say of pods that come after them, summed by row for each kind of pod that asks.
+"""PodDemands: what placed pods' affinity terms demand of incoming pods, summed by row for each kind of incoming pod.
 
-A *demander* is one affinity in one namespace, with the rows its pods stand on. A *concern* is the sum of what all
-demanders say of pods with certain labels in a namespace. It is made by one look at all terms (`term_columns`), and
-updated by what came and went since the last question. So a pod's attempt costs what changed, not what others demand.
-Only a pod whose labels are new here costs one look at all terms. Terms that ask for one value of a label are found by
-it (`tags_of`). Where few can be about a pod, only those are tested. So a thousand services that keep their own replicas
-apart do not slow each other down.
+A *demander* is one affinity in one namespace, with the rows of its placed pods. A *concern* is the sum of what all
+demanders demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
+and updated from the log of pods added and removed. So a pod's attempt costs what changed, not what others demand. Only
+a pod whose labels are new here costs a pass over all terms. Demanders whose terms require a label value are indexed by
+it (`tags_of`). If few demanders can match a pod, only those are tested. So a thousand services with anti-affinity among
+their own replicas do not slow each other down.
 
-Owned by `PodCounts`. Asked for by `PodCountsView.concern`.
+Owned by `PodCounts`. Read through `PodCountsView.concern`.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ from multisched.framework.term_columns import Asker, Column, Int32, TermColumns
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
 
 LOG_KEPT: Final = 4_096
-"""Pods that came or went that a concern can catch up with; beyond, it is made anew."""
+"""Changes that a concern can catch up on; with more, it is rebuilt."""
 
 UNKNOWN_MAX: Final = 32
-"""Demanders a concern has not met yet that are asked one by one; more of them, and all are looked at together."""
+"""Demanders not yet evaluated for a concern that are evaluated one by one; with more, all are evaluated together."""
 
 CONCERN_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Memory for concerns; those unused for longest go first."""
+"""Memory for concerns; the least recently used are dropped."""
 
 CONCERNS_MIN: Final = 8
-"""Concerns kept whatever they take."""
+"""Concerns kept whatever their size."""
 
 ASKERS_MAX: Final = 16_384
-"""Labels by identity whose concern is remembered; past it all are looked up anew."""
+"""Label mappings (by identity) whose concern is cached; beyond this, the cache is cleared."""
 
 ASKERS_LABELS_MAX: Final = 262_144
-"""Labels in all of these together, which may be those of pods that are gone; some 200 bytes each."""
+"""Labels in all of these together, possibly of deleted pods; some 200 bytes each."""
 
 EFFECTS_MAX: Final = 1_024
-"""Distinct effects of demanders that one concern remembers."""
+"""Distinct effects of demanders that one concern caches."""
 
 DEAD_MIN: Final = 1 << 16
-"""Demanders that no pod has any more, their terms and what these name, before the columns are made anew without them."""
+"""Size of the demanders without pods, with terms and values, at which the columns are rebuilt without them."""
 
 PLACES_MAX: Final = 256
-"""Rows of demanders that are summed one by one; more of them, and all are looked at together."""
+"""Rows of demanders that are summed one by one; with more, all are summed together."""
 
 UNKNOWN: Final = -1
-"""Stands for the effect of a demander that was not asked yet."""
+"""The effect of a demander that was not evaluated yet."""
 
 _CONCERN_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
-"""Of a label that an asker is known by: it stands in two mappings, with texts of its own."""
+"""Per label of an asker: it is in two mappings, with its own strings."""
 _KNOWN_BYTES: Final = 100
 _EFFECT_BYTES: Final = 300
 
 
 class Lane(NamedTuple):
-    """What is summed: demands of one kind by one topology key. Preferred anti-affinity is preferred affinity with weights below zero."""
+    """What is summed: demands of one kind with one topology key. Preferred anti-affinity is preferred affinity with negative weights."""
 
     kind: DemandKind
     key: str
 
 
 Effect = tuple[tuple[Lane, int, int], ...]
-"""What one pod of a demander says: lane, terms and their weights."""
+"""What one pod of a demander demands: (lane, number of terms, their total weight) for each lane."""
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
-"""Namespace, the labels that terms look at, and those of the namespace."""
+"""Namespace, the pod labels that terms refer to, and the namespace's labels."""
 
 
 class Concern:
-    """What all demanders say of the pods of one asker."""
+    """What all demanders demand of pods like the asker."""
 
     __slots__ = (
         "_kinds_at",
@@ -95,58 +95,58 @@ class Concern:
     def __init__(self, asker: Asker, number: int) -> None:
         self.asker = asker
         self.number = number
-        """Never given twice: it stands for the concern in signatures."""
+        """Unique: identifies the concern in signatures."""
         self.sums: dict[Lane, AnySum] = {}
-        """Read only. A lane that is there stays there, even when nobody demands anything of it any more."""
+        """Read only. A lane is never removed, even if its sum becomes empty."""
         self.is_kept = True
         self.is_used = True
         self.weighed_bytes = 0
-        """What its owner counted for it last."""
+        """Size in bytes that its owner last counted for it."""
         self.seen = 0
         self.known_below = 0
-        """Demanders with lower numbers say nothing where `effects` has nothing of them; others were not asked yet."""
+        """Demanders with lower numbers that are missing in `effects` have no effect; those with higher ones were not evaluated."""
         self.effects: dict[int, int] = {}
-        """Demander -> place in `kinds` of what one pod of it says; 0: nothing, UNKNOWN: not asked yet."""
+        """Demander -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
         self.kinds: list[Effect] = [()]
         self._kinds_at: dict[Effect, int] = {(): 0}
 
     def effect_at(self, demander: int) -> int:
-        """Place in `kinds`, 0 or UNKNOWN."""
+        """Returns the index into `kinds`, 0 or UNKNOWN."""
         return self.effects.get(demander, 0 if demander < self.known_below else UNKNOWN)
 
     def add_kind(self, effect: Effect) -> int:
-        """Its place in `kinds`."""
+        """Returns the index of the effect in `kinds`, adding it if it is new."""
         found = self._kinds_at.setdefault(effect, len(self.kinds))
         if found == len(self.kinds):
             self.kinds.append(effect)
         return found
 
     def forget_kinds(self) -> None:
-        """Demanders that say something are asked again when they come up."""
+        """Clears the cached effects: demanders with an effect are evaluated again on demand."""
         self.kinds, self._kinds_at = [()], {(): 0}
         self.effects = {demander: UNKNOWN if kind else 0 for demander, kind in self.effects.items()}
 
     @property
     def is_silent(self) -> bool:
-        """Nobody says anything of such pods now."""
+        """Reports whether no placed pod demands anything of such pods now."""
         return not any(one.total for one in self.sums.values())
 
     @property
     def size_bytes(self) -> int:
-        """Roughly."""
+        """Approximate."""
         sums = sum(one.size_bytes for one in self.sums.values())
         effects = _KNOWN_BYTES * len(self.effects) + _EFFECT_BYTES * len(self.kinds)
         return _CONCERN_BYTES + _LABEL_BYTES * len(self.asker.labels) + sums + effects
 
     def drop(self) -> None:
-        """Nobody keeps it true any more: who asked for it asks again, and what still refers to it holds nothing."""
+        """Marks the concern as no longer updated and empties it: callers must request it again."""
         for one in self.sums.values():
             one.clear()
         self.sums, self.effects, self.known_below, self.is_kept = {}, {}, 0, False
         self.forget_kinds()
 
     def with_changes(self, changes: Iterable[tuple[int, Effect, int]]) -> Concern:
-        """A copy where pods of such effects have come to rows (1) or left them (-1)."""
+        """Returns a copy with pods of these effects added to rows (1) or removed from them (-1)."""
         found = Concern(self.asker, self.number)
         found.sums, found.is_kept = dict(self.sums), False
         for row, effect, sign in changes:
@@ -161,49 +161,49 @@ class Concern:
 
 
 class PodDemands:
-    """Sums, per row, what the affinity terms of placed pods say of a pod to come."""
+    """Sums, per row, what the affinity terms of placed pods demand of an incoming pod."""
 
     def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
-        """`is_topology`: whether any node has this label; None: any may. Terms by other keys concern nobody."""
+        """`is_topology`: whether any node has this label; None: assume yes. Terms with other keys are ignored."""
         self._is_topology = is_topology
         self._columns = TermColumns()
         self._lanes: dict[Lane, int] = {}
         self._lane_of, self._weights, self._demander_of = Column(np.int32), Column(np.int32), Column(np.int32)
         """By term."""
         self._demanders: dict[_Key, Demander] = {}
-        """Those without pods too, until the columns are made anew: they may come back."""
+        """Including demanders without pods, until the columns are rebuilt: their pods may come back."""
         self._numbered: list[Demander] = []
         self._by_identity: dict[tuple[int, str], Demander] = {}
         self._places = DemandPlaces()
         self._living = self._size = self._dead = 0
-        """Demanders with pods and terms; what all take of the columns, and those without pods."""
+        """Demanders with pods and terms; size of all demanders; size of those without pods."""
         self._by_tag: dict[Tag, list[Demander]] = {}
         self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
-        """Demander, row, and whether a pod came or went."""
+        """Demander, row, and whether a pod was added (1) or removed (-1)."""
         self._concerns: dict[_Seen, Concern] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, Concern]] = {}
         self._labels_known = self._bytes = 0
         self._numbers_given = 0
         self._sequence = 0
         self.terms_looked_at = 0
-        """Terms that were held against askers so far: what others' demands have cost."""
+        """Number of terms evaluated so far: what other pods' demands have cost."""
 
     def __bool__(self) -> bool:
-        """False: nobody demands anything."""
+        """False: no placed pod demands anything."""
         return bool(self._living)
 
     @property
     def sequence(self) -> int:
-        """Raised when a pod that demands something comes or goes."""
+        """Raised when a pod with demands is added or removed."""
         return self._log.end
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def account(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
-        """A pod with this affinity comes to the row (1) or leaves it (-1)."""
+        """Adds a pod with this affinity to the row (`sign` 1) or removes it (-1)."""
         demander = self._demander(affinity, namespace)
         if sign < 0 and row not in demander.places:
-            raise AssertionError(f"a pod of {namespace} leaves row {row}, where none with its affinity was counted")
+            raise AssertionError(f"a pod of {namespace} leaves row {row}, where no pod with its affinity was counted")
         had_pods = bool(demander.places)
         self._places.account(self._numbered, demander, row, sign)
         self._note_life(demander, bool(demander.places) - had_pods)
@@ -213,18 +213,18 @@ class PodDemands:
             self._compact()
 
     def _note_life(self, demander: Demander, change: int) -> None:
-        """It has its first pod (1), or lost its last (-1)."""
+        """Updates the counters when the demander got its first pod (1), lost its last (-1), or neither (0)."""
         self._dead -= change * demander.size
         self._living += change * bool(demander.terms)
 
     def forget_row(self, row: int) -> None:
-        """Drops what is known of a row that is counted anew."""
+        """Drops a row that is to be recounted."""
         for demander in [one for one in self._numbered if row in one.places]:
             for _ in range(self._places.pods(demander.places[row])):
                 self.account(row, demander.affinity, demander.namespace, -1)
 
     def topology_added(self) -> None:
-        """A node has a label that none had: terms that go by it count from now on."""
+        """Includes the terms with topology keys that a node now has for the first time."""
         is_topology = self._is_topology
         moved = [d for d in self._demanders.values() if is_topology is not None and any(map(is_topology, d.left_out))]
         for before in moved:
@@ -242,7 +242,7 @@ class PodDemands:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
-        """What is said of such pods now. `labels`: as interned by the decoder, compared by identity."""
+        """Returns the current concern of such pods. `labels`: as interned by the decoder, compared by identity."""
         key = (id(labels), namespace)
         known = self._by_labels.get(key)
         if known is not None and known[1] is namespace_labels and known[2].is_kept:
@@ -253,7 +253,7 @@ class PodDemands:
                 self._by_labels.clear()
                 self._labels_known = 0
             self._labels_known += len(labels)
-            self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids stay their own
+            self._by_labels[key] = (labels, namespace_labels, concern)  # kept so that their ids are not reused
         concern.is_used = True
         if concern.seen != self._log.end:
             self._catch_up(concern)
@@ -261,29 +261,29 @@ class PodDemands:
         return concern
 
     def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
-        """What one placed pod with this affinity says of the asker's pods."""
+        """Returns what one placed pod with this affinity demands of the asker's pods."""
         demander = self._known(affinity, namespace)
         if demander is None:
             return effect_on(asker, affinity, namespace)
         concern = self.concern(*asker)
-        kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
+        kind = self._kind(concern, demander)  # before `concern.kinds` is read: it may rebuild that list
         self._weigh(concern)
         return concern.kinds[kind]
 
     # -- checking --------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Hashable, dict[int, int]]]:
-        """Each demander that has pods, as `key_of` names it, and its pods by row."""
+        """Yields each demander that has pods, identified as by `key_of`, and its pods by row."""
         for demander in self._numbered:
             if demander.places:
                 yield id(demander), {row: self._places.pods(place) for row, place in demander.places.items()}
 
     def key_of(self, affinity: PodAffinity, namespace: str) -> Hashable:
-        """Stands for the demander of such pods; for none of those that are there, if it is not known."""
+        """Returns the key of the demander of such pods; for an unknown demander, a key that matches none."""
         return id(self._known(affinity, namespace))
 
     def faults(self) -> list[str]:
-        """What is wrong with concerns: each is made anew and compared."""
+        """Returns what is wrong with the concerns, after rebuilding and comparing each."""
         found = []
         for concern in self._concerns.values():
             if concern.seen != self._log.end:
@@ -292,7 +292,7 @@ class PodDemands:
             self._make(fresh)
             said, wanted = held_by_lane(concern), held_by_lane(fresh)
             if said != wanted:
-                found.append(f"what others demand of {concern.asker} is counted {said}, there is {wanted}")
+                found.append(f"demands on {concern.asker}: counted {said}, expected {wanted}")
         return found
 
     # -- concerns --------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class PodDemands:
         self._bytes += concern.weighed_bytes - before
 
     def _make_room(self, asked: Concern) -> None:
-        """Those that nobody used since they were last passed over here go first; the one that is asked for stays."""
+        """Drops concerns that were not used since this function last passed them, but not the one being requested."""
         while self._bytes >= CONCERN_BYTES_MAX and len(self._concerns) > CONCERNS_MIN:
             at, concern = next(iter(self._concerns.items()))
             del self._concerns[at]
@@ -334,7 +334,7 @@ class PodDemands:
         self._bytes = 0
 
     def _make(self, concern: Concern) -> None:
-        """Holds terms against the asker: those of the few that can be about it one by one, else all at once."""
+        """Evaluates the terms for the asker: demander by demander if few can match, else all at once."""
         concern.sums, concern.effects, concern.known_below = {}, {}, 0
         concern.forget_kinds()
         named = self._named(concern.asker)
@@ -350,7 +350,7 @@ class PodDemands:
         concern.seen = self._log.end
 
     def _named(self, asker: Asker) -> list[Demander] | None:
-        """The demanders that can be about such pods; None where these are many, or stand on many rows."""
+        """Returns the demanders that can match such pods; None if they, or their rows, are too many."""
         found: dict[int, Demander] = {}
         places = 0
         for tag in (ANY_LABELS, *asker.labels.items()):
@@ -376,13 +376,13 @@ class PodDemands:
         concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
     def _add_demander(self, concern: Concern, demander: Demander) -> None:
-        kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
+        kind = self._kind(concern, demander)  # before `concern.kinds` is read: it may rebuild that list
         if kind:
             for row, place in demander.places.items():
                 self._add(concern, concern.kinds[kind], row, self._places.pods(place))
 
     def _add(self, concern: Concern, effect: Effect, row: int, pods: int) -> None:
-        """So many more pods with that effect stand on the row."""
+        """Adds `pods` pods with that effect to the row."""
         for lane, terms, weight in effect:
             found = concern.sums.get(lane)
             if found is None:
@@ -390,7 +390,7 @@ class PodDemands:
             found.add(row, pods * terms, pods * weight, self._tick())
 
     def _summed(self, demanders: Int32, weights: Int32) -> AnySum:
-        """Terms and weights by row, of terms of these demanders."""
+        """Returns the terms and weights by row, given the demander and weight of each term."""
         count = len(self._numbered)
         terms, weighed = (
             self._places.summed(each)
@@ -399,13 +399,13 @@ class PodDemands:
         return sum_of(terms, weighed, self._tick())
 
     def _catch_up(self, concern: Concern) -> None:
-        """Applies what came and went since the concern was last asked for."""
+        """Applies the changes since the concern was last requested."""
         if not self._caught_up(concern):
             self._make(concern)
         self._weigh(concern)
 
     def _caught_up(self, concern: Concern) -> bool:
-        """False if too much has happened."""
+        """Returns False if the changes are too many."""
         happened = self._log.since(concern.seen, (ANY_LABELS, *concern.asker.labels.items()))
         if happened is None:
             return False
@@ -419,14 +419,14 @@ class PodDemands:
             for number in unknown:
                 self._kind(concern, self._numbered[number])
         for number, row, sign in happened:
-            kind = concern.effects.get(number)  # who is not there says nothing
+            kind = concern.effects.get(number)  # a demander that is missing has no effect
             if kind:
                 self._add(concern, concern.kinds[kind], row, sign)
         concern.seen = self._log.end
         return True
 
     def _kind(self, concern: Concern, demander: Demander) -> int:
-        """Where among the concern's kinds the demander's effect stands."""
+        """Returns the index of the demander's effect in the concern's `kinds`."""
         known = concern.effect_at(demander.number)
         if known != UNKNOWN:
             return known
@@ -449,7 +449,7 @@ class PodDemands:
         known = self._by_identity.get(key)
         if known is None:
             known = self._demanders.get((affinity, namespace))
-            if known is not None and known.affinity is affinity:  # the demander keeps it, so that its id stays its own
+            if known is not None and known.affinity is affinity:  # the demander keeps it, so its id is not reused
                 self._by_identity[key] = known
         return known
 
@@ -462,7 +462,7 @@ class PodDemands:
         number, known_keys = len(self._numbered), len(self._columns.keys)
         block = self._columns.add(demands)
         if len(self._columns.keys) != known_keys:
-            self._by_labels.clear()  # more of a pod's labels is seen now
+            self._by_labels.clear()  # terms now refer to more of a pod's labels
         lanes = self._lanes
         self._lane_of.extend([lanes.setdefault(_lane(one), len(lanes)) for one in demands])
         self._weights.extend([_weight(one) for one in demands])
@@ -481,7 +481,7 @@ class PodDemands:
             self._by_tag.setdefault(tag, []).append(demander)
 
     def _compact(self) -> None:
-        """Makes the columns anew, without the demanders that have no pods."""
+        """Rebuilds the columns without the demanders that have no pods."""
         living = [one for one in self._numbered if one.places]
         blocks, kept = self._columns.compact([one.block for one in living])
         number = np.zeros(len(self._numbered), np.int32)
@@ -509,7 +509,7 @@ class PodDemands:
 
 
 def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:
-    """Lane -> row -> terms and their weights, without rows and lanes where there are none."""
+    """Returns lane -> row -> (terms, weight), without empty rows and lanes."""
     found = {}
     for lane, one in concern.sums.items():
         rows, terms, weights = (column.tolist() for column in one.columns())
@@ -519,7 +519,7 @@ def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:
 
 
 def effect_on(asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
-    """What one pod of this namespace says of the asker's pods, found term by term."""
+    """Returns what one pod of this namespace demands of the asker's pods, computed term by term."""
     return _joined(
         (_lane(demand), _weight(demand))
         for demand in demands_of(affinity, namespace)

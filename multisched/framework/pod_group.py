@@ -1,4 +1,4 @@
-"""PodGroup: placed pods that are alike to every query, with the rows they stand on. Owned by `PodCounts`."""
+"""PodGroup: placed pods that no query can tell apart, with their rows. Owned by `PodCounts`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 
 class PodGroup:
-    """Pods of one namespace with the same labels, alike in whether they are being deleted."""
+    """Pods of one namespace with equal labels, either all being deleted or none."""
 
     __slots__ = ("column", "is_deleting", "labels", "namespace", "row", "rows")
 
@@ -15,9 +15,9 @@ class PodGroup:
         self.labels = labels
         self.is_deleting = is_deleting
         self.column = -1
-        """Its number in `GroupColumns`; below zero: it is not in them."""
+        """Its number in `GroupColumns`; -1: it is not in them."""
         self.row = -1
-        """Where its pod stands, as long as there is but one: half of all groups of jobs are of one pod."""
+        """The row of its pod, while there is only one: half of all groups of jobs have one pod."""
         self.rows: dict[int, int] | None = None
 
     def add(self, row: int) -> None:
@@ -29,7 +29,7 @@ class PodGroup:
         self.rows[row] = self.rows.get(row, 0) + 1
 
     def remove(self, row: int) -> bool:
-        """True if that was the last pod."""
+        """Removes one pod; returns True if it was the last."""
         if self.rows is None:
             self.row = -1
             return True
@@ -44,7 +44,7 @@ class PodGroup:
         return ((self.row, 1),) if self.rows is None else self.rows.items()
 
     def forget(self, row: int) -> bool:
-        """Takes all its pods off the row; True if none is left."""
+        """Removes all its pods on the row; returns True if none is left."""
         if self.rows is None:
             return self.row == row
         self.rows.pop(row, None)

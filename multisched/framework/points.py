@@ -1,11 +1,11 @@
 """Upstream's thirteen extension points, each a Protocol with its contract.
 
-A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorised: Filter and
-Score are asked once about many rows. A plugin written for one node at a time wraps itself in `scalar.ScalarPlugin`.
+A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorized: one call of
+Filter or Score covers many rows. A plugin written for one node at a time is wrapped in `scalar.ScalarPlugin`.
 
-Common rules. Everything but PreBind, Bind, PostBind and `response` is synchronous and pure: no I/O, no clock, no chance,
-arguments are never changed (arrays are read-only). A plugin that raises, or answers with the wrong shape, costs its pod
-one attempt. The runner turns it into an Error status with the plugin's name.
+Common rules. Everything except PreBind, Bind, PostBind and `response` is synchronous and pure: no I/O, no clock, no
+randomness, and arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape,
+costs its pod one attempt: the runner turns it into an Error status with the plugin's name.
 
 Order in one attempt: PreEnqueue · QueueSort · PreFilter · Filter · (PostFilter) · PreScore · Score · NormalizeScore ·
 commit · Reserve · Permit · PreBind · Bind · PostBind.
@@ -39,57 +39,57 @@ class CycleView(msgspec.Struct):
     responses: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `response` returned in this attempt."""
     places: Rows | None = None
-    """The domain's rows, whatever PreFilter narrowed them to, and those that only count for it; None: all rows of the table."""
+    """The domain's rows, before any narrowing by PreFilter, plus rows whose pods only count for it; None: all rows of the table."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True):
-    """A pod with its place in time, for QueueSort."""
+    """A pod with its queue times, for QueueSort."""
 
     pod: Pod
     queued_s: float
-    """Monotonic seconds at which it last came to the queue: renewed after each failed attempt, as upstream."""
+    """Monotonic seconds at which it was last added to the queue: renewed after each failed attempt, as upstream."""
     attempts: int = 0
 
 
 class QueuedGang(msgspec.Struct, frozen=True):
-    """Pods of gangs that start together: one entity in the queue, one attempt, one result."""
+    """Pods of gangs that start together: one queue entry, one attempt, one result."""
 
     members: tuple[QueuedPod, ...]
-    """In the order in which they are decided: the most important first."""
+    """In scheduling order: the most important first."""
     needs: Mapping[str, int]
-    """Key of a gang -> how many of its members have to find a node in this attempt."""
+    """Key of a gang -> number of its members that must find a node in this attempt."""
     gang_of: Mapping[str, str]
     """uid of a member -> key of its gang."""
     topology: tuple[TopologyLevel, ...] = ()
-    """Where they go together."""
+    """The topology levels that constrain their placement."""
     standing: tuple[str, ...] = ()
-    """Nodes on which members stand already, where there is a topology."""
+    """Nodes of members that are already placed; only if there is a topology."""
     overdue: str = ""
-    """How long it has been waiting, for people, once that is longer than its timeout; empty before."""
+    """How long it has been waiting, as a text for people, if longer than its timeout; else empty."""
 
     @property
     def name(self) -> str:
-        """For messages: the keys of its gangs."""
+        """The keys of its gangs, for messages."""
         return " and ".join(sorted(self.needs))
 
 
 Queued = QueuedPod | QueuedGang
-"""What one attempt is about."""
+"""The subject of one attempt."""
 
 
 @runtime_checkable
 class Plugin(Protocol):
-    """Anything with a name; extension points are recognised by the methods below."""
+    """Any object with a name; extension points are detected by the methods below."""
 
     name: str
 
 
 @runtime_checkable
 class PreEnqueuePlugin(Plugin, Protocol):
-    """Decides whether a pod may enter the active queue at all."""
+    """Decides whether a pod may enter the active queue."""
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Success admits; any rejection parks the pod as gated until an event this plugin registered."""
+        """Returns Success to admit the pod; a rejection parks it as gated until an event that this plugin registered."""
         ...
 
 
@@ -98,14 +98,14 @@ class QueueSortPlugin(Plugin, Protocol):
     """Orders the active queue. Exactly one per domain."""
 
     def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
-        """Ascending: the smallest key is scheduled first. Must depend on the entry only."""
+        """Returns the sort key: the smallest is scheduled first. Must depend on the entry only."""
         ...
 
 
 class PreFilterResult(msgspec.Struct, frozen=True):
-    """Success, Skip (the plugin's Filter and AddPod/RemovePod are not called) or a rejection of the pod everywhere.
+    """Success, Skip (the plugin's Filter and AddPod/RemovePod are not called) or a rejection of the pod on all nodes.
 
-    `nodes` narrows the search to these names; several plugins' sets are intersected.
+    `nodes` narrows the search to these names; the sets of several plugins are intersected.
     """
 
     status: Status = SUCCESS
@@ -118,10 +118,10 @@ class PreFilterResult(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class PreFilterPlugin(Plugin, Protocol):
-    """Looks at the pod before any node: computes what Filter needs, may narrow the search or refuse the pod.
+    """Runs before any node is evaluated: computes what Filter needs, may narrow the search or reject the pod.
 
-    Asked in every attempt. A plugin that depends on less than ATTEMPT and signs what it reads of a pod is asked once
-    per class.
+    Called in every attempt; once per class for a plugin that depends on less than ATTEMPT and signs what it reads of a
+    pod.
     """
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult: ...
@@ -129,30 +129,30 @@ class PreFilterPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreFilterExtensions(Plugin, Protocol):
-    """Keeps PreFilter's state true while an overlay adds or removes pods (nominated pods, preemption dry runs)."""
+    """Updates PreFilter's state while an overlay adds or removes pods (nominated pods, preemption dry runs)."""
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """`other` now stands on `row` of `cycle.nodes`; update this plugin's values in `cycle.state` (copy on write)."""
+        """Handles that `other` was added to `row` of `cycle.nodes`: updates this plugin's values in `cycle.state` (copy on write)."""
         ...
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """`other` no longer stands on `row`."""
+        """Handles that `other` was removed from `row`."""
         ...
 
 
 @runtime_checkable
 class FilterPlugin(Plugin, Protocol):
-    """Says which rows can take the pod.
+    """Decides which rows can take the pod.
 
-    `Traits.wants_room_only` and `Traits.may_fail` are about it.
+    `Traits.wants_room_only` and `Traits.may_fail` apply to it.
     """
 
     depends_on: Dependency
     reasons: ReasonTable
-    """Turns this plugin's codes into statuses and sentences."""
+    """Maps this plugin's codes to statuses."""
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[len(rows)]: 0 passes, else a code of `reasons`. Must give the same code per row for any choice of rows."""
+        """Returns uint8[len(rows)]: 0 passes, else a code of `reasons`. A row's code must not depend on the other rows passed."""
         ...
 
 
@@ -161,11 +161,11 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 
     status: Status
     nominated_node: str | None = None
-    """Empty: the pod loses its nomination; None: it stays as it is."""
+    """Empty: the nomination is cleared; None: it is left unchanged."""
     preemption: Preemption | None = None
-    """Who must go for the pod; the shell removes them."""
+    """The victims to evict; the shell evicts them."""
     rejectors: frozenset[str] = frozenset()
-    """Of a rejection: plugins whose events may help the pod, besides those that refused it before."""
+    """For a rejection: plugins whose events may help the pod, besides those that refused it before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.status, Status) or not isinstance(self.nominated_node, str | None):
@@ -177,48 +177,48 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 class Refusals(Protocol):
     """Why no row was feasible, for PostFilter: node name -> the status of the first plugin that refused it.
 
-    Border: the cycle has them (`cycle.preemption.post_filter`), and no plugin sees the cycle.
+    Border: the cycle has them (`cycle.preemption.post_filter`), and no plugin imports the cycle.
     """
 
     def status_of(self, node: str) -> Status:
-        """Of a pod that PreFilter refused everywhere, its status for every name."""
+        """Returns the node's status. If PreFilter refused the pod everywhere, its status for any name."""
         ...
 
     def nodes(self) -> Sequence[str]: ...
 
     def dry_run(self) -> DryRun:
-        """For plugins that would make room by taking pods away."""
+        """Returns the dry run, for plugins that make room by evicting pods."""
         ...
 
 
 @runtime_checkable
 class PostFilterPlugin(Plugin, Protocol):
-    """Called when no row is feasible: may make room (preemption, reclaim). The first that succeeds ends the chain."""
+    """Called if no row is feasible: may make room (preemption, reclaim). The first plugin that succeeds ends the chain."""
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult: ...
 
 
 @runtime_checkable
 class GroupPostFilterPlugin(Plugin, Protocol):
-    """Called when pods that must start together do not all find a row: PostFilter for a group (upstream: PodGroupPostFilter)."""
+    """Called if pods that must start together do not all find a row: PostFilter for a group (upstream: PodGroupPostFilter)."""
 
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """`pods`: those that must all start, each with its nominated node. Success comes with a preemption for all of them.
+        """Searches for victims. `pods`: those that must all start, with their nominated nodes. Success has a preemption for all of them.
 
-        A generator: it hands on the pauses of the dry run (`found = yield from dry_run.displace(rule)`). During a pause other
-        pods come and go.
+        A generator: it passes on the pauses of the dry run (`found = yield from dry_run.displace(rule)`). During a
+        pause other pods may be added or removed.
         """
         ...
 
 
 @runtime_checkable
 class PreScorePlugin(Plugin, Protocol):
-    """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score.
+    """Runs before scoring, with the feasible rows. Skip leaves out this plugin's Score.
 
-    A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone. It sees
-    all rows in place of the feasible ones, unless `Traits.reads_feasible` (`CacheKeyPlugin`).
+    For a plugin that depends on less than ATTEMPT it runs once per class of pods, and must depend on the pod alone: it
+    gets all rows instead of the feasible ones, unless it has `Traits.reads_feasible` (`CacheKeyPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
@@ -226,41 +226,41 @@ class PreScorePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class ScorePlugin(Plugin, Protocol):
-    """Says how good each feasible row is."""
+    """Scores feasible rows."""
 
     depends_on: Dependency
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[len(rows)]: raw scores, 0..MAX_SCORE unless NormalizeScore brings them there.
+        """Returns int64[len(rows)]: raw scores, in 0..MAX_SCORE unless NormalizeScore maps them there.
 
-        Must give the same score per row for any choice of rows. A plugin that depends on less than ATTEMPT may be asked
-        about rows that did not pass Filter. Its answers about those are not used.
+        A row's score must not depend on the other rows passed. A plugin that depends on less than ATTEMPT may be called
+        for rows that did not pass Filter. Its scores for those are not used.
         """
         ...
 
 
 @runtime_checkable
 class NormalizeScorePlugin(Plugin, Protocol):
-    """Brings raw scores of all feasible rows of this attempt to 0..MAX_SCORE."""
+    """Maps the raw scores of all feasible rows of this attempt to 0..MAX_SCORE."""
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
-        """int64[feasible rows] in, the same shape out; `raw` must not be changed.
+        """Returns the normalized scores, int64[feasible rows] like `raw`, which must not be changed.
 
-        A plugin whose rule is "in proportion to the largest" uses `normalize.ByLargest` instead: same answers, cheaper.
+        A plugin that scales in proportion to the largest uses `normalize.ByLargest` instead: same results, cheaper.
         """
         ...
 
 
 @runtime_checkable
 class ReservePlugin(Plugin, Protocol):
-    """Keeps a plugin's own account when a pod is assumed on a node."""
+    """Updates a plugin's own accounts when a pod is assumed on a node."""
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """A rejection unreserves everything reserved so far, in reverse order, and forgets the pod."""
+        """Reserves. After a rejection everything reserved so far is unreserved in reverse order, and the pod is forgotten."""
         ...
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        """Undoes `reserve`. Idempotent, never fails, and may be called without `reserve` having been."""
+        """Undoes `reserve`. Idempotent, never fails, and may be called without a preceding `reserve`."""
         ...
 
 
@@ -274,7 +274,7 @@ class PermitResult(msgspec.Struct, frozen=True):
         if not isinstance(self.status, Status) or not isinstance(self.timeout_s, int | float):
             raise TypeError("PermitResult takes a Status and a number of seconds")
         if not self.timeout_s >= 0:
-            raise ValueError(f"PermitResult: {self.timeout_s} s is no time to wait")
+            raise ValueError(f"PermitResult: timeout_s must be >= 0, got {self.timeout_s}")
 
 
 @runtime_checkable
@@ -289,46 +289,47 @@ class PreBindPlugin(Plugin, Protocol):
     """Work that must be done before the pod is bound, for instance on a volume. Runs in a task per pod."""
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """May await. A rejection or an exception unreserves and forgets the pod.
+        """Does the work; may await. After a rejection or an exception the pod is unreserved and forgotten.
 
-        `Status.denied` for a write that the API server refused for good: the same again and again sets the pod aside.
+        Return `Status.denied` if the API server permanently refused a write: if that repeats, the pod is quarantined.
         """
         ...
 
 
 @runtime_checkable
 class PreBindPreFlightPlugin(Plugin, Protocol):
-    """Tells beforehand whether PreBind has work for this pod."""
+    """Tells in advance whether PreBind has work for this pod."""
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Skip: PreBind is not called for this pod."""
+        """Returns Skip if PreBind need not be called for this pod."""
         ...
 
 
 @runtime_checkable
 class BindPlugin(Plugin, Protocol):
-    """Posts the binding. The first plugin that does not pass speaks for the pod; outcomes are resolved by the caller.
+    """Posts the binding. The first plugin that does not return None handles the pod; the caller resolves the outcome.
 
-    It is given a timer, unless `Traits.keeps_deadline`.
+    The caller sets a timer, unless the plugin has `Traits.keeps_deadline`.
     """
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
-        """One attempt at binding to `request.node`, never another. None passes to the next Bind plugin."""
+        """Makes one attempt at binding to `request.node`, never to another node. None: the next Bind plugin is called."""
         ...
 
 
 @runtime_checkable
 class PostBindPlugin(Plugin, Protocol):
-    """Notified after a pod was bound; cannot change anything any more."""
+    """Called after a pod was bound; cannot change the result."""
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None: ...
 
 
 @runtime_checkable
 class EnqueueExtensions(Plugin, Protocol):
-    """Names the events that may make a pod this plugin refused schedulable. A plugin without it is woken by any event.
+    """Names the events that may make a pod refused by this plugin schedulable. Without it, any event requeues the pod.
 
-    Pending pods that come and go are the exception: they reach only domains in which some plugin registered that.
+    Additions and deletions of pending pods are the exception: they are delivered only in domains where a plugin
+    registered them.
     """
 
     def events_to_register(self) -> Sequence[EventRegistration]: ...

@@ -1,4 +1,4 @@
-"""Who holds a host port: row -> host ip ("" for all addresses) -> number of pods. What `NodeView.port_users` shows of one port."""
+"""Users of one host port: row -> host IP ("" for all addresses) -> number of pods. `NodeView.port_users` returns it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Users = dict[int, dict[str, int]]
 
 
 def count_port(users: Users, row: int, ip: str, sign: int) -> None:
-    """A pod that holds the port at this address comes to the row (1) or leaves it (-1)."""
+    """Adds a pod that uses the port at this address to the row (`sign` 1) or removes it (-1)."""
     by_ip = users.setdefault(row, {})
     by_ip[ip] = by_ip.get(ip, 0) + sign
     if not by_ip[ip]:
@@ -21,5 +21,5 @@ def count_port(users: Users, row: int, ip: str, sign: int) -> None:
 
 
 def copied(users: Mapping[int, Mapping[str, int]]) -> Users:
-    """One to count in."""
+    """Returns a copy that can be changed."""
     return {row: dict(by_ip) for row, by_ip in users.items()}

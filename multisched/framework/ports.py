@@ -1,6 +1,6 @@
 """Protocols of the outside world: time, binding, events, pod conditions, leases, extenders.
 
-The core decides; whatever touches network, clock or chance stands behind one of these. `multisched.client` implements
+Everything that touches the network, a clock or randomness is behind one of these. `multisched.client` implements
 them over a Transport, `tests/kit` under a virtual clock.
 """
 
@@ -18,28 +18,28 @@ from multisched.model.version import NO_VERSION, Version
 
 
 class Clock(Protocol):
-    """The only source of time. Decisions use `monotonic`; `now` is for what people and the API read."""
+    """The only source of time. Decisions use `monotonic`; `now` is for people and the API."""
 
     def monotonic(self) -> float:
-        """Seconds; never goes back."""
+        """Returns seconds; never decreases."""
         ...
 
     def now(self) -> datetime:
-        """UTC, timezone-aware."""
+        """Returns UTC, timezone-aware."""
         ...
 
 
 class BindAnswer(Enum):
-    """What one POST of pods/binding is known to have done (reference: reliability 3)."""
+    """The known effect of one POST of pods/binding (reference: reliability 3)."""
 
     CREATED = auto()
-    """201: the pod is bound to the node we named."""
+    """201: the pod is bound to the requested node."""
     NOT_FOUND = auto()
-    """404: the pod is gone."""
+    """404: the pod does not exist."""
     CONFLICT = auto()
-    """409: bound, deleting, gated or of another uid; only a read of the pod tells which."""
+    """409: bound, deleting, gated or of another uid; only a read of the pod can tell."""
     THROTTLED = auto()
-    """429: nothing happened; ask again after `retry_after_s`."""
+    """429: nothing happened; retry after `retry_after_s`."""
     DENIED = auto()
     """401 or 403 after one renewal of the credentials: nothing happened."""
     REJECTED = auto()
@@ -47,13 +47,13 @@ class BindAnswer(Enum):
     NOT_SENT = auto()
     """The connection could not be opened: nothing happened."""
     UNKNOWN = auto()
-    """5xx, timeout, reset: it may have been bound, may still be, or not."""
+    """5xx, timeout, reset: the pod may be bound now, may be bound later, or not at all."""
     DELEGATED = auto()
-    """Somebody else was asked to bind and says that it did: a read of the pod tells, and `message` if it did not."""
+    """An extender was asked to bind and reports success: only a read of the pod can confirm it; `message` explains a failure."""
 
 
 class BindRequest(msgspec.Struct, frozen=True):
-    """One pod to one node. The uid is sent as a precondition: an old decision never binds a new pod of the same name."""
+    """Binds one pod to one node. The uid is sent as a precondition: an old decision never binds a new pod of the same name."""
 
     namespace: str
     name: str
@@ -61,11 +61,11 @@ class BindRequest(msgspec.Struct, frozen=True):
     node: str
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_void: Callable[[], bool] = lambda: False
-    """Asked once more by whoever has made the request wait after it was decided to send it: True, it must not be sent."""
+    """Called again by code that delayed the request after the send was decided. True: the request must not be sent."""
 
 
 class BindReply(msgspec.Struct, frozen=True):
-    """The answer to one POST; `message` is the server's sentence, truncated."""
+    """The response to one POST; `message` is the server's message, truncated."""
 
     answer: BindAnswer
     retry_after_s: float = 0.0
@@ -73,7 +73,7 @@ class BindReply(msgspec.Struct, frozen=True):
 
 
 class PodTruth(msgspec.Struct, frozen=True):
-    """What a consistent read of one pod says about where it is."""
+    """The placement of one pod, from a consistent read."""
 
     uid: str
     node: str
@@ -86,16 +86,16 @@ class Binder(Protocol):
     """Posts bindings and reads pods; never retries by itself: the outcome machine in `cycle` decides that."""
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
-        """One POST with a server-side deadline (`?timeout=`) of `timeout_s`. Never raises for anything a server can do."""
+        """Sends one POST with a server-side deadline (`?timeout=`) of `timeout_s`. Never raises, whatever the server does."""
         ...
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
-        """A consistent read. None: no such pod. Raises UnreachableError when no definite answer came."""
+        """Reads the pod consistently. None: no such pod. Raises UnreachableError if no definite response came."""
         ...
 
 
 class UnreachableError(Exception):
-    """The API server gave no definite answer to a read."""
+    """The API server gave no definite response to a read."""
 
 
 class ObjectRef(msgspec.Struct, frozen=True):
@@ -109,12 +109,12 @@ class ObjectRef(msgspec.Struct, frozen=True):
 
 
 def pod_ref(pod: Pod) -> ObjectRef:
-    """The pod as events, conditions and writes name it."""
+    """Returns the reference to the pod for events, conditions and writes."""
     return ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An events.k8s.io/v1 Event in our own words. `note` is cut at 1,024 bytes, as upstream."""
+    """An events.k8s.io/v1 Event. `note` is cut at 1,024 bytes, as upstream."""
 
     regarding: ObjectRef
     type: str
@@ -123,7 +123,7 @@ class Event(msgspec.Struct, frozen=True):
     action: str
     note: str
     reporter: str
-    """The schedulerName that speaks: events say who decided."""
+    """The schedulerName that made the decision."""
     related: ObjectRef | None = None
     """Another object the event is about, such as the pod for which this one was preempted."""
 
@@ -139,45 +139,45 @@ class Condition(msgspec.Struct, frozen=True):
 
     status: str
     reason: str
-    """Unschedulable, SchedulingGated or SchedulerError, unless a plugin has given another one (`Status.condition_reason`)."""
+    """Unschedulable, SchedulingGated or SchedulerError, unless a plugin set another one (`Status.condition_reason`)."""
     message: str
     type: str = "PodScheduled"
     nominated_node: str | None = None
-    """status.nominatedNodeName, written along; empty takes it away, None leaves it as it is."""
+    """status.nominatedNodeName to write with it; empty removes it, None leaves it unchanged."""
 
 
 class ConditionWriter(Protocol):
-    """Writes pod conditions in the background, newest per pod only; droppable, counted, never slowing a bind."""
+    """Writes pod conditions in the background, only the newest per pod. May drop and count them; never slows a bind."""
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
-        """`lease`: of the pod's domain; nothing is sent while it is not held."""
+        """Queues a condition. `lease`: of the pod's domain; nothing is sent while it is not held."""
         ...
 
     def drop(self, uid: str) -> None:
-        """What has not been written of this pod is not true any more: it has a node."""
+        """Drops the pod's unwritten condition: the pod has a node now."""
         ...
 
     def end_nomination(self, uid: str) -> None:
-        """The pod is promised its node no more: a nomination that is not written yet never is, one on its way is taken back."""
+        """Withdraws the pod's nomination: an unwritten one is dropped, one in flight is cleared afterwards."""
         ...
 
 
 class WriteAnswer(Enum):
-    """What one write to a pod is known to have done."""
+    """The known effect of one write to a pod."""
 
     DONE = auto()
     GONE = auto()
     """There is no pod of this name and uid any more."""
     THROTTLED = auto()
-    """429: nothing happened; ask again after `retry_after_s`."""
+    """429: nothing happened; retry after `retry_after_s`."""
     REFUSED = auto()
     """Another definite answer (403, 422, a webhook): nothing happened."""
     UNKNOWN = auto()
-    """5xx, timeout, reset: it may have been done. Safe to send again: it names the pod's uid."""
+    """5xx, timeout, reset: it may have been done. Safe to retry: it names the pod's uid."""
 
 
 class WriteReply(msgspec.Struct, frozen=True):
-    """The answer to one write; `message` is the server's sentence, truncated."""
+    """The response to one write; `message` is the server's message, truncated."""
 
     answer: WriteAnswer
     retry_after_s: float = 0.0
@@ -185,10 +185,10 @@ class WriteReply(msgspec.Struct, frozen=True):
 
 
 class PodWriter(Protocol):
-    """What preemption writes.
+    """The writes of preemption.
 
-    Each call is one request with the pod's uid as precondition, and a deadline that the server keeps too. So a write
-    that a lost leader left behind removes no victim. Never raises for anything a server can do.
+    Each call is one request with the pod's uid as precondition, and a deadline that the server enforces too. So a
+    delayed write of a former leader evicts no victim. Never raises, whatever the server does.
     """
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
@@ -200,7 +200,7 @@ class PodWriter(Protocol):
         ...
 
     async def clear_nomination(self, pod: ObjectRef, *, timeout_s: float) -> WriteReply:
-        """Takes status.nominatedNodeName away."""
+        """Removes status.nominatedNodeName."""
         ...
 
 
@@ -208,44 +208,44 @@ class LeaseHolder(Protocol):
     """Leadership of one domain, judged by the local monotonic clock only."""
 
     def may_bind(self) -> bool:
-        """True while the lease is held and its local deadline has not passed. Asked immediately before every bind POST (I9)."""
+        """Reports whether the lease is held and its local deadline has not passed. Called immediately before every bind POST (I9)."""
         ...
 
 
 class VolumeAnswer(Enum):
-    """What one write to a volume or a claim is known to have done."""
+    """The known effect of one write to a volume or a claim."""
 
     DONE = auto()
     """Written; `VolumeReply.version` is the object's new version."""
     CONFLICT = auto()
-    """409: the object has changed since the version that was named, or has another uid."""
+    """409: the object has changed since the given version, or has another uid."""
     NOT_FOUND = auto()
     REFUSED = auto()
     """Another definite answer (403, 422, a webhook): nothing happened."""
     UNKNOWN = auto()
-    """429, 5xx, timeout, reset: not known to have been written. Safe to send again: it names the version it changes."""
+    """429, 5xx, timeout, reset: it may have been written. Safe to retry: it names the version it changes."""
 
 
 class VolumeReply(msgspec.Struct, frozen=True):
-    """The answer to one write; `message` is the server's sentence, truncated."""
+    """The response to one write; `message` is the server's message, truncated."""
 
     answer: VolumeAnswer
     version: Version = NO_VERSION
-    """resourceVersion after the write; NO_VERSION where it is not known."""
+    """resourceVersion after the write; NO_VERSION if unknown."""
     message: str = ""
 
 
 class VolumeWriter(Protocol):
-    """Writes what the scheduler decided about volumes; the persistent volume controller and provisioners do the rest.
+    """Writes the scheduler's decisions about volumes; the persistent volume controller and provisioners do the rest.
 
-    Each write is one PATCH with uid and resourceVersion as preconditions. So a decision made of an older object never
-    overwrites a newer one, and a repeated write does no harm. Never raises for anything a server can do.
+    Each write is one PATCH with uid and resourceVersion as preconditions. So a decision based on an older object never
+    overwrites a newer one, and repeating a write is safe. Never raises, whatever the server does.
     """
 
     async def bind_volume(
         self, volume: ObjectRef, version: Version, claim: ObjectRef, *, claim_version: Version, is_by_scheduler: bool
     ) -> VolumeReply:
-        """Sets spec.claimRef of a volume; `is_by_scheduler`: notes that no user had bound it (bound-by-controller)."""
+        """Sets spec.claimRef of a volume; `is_by_scheduler`: records that no user had bound it (bound-by-controller)."""
         ...
 
     async def select_node(self, claim: ObjectRef, version: Version, node: str) -> VolumeReply:
@@ -254,10 +254,10 @@ class VolumeWriter(Protocol):
 
 
 class ExtenderTrust(msgspec.Struct, frozen=True):
-    """How an https extender is trusted, and who we are to it. PEM; data goes before files."""
+    """TLS trust and client identity for an HTTPS extender. PEM; data takes precedence over files."""
 
     is_insecure: bool = False
-    """Takes any certificate."""
+    """Accepts any certificate."""
     server_name: str = ""
     ca_file: str = ""
     cert_file: str = ""
@@ -268,7 +268,7 @@ class ExtenderTrust(msgspec.Struct, frozen=True):
 
 
 class ExtenderSettings(msgspec.Struct, frozen=True):
-    """One HTTP extender, as kube-scheduler's configuration has it. An empty verb is not asked."""
+    """One HTTP extender, as in kube-scheduler's configuration. An empty verb is not called."""
 
     url: str
     filter_verb: str = ""
@@ -278,20 +278,20 @@ class ExtenderSettings(msgspec.Struct, frozen=True):
     weight: int = 1
     timeout_s: float = 5.0
     is_node_cache_capable: bool = False
-    """It knows the nodes: it is sent their names only."""
+    """The extender knows the nodes: only node names are sent."""
     managed_resources: frozenset[str] = frozenset()
-    """It is asked about pods that request one of these only; empty: about every pod."""
+    """It is called only for pods that request one of these; empty: for every pod."""
     is_ignorable: bool = False
     trust: ExtenderTrust = ExtenderTrust()
 
 
 class ExtenderError(Exception):
-    """An extender gave no usable answer; the message names the extender, the verb and what was wrong."""
+    """An extender gave no usable response; the message names the extender, the verb and the problem."""
 
     def __init__(self, message: str, *, was_sent: bool = True) -> None:
         super().__init__(message)
         self.was_sent = was_sent
-        """False: the extender has certainly not seen the request."""
+        """False: the request certainly did not reach the extender."""
 
 
 class ExtenderClient(Protocol):
@@ -300,19 +300,19 @@ class ExtenderClient(Protocol):
     settings: ExtenderSettings
 
     async def post(self, verb: str, body: bytes, *, answer_bytes_max: int) -> bytes:
-        """The body of a 200 within the extender's timeout. Raises ExtenderError for anything else."""
+        """Returns the body of a 200 within the extender's timeout. Raises ExtenderError for anything else."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Documents(Protocol):
-    """Objects as the API server has them, whole: what extenders are sent."""
+    """Complete objects as stored in the API server: what extenders are sent."""
 
     async def pod(self, namespace: str, name: str) -> bytes | None:
-        """The pod's JSON; None: no such pod. Raises UnreachableError."""
+        """Returns the pod's JSON; None: no such pod. Raises UnreachableError."""
         ...
 
     def node(self, name: str) -> bytes:
-        """The node's JSON, without what only the API server reads; the bare name for a node that is not kept."""
+        """Returns the node's JSON without fields that only the API server reads; only the name for a node without a stored document."""
         ...

@@ -1,8 +1,8 @@
-"""What preemption is decided with, and the value that comes of it.
+"""The interfaces of preemption, and the value that is its result.
 
-A PostFilter plugin gives the attempt's `DryRun` a rule. The rule says which pods may be displaced, which are given back
-first, and what displacing the rest costs. The dry run answers with the rows on which the pod would fit so, the cost,
-and the victims. Nothing is written: what is to be done, a `Preemption`, leaves the cycle as a value, and the shell
+A PostFilter plugin passes a rule to the attempt's `DryRun`. The rule says which pods may be displaced, which are
+reprieved first, and what displacing the others costs. The dry run returns the rows on which the pod would then fit,
+with costs and victims. Nothing is written: the result, a `Preemption`, leaves the cycle as a value, and the shell
 carries it out (`shell/preemptor.py`).
 """
 
@@ -20,14 +20,14 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 
 NOBODY: Final = np.iinfo(np.int64).max
-"""The priority where no pod stands: more than any pod's, so that nothing can displace it."""
+"""Priority of an empty entry: above every pod's, so that it is never displaceable."""
 
 Costs = NDArray[np.float64]
-"""float64[criteria, rows]: the first criterion decides most; less is better."""
+"""float64[criteria, rows]: earlier criteria take precedence; less is better."""
 
 
 class LabelSet(NamedTuple):
-    """Namespace and labels, which many pods share; those who differ in volumes or affinity do not share it."""
+    """Namespace and labels, shared by many pods. Pods that differ in volumes or affinity have different label sets."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -36,54 +36,56 @@ class LabelSet(NamedTuple):
 
 
 class Nomination(NamedTuple):
-    """A pod, and the node that is kept for it until its victims are gone."""
+    """A pod, and the node nominated for it until its victims are deleted."""
 
     pod: Pod
     node: str
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """Victims to be removed, for one pod, or for several that are to start together.
+    """The victims to evict for one pod, or for several that start together.
 
-    Victims may stand where nobody is nominated: the rest of a gang that goes whole, or pods whose quota gives room back.
+    Victims may be on nodes without a nomination: other members of a gang that is evicted whole, or pods whose quota is
+    reclaimed.
     """
 
     victims: Mapping[str, tuple[Pod, ...]]
-    """Node -> its victims, the most important first; those that are being deleted already are among them."""
+    """Node -> its victims, most important first, including victims that are already being deleted."""
     nominations: tuple[Nomination, ...]
-    """The preemptors, one at least."""
+    """The preemptors, at least one."""
     plugin: str
     rank: int | None = None
-    """Pods of a lower priority than this leave the preemptors their places meanwhile; None: than their own."""
+    """Pods below this priority respect the nominations; None: pods below the preemptor's own priority."""
     group: str = ""
-    """What the preemptors are together, namespace/name, for events; empty for a single pod."""
+    """Name of the group of preemptors, namespace/name, for events; empty for a single pod."""
 
     @property
     def every_victim(self) -> tuple[Pod, ...]:
-        """Those of all nodes, node by node."""
+        """The victims of all nodes, node by node."""
         return tuple(victim for victims in self.victims.values() for victim in victims)
 
     def node_of(self, uid: str) -> str:
-        """The node that is kept for this preemptor; empty for any other pod."""
+        """Returns the node nominated for this preemptor; empty for any other pod."""
         return next((node for pod, node in self.nominations if pod.uid == uid), "")
 
 
 def preemption_of_one(pod: Pod, node: str, victims: tuple[Pod, ...], plugin: str) -> Preemption:
-    """One pod is to have the place of others on one node."""
+    """Returns the preemption of victims on one node for one pod."""
     return Preemption({node: victims}, (Nomination(pod, node),), plugin)
 
 
 class PlacedPods(Protocol):
-    """The pods on some rows side by side, the most important first: entry [k, i] is the k-th pod on `rows[i]`.
+    """The pods on some rows in columns, most important first: entry [k, i] is the k-th pod on `rows[i]`.
 
-    More important is the higher priority, then the earlier start (source: kube-scheduler 1.36, util.MoreImportantPod).
+    A pod with higher priority is more important, then the one that started earlier (source: kube-scheduler 1.36,
+    util.MoreImportantPod).
 
-    Border: the state keeps them (`PodColumns`), and no plugin sees the state.
+    Border: the state keeps them (`PodColumns`), and no plugin imports the state.
     """
 
     rows: Rows
     priority: Int64
-    """int64[k, rows]; NOBODY where fewer pods stand."""
+    """int64[k, rows]; NOBODY if the row has fewer pods."""
     started_s: NDArray[np.float64]
     """float64[k, rows]: seconds since the epoch; infinite for a pod that has not started."""
 
@@ -94,192 +96,195 @@ class PlacedPods(Protocol):
 
     @property
     def label_sets(self) -> Sequence[LabelSet]:
-        """Grows only; another list stands for other numbers."""
+        """Only grows; a new list object means a new numbering."""
         ...
 
     def pod(self, k: int, i: int) -> Pod:
-        """The k-th pod on `rows[i]`; IndexError where none stands."""
+        """Returns the k-th pod on `rows[i]`. Raises IndexError if there is none."""
         ...
 
 
 class DisplacementRule(Protocol):
-    """Whom a pod may displace. What it says of a row must depend on that row's pods alone, on `below` and on `mark`.
+    """Which pods a pod may displace. Its answers for a row must depend only on that row's pods, on `below` and on `mark`.
 
-    Answers are remembered by plugin, by the rule's type and by the class of the pod. What a rule reads of the pod, and
-    no plugin signs, belongs into `mark`.
+    Answers are cached by plugin, by the rule's type and by the class of the pod. Whatever else the rule reads of the
+    pod must be part of `mark`.
 
-    Border: a plugin says it (`LowerPriority`), and the cycle sees no plugin.
+    Border: a plugin implements it (`LowerPriority`), and the cycle imports no plugin.
     """
 
     mark: Hashable
-    """What the answers depend on besides the pods; equal marks of one plugin's rules of one type, equal answers."""
+    """What the answers depend on besides the pods: rules of one plugin and type with equal marks give equal answers."""
     below: int
-    """Pods of this priority or a higher one are never displaceable: rows where no other stands are not looked at."""
+    """Pods of this or a higher priority are never displaceable: rows that have only such pods are skipped."""
 
     def displaceable(self, pods: PlacedPods) -> Bools:
         """bool[k, rows]"""
         ...
 
     def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
-        """bool[k, rows]: those that are given back before the other displaceable ones, if any leaves the pod its room."""
+        """Returns bool[k, rows]: those that are reprieved before the other displaceable ones, if the pod still fits."""
         ...
 
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
-        """Of rows that have victims, each.
+        """Returns the cost of each row; every row has victims.
 
-        `whole_gangs`: int64[rows]: gangs that go whole there, whose members elsewhere are among `pods` then.
+        `whole_gangs`: int64[rows]: gangs that are evicted whole there; `pods` then includes their members on other
+        rows.
         """
         ...
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """What a dry run found on the rows that room could cure."""
+    """What a dry run found on the rows where evictions could help."""
 
     rows: Rows
-    """Where the pod fits without its victims. A row may be there twice, with other victims."""
+    """Where the pod fits without the victims. A row may occur twice, with different victims."""
     costs: Costs
     victims_at: Callable[[int], Mapping[str, tuple[Pod, ...]]]
-    """Position in `rows` -> its victims by node, the most important first. The row's own node comes first; others are of gangs
-    that go whole."""
+    """Index into `rows` -> its victims by node, most important first. The row's own node comes first; the others have
+    members of gangs that are evicted whole.
+    """
     undisplaceable: int
-    """Rows on which nobody may be displaced."""
+    """Rows without a displaceable pod."""
     refusals: Mapping[Status, int]
-    """Why the pod does not fit even without all who may be displaced: the first refusing status, and on how many rows."""
+    """Why the pod does not fit even without all displaceable pods: the first refusing status -> number of rows."""
     needless: Sequence[str] = ()
-    """Nodes on which the pod fits although nobody is displaced: something else than room has refused it."""
+    """Nodes on which the pod fits without any eviction: it was refused for another reason than capacity."""
 
 
 class Fitting(NamedTuple):
-    """Rows that take the pod as they are."""
+    """Rows on which the pod fits without any eviction."""
 
     rows: Rows
     rejectors: frozenset[str]
-    """The plugins that refuse the others."""
+    """The plugins that refused the other rows."""
 
 
 class DryRun(Protocol):
-    """The filters of one failed attempt, run again on rows from which pods are taken away. Valid within the attempt.
+    """The filters of one failed attempt, run again on rows without some of their pods. Valid within the attempt.
 
-    Border: the cycle does it (`AttemptDryRun`), and no plugin sees the cycle.
+    Border: the cycle implements it (`AttemptDryRun`), and no plugin imports the cycle.
     """
 
     node_count: int
-    """Rows of the domain: what the sentence counts to."""
+    """Rows of the domain, for the message."""
 
     def candidates(self) -> Rows:
-        """Rows refused in a way that room could cure: Unschedulable, not UnschedulableAndUnresolvable."""
+        """Returns the rows whose refusal evictions could resolve: Unschedulable, not UnschedulableAndUnresolvable."""
         ...
 
     def fitting(self) -> Fitting:
-        """Candidate rows that every Filter passes as they are, beside the pods nominated there: PreFilter refused the pod."""
+        """Returns the candidate rows that pass every Filter unchanged, with the pods nominated there. Used if PreFilter refused the pod."""
         ...
 
     def fits_without(self, row: int, gone: Sequence[Pod]) -> bool:
-        """Whether every Filter passes the row once these of its pods are gone, with the pods nominated there and without.
+        """Reports whether the row passes every Filter without these of its pods, both with the pods nominated there and without.
 
         Raises PluginFailure.
         """
         ...
 
     def displace(self, rule: DisplacementRule) -> Candidates:
-        """On every candidate row: takes all the displaceable away, and gives back as many as leave the pod its room.
+        """Removes all displaceable pods from every candidate row, and reprieves as many as possible while the pod still fits.
 
-        The `first` before the others, the more important before the less. Members that their gangs cannot spare stay, as
-        far as some row does without them and without any `first`. Else they may go, and the whole gang with them.
-        Raises PluginFailure.
+        `first` pods are reprieved before the others, more important ones before less important ones. Members that their
+        gangs cannot spare are kept if some row fits without evicting them or any `first` pod. Otherwise they may be
+        evicted, with their whole gang. Raises PluginFailure.
         """
         ...
 
     def displace_sparing(self, rule: DisplacementRule) -> Candidates:
-        """The same, but members that their gangs cannot spare stay, whatever comes of it. Raises PluginFailure."""
+        """Like `displace`, but never evicts members that their gangs cannot spare. Raises PluginFailure."""
         ...
 
     def rows_of_gangs(self, rule: DisplacementRule) -> Sequence[int]:
-        """Candidate rows that could take the pod once some displaceable ones go that their gangs cannot spare.
+        """Returns candidate rows that would fit the pod if displaceable members that their gangs cannot spare were evicted.
 
-        The cheapest first, as the pods of the row alone cost. Whether whole gangs may go is left open. Raises PluginFailure.
+        Cheapest first, counting only the pods of the row. Does not check whether the whole gangs may be evicted. Raises
+        PluginFailure.
         """
         ...
 
 
 class GroupVictims(msgspec.Struct, frozen=True):
-    """What makes room for pods that start together."""
+    """The victims for pods that start together."""
 
     victims: Mapping[str, tuple[Pod, ...]]
-    """By node, the most important first."""
+    """By node, most important first."""
     nominations: tuple[Nomination, ...]
     """Each of the pods, with the node that it would get."""
     costs: NDArray[np.float64]
-    """float64[criteria], as the rule counts them: less is better, the first decides most."""
+    """float64[criteria], as the rule counts them: less is better, earlier criteria take precedence."""
     is_minimal: bool
-    """Each victim is needed. False: the search was given up before that was known."""
+    """Each victim is needed. False: the search was stopped before that was known."""
 
 
 class MemberVictims(Protocol):
-    """Who goes for pods that start together, found for one of them after the other. Of one search.
+    """Chooses the victims for pods that start together, one pod after the other. Belongs to one search.
 
-    Border: a plugin says it, which knows who may go together.
+    Border: a plugin implements it, which knows which pods may be evicted together.
     """
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
-        """For this one, as things stand once those before it have their places. Empty: nobody could make room for it."""
+        """Returns the victims for this pod, given that the pods before it are placed. Empty: no eviction makes it fit."""
         ...
 
     def importance(self, units: Sequence[Sequence[Pod]]) -> Sequence[tuple[float, ...]]:
-        """Of pods that go together, for each such unit: the greatest is given back first."""
+        """Returns the importance of each unit of pods that are evicted together: the greatest is reprieved first."""
         ...
 
     def cost(self, victims: Sequence[Pod]) -> Sequence[float]:
-        """As `GroupVictims.costs`."""
+        """Returns the costs, as `GroupVictims.costs`."""
         ...
 
 
 class GroupDryRun(Protocol):
-    """Pods that must all start, placed in thought while others are away. Valid within the attempt.
+    """A trial placement of pods that must all start, while other pods are removed. Valid within the attempt.
 
-    A search yields where it pauses, and others may place pods. What it ends with was checked after its last pause.
+    A search yields at pauses, during which other pods may be placed. Its result was checked after the last pause.
 
-    Border: the cycle does it (`GroupAttemptDryRun`), and no plugin sees the cycle.
+    Border: the cycle implements it (`GroupAttemptDryRun`), and no plugin imports the cycle.
     """
 
     name: str
     """Of the group, namespace/name."""
 
     def displace(self, rule: DisplacementRule) -> Generator[None, None, GroupVictims | None]:
-        """Takes the displaceable away, on whatever nodes, and gives back as many as leave the pods their room.
+        """Removes the displaceable pods from all nodes, and reprieves as many as possible while the group still fits.
 
-        The order is that of `DryRun.displace`. None: the pods do not all fit even without them. Raises PluginFailure.
+        The order is that of `DryRun.displace`. None: the group does not fit even without them. Raises PluginFailure.
         """
         ...
 
     def displace_by_members(self, begin: Callable[[], MemberVictims]) -> Generator[None, None, GroupVictims | None]:
-        """Asks for one pod after the other that finds no room, and gives back who is not needed once all have theirs.
+        """Chooses victims for each pod that does not fit, then reprieves those that are not needed once all pods are placed.
 
-        `begin`: a search from the beginning. A gang that loses more than it can spare counts as one. None: for some pod nobody
-        could make room. Raises PluginFailure.
+        `begin`: starts a new search. A gang that loses more than it can spare counts as one unit. None: some pod cannot
+        be made to fit. Raises PluginFailure.
         """
         ...
 
 
 class PreemptionsUnderWay(Protocol):
-    """Who waits for victims to go."""
+    """The pods whose preemptions are in progress."""
 
     def is_preempting(self, uid: str) -> bool:
-        """True while a preemption for this pod is carried out: it must not be scheduled meanwhile."""
+        """Reports whether a preemption for this pod is in progress: the pod must not be scheduled meanwhile."""
         ...
 
 
 class NoPreemptions:
-    """Where nothing carries out preemptions."""
+    """A `PreemptionsUnderWay` of processes that preempt nothing."""
 
     def is_preempting(self, uid: str) -> bool:
         return False
 
 
 class Victims(Protocol):
-    """The pods that this process has decided to remove, and whose deletion the watch has not shown yet (`Pod.is_victim`).
+    """Pods that this process decided to evict and whose deletion the watch has not shown yet (`Pod.is_victim`).
 
-    Border: the shell decides when a removal has ended (`Removals`), and no plugin sees the shell.
+    Border: the shell decides when an eviction has ended (`Removals`), and no plugin imports the shell.
     """
 
     version: int
@@ -289,7 +294,7 @@ class Victims(Protocol):
 
 
 class NoVictims:
-    """Where nothing removes pods."""
+    """A `Victims` of processes that evict nothing."""
 
     version = 0
 
@@ -299,9 +304,9 @@ class NoVictims:
 
 @runtime_checkable
 class PreemptingPlugin(Protocol):
-    """A PostFilter plugin that counts how often it tried to make room, for the metric of that name.
+    """A PostFilter plugin that counts its preemption attempts, for the metric of that name.
 
-    Extension point: metrics add up what the preempting plugins of a domain have tried.
+    Extension point; metrics sum up the attempts of a domain's preempting plugins.
     """
 
     name: str
@@ -310,13 +315,13 @@ class PreemptingPlugin(Protocol):
 
 @runtime_checkable
 class RankingPlugin(Protocol):
-    """A PostFilter plugin whose nominated pods keep their places from pods of a higher priority, too.
+    """A PostFilter plugin whose nominated pods also keep their nodes from pods of a higher priority.
 
-    Extension point: asked about nominations that no preemption of this process has made, after a restart for instance.
+    Extension point; called for nominations without a preemption of this process, for example after a restart.
     """
 
     name: str
 
     def nomination_rank(self, pod: Pod) -> int | None:
-        """As `Preemption.rank`, of a pod that is nominated; None where the plugin has nothing to do with it."""
+        """Returns `Preemption.rank` for a nominated pod; None if the plugin does not handle the pod."""
         ...

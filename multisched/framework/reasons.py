@@ -1,4 +1,4 @@
-"""Reason codes of Filter plugins: a byte per row in the hot path, words only when someone asks."""
+"""Reason codes of Filter plugins: one byte per row in the hot path, converted to text on request."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import threading
 from multisched.framework.status import Code, Status
 
 REASON_CODES_MAX = 254
-"""Distinct (code, sentences) pairs per plugin; one more code, 255, stands for all beyond."""
+"""Distinct (code, sentences) pairs per plugin; code 255 stands for all further ones."""
 
 _OVERFLOW = 255
 
 
 class ReasonTable:
-    """Interns (status code, sentences) to 1..255. Owned by one plugin; grows only."""
+    """Interns (status code, sentences) to 1..255. Owned by one plugin; only grows."""
 
     def __init__(self, plugin: str) -> None:
         self._plugin = plugin
         self._codes: dict[tuple[Code, tuple[str, ...]], int] = {}
         self._statuses: list[Status] = [Status(plugin=plugin)]
-        self._lock = threading.Lock()  # a plugin isolated in threads meets its reasons in several at once
+        self._lock = threading.Lock()  # a plugin isolated in threads may add reasons from several threads
 
     def code(self, code: Code, *reasons: str) -> int:
-        """The number of this reason; register fixed ones in the plugin's constructor."""
+        """Returns the number of this reason. Register fixed reasons in the plugin's constructor."""
         known = self._codes.get((code, reasons))
         if known is not None:
             return known
@@ -40,10 +40,10 @@ class ReasonTable:
         return len(self._statuses) - 1
 
     def status(self, number: int) -> Status:
-        """The status behind a code; 0 is success."""
+        """Returns the status of a code; 0 is success."""
         if number < len(self._statuses):
             return self._statuses[number]
-        return Status(Code.UNSCHEDULABLE, self._plugin, (f"{self._plugin}: more kinds of reasons than are kept apart",))
+        return Status(Code.UNSCHEDULABLE, self._plugin, (f"{self._plugin}: too many distinct reasons",))
 
     def __len__(self) -> int:
         return len(self._statuses)

@@ -1,4 +1,4 @@
-"""Recency: which keys changed since when, each reported once however often it changed. The clock of incremental counts."""
+"""Recency: keys ordered by their last change, so that readers can update counts incrementally. Repeated changes count once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 KEYS_MAX = 1 << 18
-"""Keys remembered; a reader that missed one that was forgotten renews everything."""
+"""Keys remembered; a reader that missed a dropped key must recompute everything."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Recency(Generic[K]):
-    """Keys in the order of their last change. Reading costs as much as changed, whoever else reads."""
+    """Keys in the order of their last change. A read costs O(changed keys), independent of other readers."""
 
     __slots__ = ("_forgotten", "_last", "sequence")
 
@@ -20,7 +20,7 @@ class Recency(Generic[K]):
         self._last: dict[K, int] = {}
         self._forgotten = 0
         self.sequence = 0
-        """Changes ever noted."""
+        """Number of changes ever noted."""
 
     def note(self, key: K) -> None:
         self.sequence += 1
@@ -31,7 +31,7 @@ class Recency(Generic[K]):
             self._forgotten = self._last.pop(oldest)
 
     def since(self, sequence: int) -> list[K] | None:
-        """Keys changed after `sequence`, latest first; None when that is too long ago to know."""
+        """Returns the keys changed after `sequence`, latest first; None if some of them were dropped."""
         if sequence == self.sequence:
             return []
         if sequence < self._forgotten:

@@ -1,7 +1,7 @@
-"""Plugins by name or by import path, and the set of them one domain runs.
+"""Plugins by name or by import path, and the set of plugins of one domain.
 
-A factory is a class or function that takes any of `args` (the plugin's settings, a mapping) and `context`
-(`PluginContext`), by those names. A plugin that needs neither takes nothing.
+A factory is a class or function with any of the parameters `args` (the plugin's settings, a mapping) and `context`
+(`PluginContext`); a plugin that needs neither has no parameters.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PluginSetupError(ValueError):
 
 
 class RestartNeededError(PluginSetupError):
-    """The plugin can be built, but not beside what a running program holds; the message names it and the reason."""
+    """The plugin can be built, but conflicts with state of the running program; the message names it and the reason."""
 
 
 class PluginUse(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class PluginUse(msgspec.Struct, frozen=True):
     args: Mapping[str, Any] = msgspec.field(default_factory=dict)
     isolation: Isolation = Isolation.INLINE
     timeout_s: float = 1.0
-    """How long an isolated Filter or Score may take."""
+    """Timeout of an isolated Filter or Score."""
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     plugins: tuple[PluginUse, ...]
     points: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """Extension point -> the plugins that run there, in this order; a point that is not named runs all that have it."""
+    """Extension point -> the plugins that run there, in this order; at other points every plugin that implements them runs."""
 
 
 class Registry:
@@ -100,10 +100,10 @@ class Registry:
         self._factories: dict[str, tuple[Factory, str]] = {}
 
     def add(self, name: str, factory: Factory, source: str) -> None:
-        """`source` says where it comes from (in-tree, a domain, an installed package); shown by `plugins list`."""
+        """Registers a factory. `source`: where it comes from (in-tree, a domain, an installed package); shown by `plugins list`."""
         if name in self._factories:
             raise PluginSetupError(
-                f"plugin {name}: registered by {self._factories[name][1]} already, again by {source}"
+                f"plugin {name}: already registered by {self._factories[name][1]}, registered again by {source}"
             )
         self._factories[name] = (factory, source)
 
@@ -112,11 +112,11 @@ class Registry:
             self.add(name, factory, source)
 
     def names(self) -> dict[str, str]:
-        """Name -> source."""
+        """Returns name -> source."""
         return {name: source for name, (_, source) in sorted(self._factories.items())}
 
     def factory(self, name: str) -> Factory:
-        """Raises PluginSetupError, with the nearest known name, for one that cannot be found."""
+        """Returns the factory. Raises PluginSetupError, with the nearest known name, if there is none."""
         if ":" in name:
             return _import_factory(name)
         if name not in self._factories:
@@ -125,11 +125,11 @@ class Registry:
         return self._factories[name][0]
 
     def takes_args(self, name: str) -> bool:
-        """Whether a plugin has any settings. Raises PluginSetupError for one that cannot be found."""
+        """Reports whether a plugin has settings. Raises PluginSetupError if it cannot be found."""
         return "args" in _parameters(self.factory(name))
 
     def build(self, use: PluginUse, context: PluginContext) -> Plugin:
-        """Calls the factory with what it takes. Whatever it raises becomes a PluginSetupError naming the plugin."""
+        """Calls the factory with the arguments that it takes. Any exception becomes a PluginSetupError that names the plugin."""
         factory = self.factory(use.name)
         offered = {"args": use.args, "context": context}
         wanted = _parameters(factory)
@@ -153,27 +153,31 @@ class Registry:
 
 @cache
 def _parameters(factory: Factory) -> frozenset[str]:
-    """What a factory takes by name. Sandboxes build profiles again and again, and inspecting a factory takes longer than building."""
+    """Returns the factory's parameter names. Cached: sandboxes build profiles often, and inspecting a factory takes
+    longer than building.
+    """
     if type(factory) is type and all(
         getattr(factory, name) is getattr(object, name) for name in ("__init__", "__new__")
     ):
-        return frozenset()  # inspect would compile the grammar of tokens to read object's signature: 8 ms of a start
+        return frozenset()  # inspect would compile its tokenizer regex to read object's signature: 8 ms at start
     return frozenset(inspect.signature(factory).parameters)
 
 
 def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
-    """A Filter or Score that lacks what the Protocol asks for beside the method would be left out without a word."""
+    """Rejects a Filter or Score without the attributes that its Protocol requires: it would be ignored silently."""
     for method, protocol in (("filter", FilterPlugin), ("score", ScorePlugin)):
         if not callable(getattr(plugin, method, None)):
             continue
         if getattr(plugin, "depends_on", None) is None:
-            raise PluginSetupError(f"plugin {use.name}: has {method} and no depends_on; say what it reads (Dependency)")
+            raise PluginSetupError(
+                f"plugin {use.name}: has {method} but no depends_on; declare what it reads (Dependency)"
+            )
         if not implements(plugin, protocol) or not isinstance(getattr(plugin, "reasons", _NO_REASONS), ReasonTable):
-            raise PluginSetupError(f"plugin {use.name}: has {method} and no reasons; give it a ReasonTable")
+            raise PluginSetupError(f"plugin {use.name}: has {method} but no reasons; give it a ReasonTable")
 
 
 def _why(error: Exception) -> str:
-    """What a factory raised. A ValueError is meant for people; any other one is named, for its text may be a bare word."""
+    """Returns the message for a factory's exception. Only a ValueError has a message for people; others are named by type."""
     if isinstance(error, ValueError) and str(error):
         return str(error)
     hint = "; name it in args, if it is a setting" if isinstance(error, KeyError) else ""
@@ -196,28 +200,28 @@ def _import_factory(path: str) -> Factory:
 
 
 def extension_points(plugin: object) -> list[str]:
-    """The points a plugin implements, in the order of a pod's way."""
+    """Returns the extension points a plugin implements, in calling order."""
     return [point for point, protocol in EXTENSION_POINTS.items() if implements(plugin, protocol)]
 
 
 @cache
 def _members(protocol: type) -> tuple[str, ...]:
-    """What a Protocol asks for by name; its own before what it inherits, which every plugin has."""
+    """Returns the names of a Protocol's members; its own before inherited ones, which every plugin has."""
     parts = [part for part in protocol.__mro__ if getattr(part, "_is_protocol", False)]
     names = dict.fromkeys(name for part in parts for name in (*vars(part), *inspect.get_annotations(part)))
     return tuple(name for name in names if not name.startswith("_"))
 
 
 def implements(plugin: object, protocol: type[P]) -> TypeGuard[P]:
-    """What isinstance says of a Protocol; that one looks for the Protocol's members anew each time: 100 us per plugin and point."""
-    for name in _members(protocol):  # noqa: SIM110 - a third of the time that `all` takes, some hundred times for each profile
+    """Reports the same as isinstance with a Protocol, which takes 100 us per plugin and point because it collects the members each time."""
+    for name in _members(protocol):  # noqa: SIM110 - a third of the time of `all`; called some hundred times per profile
         if getattr(plugin, name, None) is None:
             return False
     return True
 
 
 class BuiltPlugin(msgspec.Struct, frozen=True):
-    """A plugin with how this profile uses it."""
+    """A plugin with its settings in this profile."""
 
     plugin: Plugin
     use: PluginUse
@@ -232,7 +236,7 @@ class PluginSet:
         points: Mapping[str, tuple[str, ...]] | None = None,
         beside: Sequence[Plugin] = (),
     ) -> None:
-        """`beside`: plugins that no profile names (HTTP extenders); they come first at every point they have."""
+        """`beside`: plugins outside the profile (HTTP extenders); they come first at every point they implement."""
         self.built = (*(BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in beside), *built)
         self._points = points or {}
         self._beside = frozenset(plugin.name for plugin in beside)
@@ -248,7 +252,7 @@ class PluginSet:
             *those(self.post_filter, GroupPostFilterPlugin),
             *(plugin for plugin in of_groups if not implements(plugin, PostFilterPlugin)),
         )
-        """Those for single pods, too, come first: they make room at once."""
+        """Plugins that also handle single pods come first: they make room at once."""
         self.pre_score = self._at("PreScore", plugins, PreScorePlugin)
         scorers = self._at("Score", plugins, ScorePlugin)
         self.score = tuple(p for p in scorers if self.uses[p.name].weight > 0)
@@ -262,7 +266,7 @@ class PluginSet:
         _refuse_rivals(self.choosing)
         self.remote = those(plugins, RemotePlugin)
         self.extenders = those(plugins, ExtenderPlugin)
-        # Whether a plugin has an extension point is asked here once: isinstance on a Protocol takes 40 us.
+        # Extension points are checked once, here: isinstance on a Protocol takes 40 us.
         remote = frozenset(p.name for p in self.remote)
         self.remote_filter = tuple(p for p in self.filter if p.name in remote)
         self.remote_score = tuple(p for p in self.score if p.name in remote)
@@ -281,7 +285,7 @@ class PluginSet:
         return self.uses[plugin.name].weight
 
     def _at(self, point: str, plugins: list[Plugin], protocol: type[P]) -> tuple[P, ...]:
-        """The plugins that run at a point. Raises PluginSetupError for a name that cannot run there."""
+        """Returns the plugins that run at a point. Raises PluginSetupError for a listed plugin that cannot run there."""
         having = those(plugins, protocol)
         if point not in self._points:
             return having
@@ -290,13 +294,13 @@ class PluginSet:
         names = self._points[point]
         for name in names:
             if name not in by_name:
-                why = "has no such point" if name in known else "is not enabled in the profile"
-                raise PluginSetupError(f"profile: plugin {name} is listed for {point} and {why}; remove it there")
+                why = "does not implement it" if name in known else "is not enabled in the profile"
+                raise PluginSetupError(f"profile: plugin {name} is listed for {point} but {why}; remove it there")
         return (*(p for p in having if p.name in self._beside), *(by_name[name] for name in names))
 
 
 Isolate = Callable[[Plugin, PluginUse, Factory], Plugin]
-"""Puts a plugin behind a thread or a process; `isolation.Isolator`."""
+"""Wraps a plugin that runs in a thread or a process; see `isolation.Isolator`."""
 
 
 def build_profile(
@@ -307,9 +311,10 @@ def build_profile(
     beside: Sequence[Plugin] = (),
     standing: PluginSet | None = None,
 ) -> PluginSet:
-    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be; then RestartNeededError for one that waits.
+    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be built, else
+    RestartNeededError if any needs a restart.
 
-    `standing`: what is in force. A plugin that is used as there, whatever its weight, is taken over with all that it knows.
+    `standing`: the plugins in force. A plugin whose use is unchanged, apart from its weight, is reused with its state.
     """
     kept = {} if standing is None else {one.use.name: one for one in standing.built}
     built, waiting = list[BuiltPlugin](), list[RestartNeededError]()
@@ -332,12 +337,12 @@ def _built(use: PluginUse, registry: Registry, context: PluginContext, isolate: 
     if use.isolation is Isolation.INLINE:
         return plugin
     if isolate is None:
-        raise PluginSetupError(f"plugin {use.name}: nothing here runs isolated plugins; remove its isolation")
+        raise PluginSetupError(f"plugin {use.name}: this program cannot run isolated plugins; remove its isolation")
     return isolate(plugin, use, registry.factory(use.name))
 
 
 def those(plugins: Iterable[Plugin], protocol: type[P]) -> tuple[P, ...]:
-    """Those that implement the Protocol, in their order."""
+    """Returns the plugins that implement the Protocol, in order."""
     return tuple(plugin for plugin in plugins if implements(plugin, protocol))
 
 
@@ -350,7 +355,7 @@ def _refuse_doubles(plugins: list[Plugin]) -> None:
 
 
 def _refuse_rivals(choosing: Sequence[ChoosingPlugin]) -> None:
-    """What a pod gets from a ledger is chosen by one plugin."""
+    """Rejects two plugins that choose from the same ledger."""
     chooser: dict[str, str] = {}
     for plugin in choosing:
         ledger = plugin.chooses_from.name

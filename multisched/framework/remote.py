@@ -1,4 +1,4 @@
-"""Plugins whose Filter or Score needs an answer from outside."""
+"""Plugins whose Filter or Score needs an external response."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from multisched.model.objects import Pod
 
 @runtime_checkable
 class RemotePlugin(Plugin, Protocol):
-    """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
+    """A plugin whose Filter or Score needs an external response. Both must depend on `Dependency.ATTEMPT`.
 
-    The cycle stops after all other filters. The shell awaits `response` within `response_timeout_s` while other cycles go
-    on. Then this plugin's Filter and Score run with `cycle.responses[self.name]`. At commit Filter runs again on a row
-    that changed meanwhile; a plugin whose answer does not cover such a row is a `RecheckingPlugin`.
+    The cycle pauses after all other filters. The shell awaits `response` for at most `response_timeout_s` while other
+    cycles run. Then this plugin's Filter and Score run with `cycle.responses[self.name]`. At commit, Filter runs again
+    on rows that changed meanwhile; a plugin whose response does not cover such a row implements `RecheckingPlugin`.
     """
 
     response_timeout_s: float
 
     def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        """The request about the rows that passed so far, self-contained (no views); None: no answer needed."""
+        """Returns the request about the rows that passed so far, self-contained (no views); None: no response needed."""
         ...
 
     def response(self, request: object) -> Awaitable[object]:
-        """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
+        """Sends the request. An exception or timeout becomes this plugin's Error status for the pod."""
         ...
 
 
 @runtime_checkable
 class RecheckingPlugin(Plugin, Protocol):
-    """A plugin that asks outside and looks itself at rows that changed since it did.
+    """A remote plugin with its own check of rows that changed since its request.
 
-    Extension point; among those that ship, `IsolatedPlugin` alone is one.
+    Extension point; of the in-tree plugins only `IsolatedPlugin` implements it.
     """
 
     def recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: as Filter, in place of it, for rows that may have changed meanwhile."""
+        """Returns uint8[rows] like Filter; called instead of Filter for rows that may have changed since the request."""
         ...

@@ -1,6 +1,6 @@
-"""Sums by row that readers follow by their changes: sparse and dense.
+"""Sums by row, sparse and dense. Readers follow them by their changes.
 
-`version` is never the same for two states of two sums of one owner.
+No two states of the sums of one owner have the same `version`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHANGES_KEPT: Final = 256
-"""Changes of one sum that readers can catch up with; who misses more reads it anew."""
+"""Changes kept per sum; a reader that is further behind reads the whole sum."""
 
 SPARSE_BELOW: Final = 16
-"""A sum over fewer rows than one in so many is kept sparse. A sparse row takes as much as so many rows of an array, and
-is read slower."""
+"""A sum is kept sparse if fewer than one row in this many has an entry. A sparse row takes the memory of this many
+array rows, and is read more slowly.
+"""
 
 _SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
 
 Int64 = NDArray[np.int64]
 Rows = NDArray[np.intp]
 Change = tuple[int, int, int, int]
-"""Version, row, more pods or terms on it, and their weight together."""
+"""Version, row, change of the number of pods or terms, change of their total weight."""
 _NO_CHANGES: Sequence[Change] = ()
 
 
@@ -37,7 +38,7 @@ class _Followed:
         self._changes: list[Change] = []
 
     def changes_since(self, version: int) -> Sequence[Change] | None:
-        """Each change after `version`; None when that is too long ago to know."""
+        """Returns the changes after `version`; None if some of them were dropped."""
         if version == self.version:
             return _NO_CHANGES
         if version < self._floor:
@@ -60,20 +61,20 @@ class _Followed:
 
 
 class SparseSum(_Followed):
-    """Pods or terms, and what they weigh together, of those rows only that have any: for sums over few rows."""
+    """Pods or terms by row, with their weights, in dictionaries without empty rows: for sums over few rows."""
 
     __slots__ = ("_weights", "held", "total")
 
     def __init__(self, version: int, held: dict[int, int] | None = None, weights: dict[int, int] | None = None) -> None:
-        """`weights`: by row; None: each weighs one."""
+        """`weights`: by row; None: each pod or term weighs 1."""
         self.held: dict[int, int] = {} if held is None else held
-        """Row -> pods or terms, rows without any left out. Read only."""
+        """Row -> pods or terms, without rows that have none. Read only."""
         self._weights = self.held if weights is None else weights
         self.total = sum(self.held.values())
         super().__init__(version)
 
     def add(self, row: int, terms: int, weight: int, version: int) -> None:
-        """For the owner: so many more terms on the row, of that weight together."""
+        """Adds that many terms of that total weight to the row. Called by the owner only."""
         left = self.held.get(row, 0) + terms
         if self._weights is not self.held:
             self._weights[row] = self._weights.get(row, 0) + weight
@@ -86,12 +87,12 @@ class SparseSum(_Followed):
         self._changed(row, terms, weight, version)
 
     def clear(self) -> None:
-        """For the owner, who keeps it true no more: readers may refer to it still."""
+        """Empties the sum when its owner no longer updates it; readers may still hold it."""
         self.held = self._weights = {}
         self._forget_changes()
 
     def columns(self) -> tuple[Rows, Int64, Int64]:
-        """Rows with terms, the terms, and their weights."""
+        """Returns the rows with terms, their terms, and their weights."""
         count, held = len(self.held), self.held
         rows, terms = np.fromiter(held.keys(), np.intp, count), np.fromiter(held.values(), np.int64, count)
         if self._weights is held:
@@ -99,30 +100,30 @@ class SparseSum(_Followed):
         return rows, terms, np.fromiter(map(self._weights.__getitem__, held), np.int64, count)
 
     def copy(self) -> SparseSum:
-        """For who changes it in thought."""
+        """Returns a copy that can be changed."""
         weights = None if self._weights is self.held else dict(self._weights)
         return SparseSum(self.version, dict(self.held), weights)
 
     @property
     def size_bytes(self) -> int:
-        """Roughly."""
+        """Approximate."""
         return _SPARSE_ROW_BYTES * len(self.held) * (1 if self._weights is self.held else 2)
 
 
 class DenseSum(_Followed):
-    """Pods or terms, and what they weigh together, in an array by row: for sums over many rows."""
+    """Pods or terms by row, with their weights, in arrays: for sums over many rows."""
 
     __slots__ = ("terms", "total", "weights")
 
     def __init__(self, terms: Int64, weights: Int64, version: int) -> None:
         self.terms = terms
-        """int64[rows, at least as far as any is held]: terms of pods on the row. Read only, as `weights`."""
+        """int64[rows, at least up to the last with a term]: terms of pods on the row. Read only, like `weights`."""
         self.weights = weights
         self.total = int(terms.sum())
         super().__init__(version)
 
     def add(self, row: int, terms: int, weight: int, version: int) -> None:
-        """For the owner: so many more terms on the row, of that weight together."""
+        """Adds that many terms of that total weight to the row. Called by the owner only."""
         if row >= len(self.terms):
             more = np.zeros(max(row + 1, 2 * len(self.terms)) - len(self.terms), np.int64)
             self.terms, self.weights = np.concatenate((self.terms, more)), np.concatenate((self.weights, more))
@@ -133,27 +134,27 @@ class DenseSum(_Followed):
 
     @property
     def held(self) -> dict[int, int]:
-        """Row -> pods, rows without any left out: a copy."""
+        """Returns row -> pods or terms, without rows that have none; a copy."""
         rows = self.terms.nonzero()[0]
         return dict(zip(rows.tolist(), self.terms.take(rows).tolist(), strict=True))
 
     def columns(self) -> tuple[Rows, Int64, Int64]:
-        """Rows with terms, the terms, and their weights."""
+        """Returns the rows with terms, their terms, and their weights."""
         rows = self.terms.nonzero()[0]
         return rows, self.terms.take(rows), self.weights.take(rows)
 
     def clear(self) -> None:
-        """For the owner, who keeps it true no more: readers may refer to it still."""
+        """Empties the sum when its owner no longer updates it; readers may still hold it."""
         self.terms = self.weights = np.zeros(0, np.int64)
         self._forget_changes()
 
     def copy(self) -> DenseSum:
-        """For who changes it in thought."""
+        """Returns a copy that can be changed."""
         return DenseSum(self.terms.copy(), self.weights.copy(), self.version)
 
     @property
     def size_bytes(self) -> int:
-        """Roughly."""
+        """Approximate."""
         return _DENSE_ROW_BYTES * len(self.terms)
 
 
@@ -161,7 +162,7 @@ AnySum = SparseSum | DenseSum
 
 
 def sum_of(terms: Int64, weights: Int64, version: int) -> AnySum:
-    """int64[rows], twice: sparse where few rows have any."""
+    """Returns the sum of int64[rows] terms and weights: sparse if few rows have terms, else dense."""
     rows = terms.nonzero()[0]
     if len(rows) * SPARSE_BELOW > len(terms):
         return DenseSum(terms, weights, version)
@@ -170,5 +171,5 @@ def sum_of(terms: Int64, weights: Int64, version: int) -> AnySum:
 
 
 def no_sum(version: int) -> SparseSum:
-    """Of terms with weights of their own."""
+    """Returns an empty sum of terms with weights."""
     return SparseSum(version, {}, {})

@@ -1,7 +1,7 @@
-"""Runs plugins: the one place where a plugin's exception, nonsense or refusal becomes a Status.
+"""Runs plugins: the only place where a plugin's exception, invalid result or refusal becomes a Status.
 
-A Filter or Score that raises, or answers with the wrong type, shape or range, raises `PluginFailure` with an Error
-status here. The cycle catches that; nothing else of a plugin's making gets past this module.
+A Filter or Score that raises, or returns the wrong type, shape or range, raises `PluginFailure` with an Error
+status here. The cycle catches it; no other exception of a plugin leaves this module.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from multisched.model.objects import Pod
 _UINT8, _INT64, _INTP = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.intp)
 
 SAMPLED_EVERY = 10
-"""One attempt in this many has its plugins timed, as upstream: reading the clock for each would cost more than they do."""
+"""Plugin calls are timed in one of this many attempts, as upstream: reading the clock costs more than many plugins."""
 
 R = TypeVar("R")
 
 
 class _Ended(NamedTuple):
-    """How a plugin's search ended."""
+    """The result of a plugin's search that has ended."""
 
     value: object
 
 
 class PluginFailure(Exception):
-    """A plugin failed; `status` is what its pod gets."""
+    """A plugin failed; `status` is the status of its pod."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(f"{status.plugin}: {status.message}")
@@ -61,7 +61,7 @@ class PluginFailure(Exception):
 
 
 class PluginObserver(Protocol):
-    """Hears of sampled plugin calls and of every failure."""
+    """Receives sampled plugin calls and every failure."""
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None: ...
 
@@ -84,7 +84,7 @@ class Runner:
         self._is_sampled = self._attempts % SAMPLED_EVERY == 1
 
     def call(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
-        """The plugin's own answer; whatever it raises becomes PluginFailure. That of another plugin that it asked stays that one's."""
+        """Returns the plugin's result; an exception becomes PluginFailure. The PluginFailure of a nested plugin call is passed on."""
         if self._is_sampled:
             return self._timed(plugin, point, function, *args)
         try:
@@ -108,13 +108,13 @@ class Runner:
             self._observer.plugin_ran(plugin.name, point, self.stopwatch() - started)
 
     def sign(self, plugins: Sequence[SignPlugin], pod: Pod) -> list[Hashable | None]:
-        """The fragments of several plugins. One loop in place of a call for each: every pod of every attempt is signed."""
+        """Returns the fragments of several plugins. One loop instead of a call each, since every attempt signs its pod."""
         found: list[Hashable | None] = []
         started = self.stopwatch() if self._is_sampled else 0.0
         for plugin in plugins:
             try:
                 fragment = plugin.sign(pod)
-                hash(fragment)  # raises here, as the plugin's own failure, for one that is no key
+                hash(fragment)  # raises here, as the plugin's own failure, if the fragment is not hashable
             except Exception as error:
                 raise self.failure(plugin, "Sign", error) from error
             found.append(fragment)
@@ -124,7 +124,7 @@ class Runner:
         return found
 
     def failure(self, plugin: Plugin, point: str, error: BaseException | str) -> PluginFailure:
-        """Tells the observer and makes the Error status. Notes of the error (`add_note`) stand behind its text."""
+        """Reports the failure to the observer and returns it with an Error status. Notes of the error (`add_note`) follow its text."""
         self._observer.plugin_failed(plugin.name, point, error)
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}{notes}"
@@ -152,20 +152,20 @@ class Runner:
         return codes
 
     def recheck(self, plugin: FilterPlugin, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """Filter for rows that changed since they were asked about; a plugin whose answer is older refuses them itself."""
+        """Runs Filter for rows that changed since the request; a `RecheckingPlugin` runs its own check instead."""
         again = plugin.recheck if implements(plugin, RecheckingPlugin) else plugin.filter
         codes = self.call(plugin, "Filter", again, cycle, pod, rows)
         self._check(plugin, "Filter", codes, _UINT8, rows)
         return codes
 
     def post_filter(self, plugin: PostFilterPlugin, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """The plugin's result; a failure is an Error status, since the pod's refusal stands whatever PostFilter does."""
+        """Returns the plugin's result; a failure becomes an Error status, because PostFilter does not change the pod's refusal."""
         return self._post_filter(plugin, plugin.post_filter, cycle, pod, refusals)
 
     def post_filter_group(
         self, plugin: GroupPostFilterPlugin, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """As `post_filter`, for pods that must start together. Yields where the plugin's search pauses."""
+        """Like `post_filter`, for pods that must start together. Yields when the plugin's search pauses."""
         try:
             search = self.call(plugin, "PostFilter", plugin.post_filter_group, cycle, pods, dry_run)
             if not isinstance(search, Generator):
@@ -211,20 +211,20 @@ class Runner:
         return scores
 
     def check_range(self, plugin: Plugin, scores: Scores) -> None:
-        """Scores of feasible rows that count as they are must lie within 0..MAX_SCORE."""
+        """Raises PluginFailure unless all final scores of feasible rows are within 0..MAX_SCORE."""
         if len(scores) and not (scores.item(scores.argmin()) >= 0 and scores.item(scores.argmax()) <= MAX_SCORE):
             found = f"{int(scores.min())}..{int(scores.max())}"
             raise self.failure(plugin, "Score", f"returned scores {found}, outside 0..{MAX_SCORE}")
 
     def reserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """The plugin's status; a failure is an Error status, since what was reserved must be undone either way."""
+        """Returns the plugin's status; a failure becomes an Error status, because what was reserved must be undone either way."""
         return self._status(plugin, "Reserve", plugin.reserve, cycle, pod, node)
 
     def unreserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> None:
-        """Never fails: an exception is passed to the observer, and the other plugins are unreserved all the same."""
+        """Never raises: an exception is reported to the observer, so that the other plugins are unreserved too."""
         try:
             plugin.unreserve(cycle, pod, node)
-        except Exception as error:  # noqa: BLE001 - a plugin ends here; undoing the others must go on
+        except Exception as error:  # noqa: BLE001 - one plugin's failure must not keep the others from unreserving
             self._observer.plugin_failed(plugin.name, "Unreserve", error)
 
     def permit(self, plugin: PermitPlugin, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
@@ -237,7 +237,7 @@ class Runner:
         return PermitResult(in_full(plugin, "Permit", result.status), result.timeout_s)
 
     def status(self, plugin: Plugin, point: str, function: Callable[..., Status], *args: Any) -> Status:
-        """A point that answers with a Status; a failure is an Error status."""
+        """Runs an extension point that returns a Status; a failure becomes an Error status."""
         return self._status(plugin, point, function, *args)
 
     def _status(self, plugin: Plugin, point: str, function: Callable[..., Status], *args: Any) -> Status:
@@ -256,13 +256,13 @@ class Runner:
 
 
 def _note_node(error: Exception, point: str, args: Sequence[Any]) -> None:
-    """Names the node that a Filter plugin was asked about, if it was only one. `args`: cycle, pod and rows."""
+    """Adds a note with the node's name if Filter was called for one row only. `args`: cycle, pod and rows."""
     if point == "Filter" and len(args) == 3 and len(args[2]) == 1 and not getattr(error, "__notes__", ()):
         error.add_note(f"on node {args[0].nodes.node(int(args[2][0])).name}")
 
 
 def _advanced(search: Generator[None, None, object]) -> _Ended | None:
-    """Goes on to the next pause; how the search ended, if it did."""
+    """Advances the search to its next pause; returns how it ended, if it did."""
     try:
         next(search)
     except StopIteration as ended:
@@ -271,7 +271,7 @@ def _advanced(search: Generator[None, None, object]) -> _Ended | None:
 
 
 def in_full(plugin: Plugin, point: str, status: Status) -> Status:
-    """A plugin's own status, with its name on it. The sentence of an Error says where it happened, as upstream's does."""
+    """Returns a plugin's own status with its name. The text of an Error names the extension point, as upstream."""
     if status.code is not Code.ERROR:
         return status.by(plugin.name)
     text = sentence(plugin, point, status.message)
@@ -279,7 +279,7 @@ def in_full(plugin: Plugin, point: str, status: Status) -> Status:
 
 
 def sentence(plugin: Plugin, point: str, text: str) -> str:
-    """An error's message for the owner of a pod, in upstream's form."""
+    """Returns an error's message for the owner of a pod, in upstream's form."""
     where = _WHERE.get(point, f"{point} plugin")
     return f'running {where} "{plugin.name}": {text}'
 
@@ -289,4 +289,4 @@ _WHERE = {
     "RemovePod": "RemovePod on PreFilter plugin",
     "PreBindPreFlight": "PreBindPreFlight",
 }
-"""Points that upstream names otherwise in its sentences."""
+"""Extension points whose names in upstream's messages differ."""

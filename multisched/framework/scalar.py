@@ -1,4 +1,4 @@
-"""ScalarPlugin: lets a plugin written for one node at a time stand where the framework asks about many rows.
+"""ScalarPlugin: wraps a plugin that evaluates one node at a time, so that the framework can ask it about many rows.
 
     class OnlyBlue:
         name = "OnlyBlue"
@@ -7,12 +7,12 @@
             return node.labels.get("colour") == "blue"
 
         def sign(self, pod: Pod) -> Hashable:
-            return ()          # what it reads of a pod beyond labels, namespace and priority: nothing
+            return ()          # it reads nothing of a pod beyond labels, namespace and priority
 
     def make_only_blue() -> Plugin:
         return ScalarPlugin(OnlyBlue())
 
-It costs a Python call per row (about 0.2 us plus the plugin's own work); results are cached by class like any other's.
+It costs one Python call per row (about 0.2 us plus the plugin's own work); results are cached per class as for any plugin.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ PASSED_ON = (
     "sign",
     "traits",
 )
-"""Everything but Filter and Score is asked of the wrapped object itself, in the framework's own form."""
+"""Attributes that are copied from the wrapped object; it must implement them in the framework's own form."""
 
 
 class ScalarPlugin:
     """Wraps an object with `name` and any of `filter(pod, node)`, `score(pod, node)` and the points in PASSED_ON.
 
-    `filter` answers with a Status, with True or False, or with the reason for refusing ("" passes). A refusal without a
-    status of its own is Unschedulable. `score` answers with an int, 0..100 unless the object normalises. Both must
-    depend on the pod and the node object only, as `depends_on` says. An object that reads more says so in a
-    `depends_on` of its own. Without `sign` each pod is a class of its own: right, but never cached.
+    `filter` returns a Status, True or False, or the reason for refusing ("" passes). A refusal without a Status is
+    Unschedulable. `score` returns an int, 0..100 unless the object normalizes. Both must depend only on the pod and the
+    node object; an object that reads more declares a `depends_on` of its own. Without `sign` each pod is its own class:
+    correct, but never cached.
     """
 
     def __init__(self, wrapped: Any) -> None:
@@ -70,7 +70,7 @@ class ScalarPlugin:
         self.reasons = ReasonTable(name)
         self._filter_one: Callable[[Pod, Node], Status | bool | str] | None = getattr(wrapped, "filter", None)
         self._score_one: Callable[[Pod, Node], int] | None = getattr(wrapped, "score", None)
-        # The framework recognises extension points by attributes, so only those that the object has may be here.
+        # The framework detects extension points by attributes, so only points that the object implements are set.
         if self._filter_one is not None:
             self.filter = self._filter
         if self._score_one is not None:
@@ -80,14 +80,14 @@ class ScalarPlugin:
                 setattr(self, point, getattr(wrapped, point))
 
     def _filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: asks the object about each row's node."""
+        """Returns uint8[rows]: the object's answer for each row's node."""
         assert self._filter_one is not None
         nodes, one = cycle.nodes, self._filter_one
         codes = (_asked(lambda node: self._code(one(pod, node)), nodes.node(row)) for row in rows.tolist())
         return np.fromiter(codes, np.uint8, len(rows))
 
     def _score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: asks the object about each row's node."""
+        """Returns int64[rows]: the object's answer for each row's node."""
         assert self._score_one is not None
         nodes, one = cycle.nodes, self._score_one
         scores = (_asked(lambda node: _whole(one(pod, node)), nodes.node(row)) for row in rows.tolist())
@@ -110,7 +110,7 @@ class ScalarPlugin:
 
 
 def _asked(ask: Callable[[Node], int], node: Node) -> int:
-    """The answer about the node. An error gets a note that names it."""
+    """Returns the answer about the node; adds the node's name as a note to an exception."""
     try:
         return ask(node)
     except Exception as error:

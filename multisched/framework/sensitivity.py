@@ -1,4 +1,4 @@
-"""Which other pods make a difference to a Filter: what preemption needs so as not to ask again about every row."""
+"""Which other pods affect a Filter: lets preemption skip evaluations for every row."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from multisched.model.objects import Pod
 
 
 class PodSensitivity(msgspec.Struct, frozen=True):
-    """Which other pods make a difference to what a plugin's Filter says of a pod."""
+    """Which other pods affect the result of a plugin's Filter for a pod."""
 
     mark: Hashable
-    """What `matters` depends on besides the other pod; equal marks, equal answers about pods that stand on nodes."""
+    """What `matters` depends on besides the other pod: equal marks mean equal answers about placed pods."""
     matters: Callable[[Pod], bool]
-    """False: wherever that pod comes or goes, Filter says the same. Goes by its namespace, labels and spec."""
+    """False: adding or removing that pod on any row does not change Filter's result. Depends on its namespace, labels and spec."""
     stand_on: Callable[[Rows], Bools] | None = None
-    """bool[rows]: where pods that matter may stand, for a plugin that keeps account of them.
+    """bool[rows]: rows that may hold pods that matter, for a plugin that tracks them.
 
-    Then `matters` is asked only about pods that stand nowhere, and may go by anything."""
+    Then `matters` is called only for pods on no row, and may depend on anything.
+    """
     is_by_row: bool = False
-    """Only pods on the row itself make a difference to what is said of it."""
+    """Only pods on the row itself affect the row's result."""
 
 
 @runtime_checkable
 class PodSensitivePlugin(Plugin, Protocol):
-    """A Filter that reads other pods and can tell which.
+    """A Filter that reads other pods and knows which of them affect it.
 
-    Preemption then takes all others away without asking it again. A plugin without this is asked row by row, which
+    Preemption removes all other pods without calling it again. A plugin without this is called row by row, which
     takes a thousand times as long.
     """
 

@@ -1,6 +1,6 @@
-"""What preemption asks of gangs: who of a gang stands, and how many of those it needs.
+"""What preemption needs to know of gangs: which members are placed, and how many of them each gang can lose.
 
-A gang that falls below its minimum is of no use to anybody. So whoever takes more members than it can spare takes all of
+A gang below its minimum is useless, so a preemption that takes more members than the gang can spare takes all of
 them. Source: kube-scheduler 1.37, workload-aware preemption; KAI and Volcano do the same.
 """
 
@@ -11,31 +11,31 @@ from typing import Protocol
 
 
 class StandingGangs(Protocol):
-    """The gangs of the cluster as far as members of them stand on nodes. A key is namespace/name.
+    """The gangs of the cluster and their placed members. A key is namespace/name.
 
-    Border: the state keeps them, and neither plugins nor cycles know by which labels or objects a gang is one.
+    Border: the state keeps them; neither plugins nor cycles know which labels or objects define a gang.
     """
 
     @property
     def version(self) -> int:
-        """Raised at each change of an answer."""
+        """Raised whenever a result changes."""
         ...
 
     def __len__(self) -> int:
-        """Gangs that there are; 0: nobody need be asked."""
+        """Number of gangs; 0: callers need not look up any pod."""
         ...
 
     def key_of(self, uid: str) -> str | None:
-        """The gang of a pod; None for a pod without one. Another answer comes only with another version of the pod."""
+        """Returns the gang of a pod; None for a pod without one. It changes only with the pod's version."""
         ...
 
     def standing(self, key: str) -> Collection[str]:
-        """uids of the members that are on a node, or assumed on one, and are not leaving (`Pod.is_leaving`).
+        """Returns the uids of members that are bound or assumed and not leaving (`Pod.is_leaving`).
 
         Empty for an unknown gang.
         """
         ...
 
     def surplus(self, key: str) -> int:
-        """How many of those may go singly: beyond them the gang falls below its minimum. Never negative; 0 for an unknown gang."""
+        """Returns how many of those can be removed before the gang falls below its minimum. Never negative; 0 for an unknown gang."""
         ...

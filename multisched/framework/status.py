@@ -1,4 +1,4 @@
-"""What a plugin answers: a code, the plugin's name and its reasons. Never None: success is a value too."""
+"""What a plugin returns: a code, the plugin's name and its reasons. Never None: success is a value too."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from multisched.model.visible_text import whole_characters
 
 
 class Code(Enum):
-    """Status codes as upstream, each with its consequence."""
+    """Status codes as upstream."""
 
     SUCCESS = "Success"
     ERROR = "Error"
-    """An internal failure (a plugin raised, answered nonsense or took too long): retried with backoff."""
+    """An internal failure (a plugin raised, returned an invalid result or timed out): retried with backoff."""
     UNSCHEDULABLE = "Unschedulable"
-    """Does not fit now; preemption might help. Waits for an event that can."""
+    """Does not fit now; preemption may help. The pod waits for an event that may help."""
     UNSCHEDULABLE_AND_UNRESOLVABLE = "UnschedulableAndUnresolvable"
-    """Does not fit and preemption cannot help. Waits for an event that can."""
+    """Does not fit, and preemption cannot help. The pod waits for an event that may help."""
     WAIT = "Wait"
     """Permit only: hold the pod until it is allowed, rejected or timed out."""
     SKIP = "Skip"
-    """The plugin has nothing to say about this pod: its later points are not called in this attempt."""
+    """The plugin does not apply to this pod: its later points are not called in this attempt."""
     PENDING = "Pending"
-    """Waits for something outside; requeued by its event without backoff."""
+    """Waits for something external; requeued by its event without backoff."""
 
     @property
     def is_rejection(self) -> bool:
-        """True for an expected refusal, as opposed to success or to a failure of ours."""
+        """True for an expected refusal; False for success and for internal failures."""
         return self in _REJECTIONS
 
 
@@ -36,20 +36,21 @@ _REJECTIONS = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A code with the plugin that gave it and its sentences."""
+    """A code with the plugin that returned it and its reasons."""
 
     code: Code = Code.SUCCESS
     plugin: str = ""
     reasons: tuple[str, ...] = ()
     is_denied: bool = False
-    """The reasons are the API server's words: it refused, for good, what was asked of it for this pod."""
+    """The reasons are the API server's message: it permanently refused a write for this pod."""
     condition_reason: str = ""
     """One word: the reason in the pod's PodScheduled condition. Empty: Unschedulable, or SchedulerError for an error.
 
-    It counts where the status is about the pod, and not about one node: from PreFilter, Reserve, Permit and PreBind."""
+    Used only for a status about the pod instead of a node: from PreFilter, Reserve, Permit and PreBind.
+    """
 
     def __post_init__(self) -> None:
-        """Refused where it is made, in the plugin, and not where it is read."""
+        """Validates the fields here, so that the error points to the plugin that created the status."""
         if not isinstance(self.code, Code) or not isinstance(self.reasons, tuple):
             raise TypeError(f"Status({self.code!r}, reasons={self.reasons!r}): not a Code and a tuple of texts")
         for reason in self.reasons:
@@ -68,7 +69,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """The reasons in one line, as upstream joins them."""
+        """The reasons in one line, joined as upstream does."""
         return ", ".join(self.reasons)
 
     @staticmethod
@@ -93,11 +94,11 @@ class Status(msgspec.Struct, frozen=True):
 
     @staticmethod
     def denied(*reasons: str) -> Status:
-        """An error with the API server's words: a write it refused for good (an admission webhook, a policy, a 422)."""
+        """Returns an error with the API server's message for a permanently refused write (an admission webhook, a policy, a 422)."""
         return Status(Code.ERROR, reasons=reasons, is_denied=True)
 
     def by(self, plugin: str) -> Status:
-        """The same status with the plugin's name on it."""
+        """Returns the same status with the plugin's name."""
         if self.plugin == plugin:
             return self
         return Status(self.code, plugin, self.reasons, self.is_denied, self.condition_reason)

@@ -1,6 +1,6 @@
-"""How long the core may work in one piece: the shell says when a step has to end, because the core reads no clock.
+"""Limits how long the core works in one step. The shell measures, because the core reads no clock.
 
-An attempt that may take long asks `is_spent` between two members or two placements. Once that is true it yields a `Pause`
+A long attempt checks `is_spent` between two members or two placements. If it is True, the attempt yields a `Pause`
 (`cycle/results.py`), and the event loop runs.
 """
 
@@ -10,25 +10,25 @@ from typing import Protocol
 
 
 class StepBudget(Protocol):
-    """The budget of the step in progress. There is one step at a time.
+    """The budget of the current step. There is one step at a time.
 
-    Border: the shell has the clock (`shell/step_clock.py`), and simulations count the calls.
+    Border: the shell has the clock (`shell/step_clock.py`); simulations count the calls.
     """
 
     def begin(self) -> None:
-        """A step begins now."""
+        """Starts a step."""
         ...
 
     def is_spent(self) -> bool:
-        """True if the step has to end at the next place where it can."""
+        """Reports whether the step must end at the next possible point."""
         ...
 
 
 class UnlimitedSteps:
-    """Never spent: for callers that have no event loop to run."""
+    """A budget that is never spent: for callers without an event loop."""
 
     def begin(self) -> None:
-        """Nothing is measured."""
+        """Does nothing."""
 
     def is_spent(self) -> bool:
         return False

@@ -1,8 +1,8 @@
-"""TermColumns: affinity terms of many pods, side by side in arrays, so that all of them are held against one pod at once.
+"""TermColumns: affinity terms of many pods in arrays, so that all of them are matched against one pod at once.
 
-A term is about a pod if it names or selects the pod's namespace, and its label selector takes the pod's labels.
-(Source: kube-scheduler's AffinityTerm.Matches.) Half a million terms take some 15 ms, and 60 bytes each. Texts are
-numbered; nothing is looked at text by text but the labels of the pod that asks.
+A term matches a pod if it names or selects the pod's namespace, and its label selector matches the pod's labels.
+(Source: kube-scheduler's AffinityTerm.Matches.) Half a million terms take some 15 ms, and 60 bytes each. Strings are
+interned as numbers; only the incoming pod's labels are looked up as strings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multisched.model.selectors import Operator, Requirement
 
 _SPAN_START: Final = 64
 _ABSENT, _UNHEARD = 0, -1
-"""No such label; a value that no term names."""
+"""The label is absent; the label has a value that no term names."""
 _OPERATORS: Final[Mapping[Operator, int]] = {
     Operator.IN: 0,
     Operator.NOT_IN: 1,
@@ -26,7 +26,7 @@ _OPERATORS: Final[Mapping[Operator, int]] = {
     Operator.DOES_NOT_EXIST: 3,
 }
 _NAME: Final = "metadata.name of the namespace"
-"""Stands for the namespace's name among the keys; no label's key has blanks."""
+"""Key that stands for the namespace's name; no label key contains blanks."""
 
 Bools = NDArray[np.bool_]
 Int32 = NDArray[np.int32]
@@ -34,7 +34,7 @@ _Ids = NDArray[np.intp]
 
 
 class Asker(NamedTuple):
-    """The pod that terms are held against: what they can see of it."""
+    """The pod that terms are matched against: the properties that terms can see."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -42,7 +42,7 @@ class Asker(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """From where to where something stands in a part's columns: requirements, and their values."""
+    """Ranges in a part's columns: requirements, and their values."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class _Span(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Terms that came together and go together."""
+    """Terms that are added and removed together."""
 
     start: int
     end: int
@@ -87,14 +87,14 @@ class Column:
         return self.array[: self.size]
 
     def replace(self, values: Int32) -> None:
-        """Other values in place of all."""
+        """Replaces all values."""
         self.array, self.size = values.astype(self.array.dtype), len(values)
         if not self.size:
             self.array = np.zeros(_SPAN_START, self.array.dtype)
 
 
 class _Part:
-    """Requirements of one part of the terms: by labels, by the namespace's labels, or by its name."""
+    """One part of the terms' requirements: on labels, on the namespace's labels, or on its name."""
 
     __slots__ = ("keys", "operators", "terms", "value_keys", "value_of", "values")
 
@@ -106,7 +106,7 @@ class _Part:
         return self.keys.size, self.values.size
 
     def add(self, wanted: Sequence[tuple[int, Sequence[Requirement]]], texts: dict[str, int]) -> None:
-        """`wanted`: term and its requirements."""
+        """Appends requirements. `wanted`: (term, its requirements)."""
         keys, operators, terms, values, value_of, value_keys = [], [], [], [], [], []
         at = self.keys.size
         for term, requirements in wanted:
@@ -131,7 +131,7 @@ class _Part:
             column.extend(added)
 
     def failing(self, has: Int32, span: _Span, first: int, count: int) -> Bools:
-        """bool[count]: terms from `first` on with a requirement that does not hold. `has`: by key, the number of its value."""
+        """Returns bool[count]: terms from `first` on with a requirement that fails. `has`: key number -> number of the label's value."""
         failing = np.zeros(count, np.bool_)
         if span.start == span.end:
             return failing
@@ -141,13 +141,13 @@ class _Part:
         hits[self.value_of.array[at_values][named] - span.start] = True
         operators = self.operators.array[at]
         is_there = has.take(self.keys.array[at]) != _ABSENT
-        # In wants a hit, NotIn none; Exists wants the label, DoesNotExist none: the odd ones want the contrary.
+        # In requires a hit, NotIn none; Exists requires the label, DoesNotExist its absence: odd operators are negated.
         holds = np.where(operators < 2, hits, is_there) != (operators & 1).astype(np.bool_)
         failing[self.terms.array[at][~holds] - first] = True
         return failing
 
     def keep(self, is_kept: Bools, number: Int32) -> tuple[Int32, Int32]:
-        """Leaves out what belongs to other terms; requirements and values before each of the old ones, for spans."""
+        """Keeps only the requirements of kept terms; returns the number of kept requirements and values before each old index."""
         stays = is_kept.take(self.terms.view())
         values_stay = stays.take(self.value_of.view())
         before, values_before = _counts_before(stays), _counts_before(values_stay)
@@ -160,7 +160,7 @@ class _Part:
         return before, values_before
 
     def renumber(self, number: Int32) -> None:
-        """Texts have other numbers now."""
+        """Applies a new numbering of the strings."""
         for column in (self.keys, self.values, self.value_keys):
             column.replace(number.take(column.view()))
 
@@ -168,7 +168,7 @@ class _Part:
 class TermColumns:
     """Affinity terms of many pods as arrays, matched against one pod in one operation.
 
-    Owned by `PodDemands`, which knows which terms somebody has.
+    Owned by `PodDemands`, which knows which terms are in use.
     """
 
     __slots__ = ("_has_names", "_has_selector", "_parts", "_texts", "keys", "terms")
@@ -178,12 +178,12 @@ class TermColumns:
         self._parts = _Part(), _Part(), _Part()
         self._has_names, self._has_selector = Column(np.bool_), Column(np.bool_)
         self.terms = 0
-        """Terms held, those that nobody has any more included."""
+        """Number of terms held, including unused ones."""
         self.keys: set[str] = set()
-        """Label keys that terms look at: of a pod's other labels they see nothing."""
+        """Label keys that terms refer to; other labels of a pod do not matter."""
 
     def add(self, demands: Sequence[PodDemand]) -> Block:
-        """Puts the terms behind all others."""
+        """Appends the terms and returns their block."""
         labels, of_namespace, names = self._parts
         start, marks = self.terms, [part.mark() for part in self._parts]
         labels.add([(start + n, d.selector.requirements) for n, d in enumerate(demands)], self._texts)
@@ -201,12 +201,12 @@ class TermColumns:
         return Block(start, self.terms, (spans[0], spans[1], spans[2]))
 
     def all(self) -> Block:
-        """All terms, the dead ones too."""
+        """Returns a block of all terms, including unused ones."""
         spans = [_Span(0, part.keys.size, 0, part.values.size) for part in self._parts]
         return Block(0, self.terms, (spans[0], spans[1], spans[2]))
 
     def about(self, asker: Asker, block: Block) -> Bools:
-        """bool[terms of the block]: those that are about the pod."""
+        """Returns bool[terms of the block]: the terms that match the pod."""
         labels, of_namespace, names = (
             part.failing(self._numbers(seen), span, block.start, block.end - block.start)
             for part, span, seen in zip(
@@ -222,7 +222,7 @@ class TermColumns:
         return found
 
     def _numbers(self, labels: Mapping[str, str]) -> Int32:
-        """int32[texts + 1]: by the number of a key, that of the label's value."""
+        """Returns int32[strings + 1]: key number -> number of the label's value."""
         texts = self._texts
         found = np.zeros(len(texts) + 1, np.int32)
         for key, value in labels.items():
@@ -232,9 +232,9 @@ class TermColumns:
         return found
 
     def compact(self, living: Iterable[Block]) -> tuple[list[Block], _Ids]:
-        """Makes the columns anew with the terms of these blocks only, in their order; the blocks as they are now, and which terms stayed.
+        """Rebuilds the columns with the terms of these blocks only. Returns the blocks' new positions and the indices of kept terms.
 
-        The blocks are in the order they were added.
+        The blocks must be in the order in which they were added.
         """
         blocks = list(living)
         is_kept = np.zeros(self.terms, np.bool_)
@@ -261,7 +261,7 @@ class TermColumns:
         return found, is_kept.nonzero()[0]
 
     def _forget_texts(self) -> None:
-        """Numbers the texts anew, without those of terms that are gone."""
+        """Renumbers the strings, without those that only removed terms used."""
         is_used = np.zeros(len(self._texts) + 1, np.bool_)
         is_used[1] = True
         for part in self._parts:
@@ -286,7 +286,7 @@ def _ordered(mark: tuple[int, int], end: tuple[int, int]) -> tuple[int, int, int
 
 
 def _counts_before(mask: Bools) -> Int32:
-    """int32[len + 1]: how many are set before each place."""
+    """Returns int32[len + 1]: number of set entries before each index."""
     found = np.zeros(len(mask) + 1, np.int32)
     np.cumsum(mask, out=found[1:])
     return found

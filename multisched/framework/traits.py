@@ -1,12 +1,12 @@
-"""Traits: what a plugin says of itself once and for all, so that the framework can ask it less, or in time.
+"""Traits: constant properties of a plugin that let the framework skip calls to it or make them in time.
 
     class NodePorts:
         name = "NodePorts"
         traits = Traits(signs_spec_only=True, wants_room_only=True)
 
-A plugin without traits has none of them, which is always right and sometimes slow. They are checked when the plugin is
-built. A trait of a point that it does not have is an error. So is an attribute of the plugin that has the name of a
-trait.
+A plugin without traits has all of them off, which is always correct and sometimes slow. Traits are checked when the plugin
+is built: a trait of an extension point that the plugin does not implement is an error, and so is a plugin attribute
+with the name of a trait.
 """
 
 from __future__ import annotations
@@ -35,29 +35,32 @@ _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """All are off by default. TypeError for a value of another type, or for a name that is none of these."""
+    """All are off by default. Raises TypeError for a value of another type, or for an unknown name."""
 
     signs_spec_only: bool = False
-    """`sign` reads nothing of a pod but its spec: the fragment is made once per spec, which the pods of a workload share."""
+    """`sign` reads only the pod's spec: the fragment is computed once per spec, which the pods of a workload share."""
     wants_room_only: bool = False
-    """Filter depends on ROW and reads nothing of a row's pods but requested amounts, their number and host ports. So
-    one more pod never makes a refused row pass, and preemption tests thousands of rows at once."""
+    """Filter depends on ROW and reads, of a row's pods, only requested amounts, pod count and host ports. So adding a
+    pod never makes a refused row pass, and preemption can test thousands of rows at once.
+    """
     may_fail: bool = False
-    """Filter has codes for Code.ERROR: where no filter before it refuses such a row, the whole attempt fails, as upstream's does."""
+    """Filter may return codes for Code.ERROR: if no earlier filter refused such a row, the whole attempt fails, as upstream."""
     pre_filter_reads_pods: bool = False
-    """PreFilter refuses by pods that stand, or by this plugin's ledgers about the cluster; fewer pods never make it refuse. So
-    preemption asks it again without victims: on `cycle.nodes` they are gone, and those ledgers hold nothing for them. Only
-    its verdict counts then. AddPod and RemovePod would count a second time, so a plugin with this trait has neither."""
+    """PreFilter refuses because of placed pods or this plugin's cluster ledgers; removing pods never makes it refuse.
+    So preemption runs it again without the victims: `cycle.nodes` does not contain them, and those ledgers hold nothing
+    for them. Only its verdict is used then. AddPod and RemovePod would count twice, so a plugin with this trait has
+    neither.
+    """
     reads_feasible: bool = False
-    """PreScore and Score of a CacheKeyPlugin go by which rows are feasible: they are asked again when others became so."""
+    """PreScore and Score of a CacheKeyPlugin depend on which rows are feasible: they run again when other rows become feasible."""
     normalizer: ByLargest | None = None
-    """In place of NormalizeScore, for "in proportion to the largest": the same answers, cheaper."""
+    """Replaces a NormalizeScore that scores in proportion to the largest raw score: same results, cheaper."""
     pre_bind_timeout_s: float | None = None
-    """How long PreBind may take as a whole; None: `shell.binding.pre_bind.PRE_BIND_MAX_S`."""
+    """Limit for the whole PreBind; None: `shell.binding.pre_bind.PRE_BIND_MAX_S`."""
     keeps_deadline: bool = False
-    """Bind waits for nothing but its `binder`, which ends by its deadline: no timer is set beside it."""
+    """Bind waits only for its `binder`, which ends by its deadline: no second timer is set."""
     reads_objects: tuple[ObjectKind, ...] = ()
-    """Kinds that the plugin reads by PluginContext.objects. The program watches these, and kinds whose events plugins register."""
+    """Kinds that the plugin reads from PluginContext.objects. The program watches these and the kinds of registered events."""
 
     def __post_init__(self) -> None:
         for name, (kinds, words) in _WANTED.items():
@@ -81,30 +84,30 @@ POINTS: Final = {
     "pre_bind_timeout_s": "pre_bind",
     "keeps_deadline": "bind",
 }
-"""Trait -> the method without which it means nothing."""
+"""Trait -> the method that it applies to; without it the trait is an error."""
 
 
 def traits_of(plugin: object) -> Traits:
-    """Those of a plugin that was built, or none."""
+    """Returns the traits of a plugin instance, or NO_TRAITS."""
     found: Traits = getattr(plugin, "traits", NO_TRAITS)
     return found
 
 
 def why_wrong(plugin: object) -> str:
-    """What is wrong with the traits of a plugin, and how to mend it; empty: nothing."""
+    """Returns what is wrong with a plugin's traits and the fix; empty if nothing is."""
     traits = getattr(plugin, "traits", NO_TRAITS)
     if not isinstance(traits, Traits):
         return f"traits is {type(traits).__name__}; write traits = Traits(...) (multisched.framework.traits)"
     for name in Traits.__struct_fields__:
         if hasattr(plugin, name):
             return (
-                f"{name} is a trait and no attribute; write traits = Traits({name}=...) (multisched.framework.traits)"
+                f"{name} is a trait, not an attribute; write traits = Traits({name}=...) (multisched.framework.traits)"
             )
         method = POINTS.get(name)
         if method is not None and getattr(traits, name) != getattr(NO_TRAITS, name) and not hasattr(plugin, method):
-            return f"traits: {name} is about {method}, which the plugin does not have; remove it"
+            return f"traits: {name} applies to {method}, which the plugin does not have; remove it"
     if traits.normalizer is not None and hasattr(plugin, "normalize_score"):
-        return "traits: normalizer stands in place of normalize_score; remove one of them"
+        return "traits: normalizer replaces normalize_score; remove one of them"
     if traits.pre_filter_reads_pods and hasattr(plugin, "remove_pod"):
-        return "traits: pre_filter_reads_pods stands in place of add_pod and remove_pod; remove one of them"
+        return "traits: pre_filter_reads_pods replaces add_pod and remove_pod; remove one of them"
     return ""

@@ -1,6 +1,7 @@
-"""Views: what a plugin shows of what it knows, as named documents for people and tools (`/api/v1/VIEW/NAME`).
+"""Views: what a plugin shows of its state, as named documents for people and tools (`/api/v1/VIEW/NAME`).
 
-Values and one Protocol. The shell finds who has a view and computes in a thread; the server knows no plugin.
+Values and one Protocol. The shell finds the plugin of a view and computes the document in a thread; the server imports
+no plugin.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from multisched.framework.ports import Clock
 class NoViewError(Exception):
     """There is nothing to show; the message says why.
 
-    `status` as in HTTP: 404 not known, 422 the question itself is wrong, 429 too many ask, 503 not yet.
+    `status` as in HTTP: 404 unknown, 422 invalid query, 429 too many requests, 503 not yet available.
     """
 
     def __init__(self, message: str, *, status: int = 404) -> None:
@@ -30,7 +31,7 @@ NAME_CHARS_MAX: Final = 64
 
 
 def unknown_parameter(given: Iterable[str], known: Sequence[str]) -> str:
-    """What to answer where a query names what nobody reads; empty where it does not."""
+    """Returns the message for a query with an unknown parameter; empty if all are known."""
     unknown = next((name for name in given if name not in known), None)
     if unknown is None:
         return ""
@@ -39,13 +40,13 @@ def unknown_parameter(given: Iterable[str], known: Sequence[str]) -> str:
 
 
 class ViewQuery(msgspec.Struct, frozen=True):
-    """Which document."""
+    """A request for one document."""
 
     name: str
     options: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def option(self, name: str) -> str:
-        """Raises NoViewError where it is not there."""
+        """Returns an option. Raises NoViewError if it is missing."""
         found = self.options.get(name, "")
         if not found:
             raise NoViewError(f"{self.name}: say which {name}", status=422)
@@ -53,7 +54,7 @@ class ViewQuery(msgspec.Struct, frozen=True):
 
 
 class ViewPorts(msgspec.Struct, frozen=True):
-    """What a view is made with."""
+    """The inputs of a view."""
 
     clock: Clock
     rows: Rows
@@ -61,18 +62,18 @@ class ViewPorts(msgspec.Struct, frozen=True):
 
 
 Document = dict[str, Any]
-"""Of what JSON knows; NaN stands for null."""
+"""JSON values; NaN is written as null."""
 
 
 @runtime_checkable
 class ViewedPlugin(Plugin, Protocol):
-    """A plugin that shows what it knows."""
+    """A plugin with a view of its state."""
 
     view: str
-    """Under which name; the same in all domains."""
+    """Name of the view; the same in all domains."""
 
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
-        """Copies on the loop what the document is made of, in pieces of milliseconds; what is returned makes it, in a thread.
+        """Copies the inputs on the loop, in steps of milliseconds; the returned function builds the document, in a thread.
 
         Both raise NoViewError.
         """

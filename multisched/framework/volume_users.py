@@ -1,7 +1,7 @@
-"""VolumeUsers: which rows hold pods that use a claim or an inline disk. Kept as pods come and go, never counted anew.
+"""VolumeUsers: which rows hold pods that use a claim or an inline disk. Updated with each pod, never recounted.
 
-The node table owns one and writes it; an overlay has one that is copy-on-write over the table's. Plugins read it as
-`NodeView.volume_users`. What a claim stands for is not known here: that is the plugins' business, who read the claims.
+The node table owns one and writes it; an overlay has a copy-on-write one over the table's. Plugins read it as
+`NodeView.volume_users`. It does not resolve claims to volumes; plugins, which read the claims, do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_DISKS: Mapping[int, Mapping[Disk, int]] = {}
 
 
 class VolumeUsers:
-    """Knows which rows hold pods that use a claim or an inline disk."""
+    """The rows that hold pods which use a claim or an inline disk."""
 
     __slots__ = ("_base", "_claims", "_disks", "_rows", "recency")
 
@@ -30,15 +30,16 @@ class VolumeUsers:
         self._disks: dict[tuple[DiskKind, str], dict[int, dict[Disk, int]]] = {}
         self._rows: set[int] = set()
         self.recency: Recency[int] = base.recency if base is not None else Recency()
-        """Rows of the table whose pods with volumes, or whose node, changed. An overlay's own changes are not in it."""
+        """Rows of the table whose node, or whose pods with volumes, changed. An overlay's own changes are not included.
+        """
 
     @property
     def overlaid_rows(self) -> Collection[int]:
-        """Rows where an overlay adds or removes a pod with volumes; none in the table's own."""
+        """Rows where an overlay adds or removes a pod with volumes; empty for the table's own."""
         return self._rows
 
     def claim_users(self, namespace: str, claim: str) -> Mapping[int, int]:
-        """Row -> volumes of pods there that name the claim. A generic ephemeral volume does not name its claim."""
+        """Returns row -> number of pod volumes there that name the claim. A generic ephemeral volume does not name its claim."""
         key = (namespace, claim)
         found = self._claims.get(key)
         if found is None and self._base is not None:
@@ -46,14 +47,14 @@ class VolumeUsers:
         return _NO_ROWS if found is None else found
 
     def disk_users(self, kind: DiskKind, disk_id: str) -> Mapping[int, Mapping[Disk, int]]:
-        """Row -> how pods there use the disks with this id -> number of volumes that do."""
+        """Returns row -> how pods there use the disks with this id -> number of such volumes."""
         found = self._disks.get((kind, disk_id))
         if found is None and self._base is not None:
             return self._base.disk_users(kind, disk_id)
         return _NO_DISKS if found is None else found
 
     def account(self, row: int, pod: Pod, sign: int) -> None:
-        """A pod with volumes comes to the row (1) or leaves it (-1)."""
+        """Adds a pod with volumes to the row (`sign` 1) or removes it (-1)."""
         if self._base is not None:
             self._rows.add(row)
         else:
@@ -90,7 +91,7 @@ class VolumeUsers:
             del self._disks[key]
 
     def forget_row(self, row: int) -> None:
-        """Drops what is known of a row that is counted anew."""
+        """Drops a row that is to be recounted."""
         for claims in [key for key, users in self._claims.items() if row in users]:
             del self._claims[claims][row]
             if not self._claims[claims]:
@@ -102,18 +103,18 @@ class VolumeUsers:
         self.recency.note(row)
 
     def note_row(self, row: int) -> None:
-        """A node came to the row or left it."""
+        """Notes that a node was added to the row or removed from it."""
         self.recency.note(row)
 
     def counts(
         self,
     ) -> tuple[Mapping[ClaimKey, Mapping[int, int]], Mapping[tuple[DiskKind, str], Mapping[int, Mapping[Disk, int]]]]:
-        """All there is, for the audit and tests."""
+        """Returns all counts, for the audit and tests."""
         return self._claims, self._disks
 
 
 def users_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> VolumeUsers:
-    """Counted from the pods on each row, for views that keep none."""
+    """Returns the users counted from the pods on each row, for views that keep none."""
     users = VolumeUsers()
     for row, pods in rows:
         for pod in pods:

@@ -1,1 +1,1 @@
-"""Where pending pods of one domain wait: see `pod_queue.PodQueue`, the only way into this folder."""
+"""The queue of one domain's pending pods: see `pod_queue.PodQueue`, the only entry point of this folder."""

@@ -1,14 +1,13 @@
-"""The active pods of one domain, and whose turn it is: QueueSort's order, and a fair share of attempts for retries.
+"""The active pods of one domain in QueueSort's order, with a fair share of attempts per namespace for retries.
 
-Owns the order of active pods and the shares of namespaces. A retry is a pod that an attempt has refused before, or that
-failed by an error. First attempts keep QueueSort's order among themselves, but for namespaces whose attempts take long
-(`first_attempts`). What the shares are, what they bound and why stands in the folder's README.md.
+Owns the order of active pods and the shares of namespaces. A retry is a pod whose earlier attempt was refused or
+failed by an error. First attempts keep QueueSort's order, except in namespaces whose attempts take long
+(`first_attempts`). The README.md of this folder explains the shares, their bounds and the reasons.
 
-Units are of attempts: one for each UNIT_S that an attempt takes, at least one. Of the first attempts that stand before
-another, those that take long count only up to what their namespaces may have beyond their share.
-
-This is start-time fair queueing. Virtual time goes on by units / k, where k namespaces have retries. Each namespace has
-a mark, the virtual time its next retry is due, which its own attempts move on. Called by `PodQueue` alone.
+Attempts are counted in units: one per UNIT_S that an attempt takes, at least one. Of the first attempts that are ahead of another,
+long ones count only up to what their namespaces may use beyond their share. This is start-time fair queueing. Virtual
+time advances by units / k, where k namespaces have retries. Each namespace has a mark, the virtual time at which its
+next retry is due; its own attempts advance it. Used by `PodQueue` only.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from multisched.queueing.transitions import QueueInvariantError
 from multisched.queueing.uid_heap import UidHeap
 
 LEAD_UNITS = 16.0
-"""How far QueueSort may run ahead of the shares before they count."""
+"""How far QueueSort's order may deviate from the shares before the shares apply."""
 UNIT_S = 0.0005
-"""An attempt that took longer counts as so many units more. A plain pod takes a tenth to a third of a millisecond. At a
-unit of one millisecond, a thousand pods with fifty affinity terms (1.1 ms each) held up others for a second."""
+"""A longer attempt counts as proportionally more units. A plain pod takes a tenth to a third of a millisecond. With a
+unit of one millisecond, a thousand pods with fifty affinity terms (1.1 ms each) delayed other pods for a second.
+"""
 COST_UNITS_MAX = 200.0
-"""What one attempt counts at most: a stall of the machine is nobody's fault."""
+"""Most units that one attempt counts: a stall of the machine must not be charged to a namespace."""
 MARKS_MAX = 10_000
-"""Namespaces remembered while none of their retries is active; beyond, their shares start anew."""
+"""Namespaces without active retries whose marks are kept; beyond this, their shares restart."""
 
 
 class ActivePods:
-    """uid -> place in the order. Each uid at most once."""
+    """uid -> position in the order. Each uid at most once."""
 
     __slots__ = (
         "_ahead",
@@ -54,21 +54,21 @@ class ActivePods:
         self._home: dict[str, str] = {}
         """uid of each active retry -> its namespace."""
         self._best: dict[str, str] = {}
-        """Namespace -> its first retry by QueueSort."""
+        """Namespace -> its first retry in QueueSort's order."""
         self._due = UidHeap()
-        """Namespaces with retries by their first retry, save those in `_ahead`."""
+        """Namespaces with retries, except those in `_ahead`, ordered by their first retry."""
         self._ahead = UidHeap()
-        """Namespaces beyond their share, by their mark."""
+        """Namespaces beyond their share, ordered by their mark."""
         self._behind = UidHeap()
-        """All namespaces with retries, by their mark."""
+        """All namespaces with retries, ordered by their mark."""
         self._tenants: dict[str, int] = {}
-        """Namespace -> its active pods."""
+        """Namespace -> number of its active pods."""
         self._marks: dict[str, float] = {}
         self._time = 0.0
         self._lead = LEAD_UNITS / 2
-        """Half the units retries may still take before first attempts go."""
+        """Half the units that retries may still use before first attempts take precedence."""
         self.passed_over = 0
-        """Attempts given to others while retries waited for their share."""
+        """Number of attempts given to other pods while retries waited for their share."""
 
     def __len__(self) -> int:
         return len(self._first) + len(self._home)
@@ -78,7 +78,7 @@ class ActivePods:
 
     @property
     def items(self) -> int:
-        """Heap items held, dead ones included."""
+        """Heap items held, including dead ones."""
         heaps = [self._due, self._ahead, self._behind, *self._retries.values()]
         return self._first.items + sum(heap.items for heap in heaps)
 
@@ -88,16 +88,16 @@ class ActivePods:
 
     @property
     def namespaces_ahead(self) -> int:
-        """Namespaces whose retries wait for others to catch up."""
+        """Number of namespaces whose retries wait because they are ahead of their share."""
         return len(self._ahead)
 
     def push_first(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
-        """Adds a pod that is not here, and that nobody has refused before."""
+        """Adds a pod without an earlier refusal or error. It must not be active yet."""
         self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
         self._first.push(uid, namespace, key, order)
 
     def push_retry(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
-        """Adds a pod that is not here, and that an attempt has refused before."""
+        """Adds a pod with an earlier refusal or error. It must not be active yet."""
         self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
         heap = self._retries.get(namespace)
         if heap is None:
@@ -108,7 +108,7 @@ class ActivePods:
         self._rank(namespace, heap)
 
     def discard(self, uid: str, namespace: str) -> None:
-        """Takes the pod out."""
+        """Removes the pod."""
         left = self._tenants[namespace] - 1
         if left:
             self._tenants[namespace] = left
@@ -123,7 +123,7 @@ class ActivePods:
             self._rank(namespace, heap)
 
     def head(self) -> str | None:
-        """The pod whose turn it is, left in place."""
+        """Returns the uid of the next pod without removing it; None if there is none."""
         if not self._retries:
             first = self._first.top()
             return None if first is None else first[2]
@@ -136,7 +136,7 @@ class ActivePods:
         return retry[2] if is_retry_first else first_attempt[2]
 
     def charge(self, uid: str) -> None:
-        """The head is taken for an attempt; it is still here."""
+        """Charges one unit for the head's attempt, before the pod is removed from here."""
         namespace = self._home.get(uid)
         if namespace is None:
             self._first.pass_time(1.0, len(self._tenants))
@@ -150,7 +150,7 @@ class ActivePods:
             self._pay(namespace, 1.0)
 
     def charge_cost(self, namespace: str, seconds: float, *, is_retry: bool) -> None:
-        """An attempt that was charged for took so long."""
+        """Charges the duration of an attempt whose first unit was already charged."""
         units = min(seconds / UNIT_S, COST_UNITS_MAX) - 1.0
         if units <= 0:
             return
@@ -162,7 +162,7 @@ class ActivePods:
             self._first.pass_time(units, len(self._tenants))
 
     def validate(self) -> None:
-        """Raises QueueInvariantError when an index disagrees with another. O(pods)."""
+        """Raises QueueInvariantError if two indices disagree. O(pods)."""
         held = {uid: namespace for namespace, heap in self._retries.items() for uid in heap}
         if held != self._home or not all(len(heap) for heap in self._retries.values()):
             raise QueueInvariantError(f"{len(self._home)} retries known, {len(held)} indexed")
@@ -177,7 +177,7 @@ class ActivePods:
             raise QueueInvariantError(f"{len(self._marks)} shares kept (I10)")
 
     def _turn(self) -> str:
-        """The namespace whose retry goes first: the one far behind, else the first by QueueSort of those that are due."""
+        """Returns the namespace whose retry is next: one far behind its share, else the first due one in QueueSort's order."""
         if len(self._retries) == 1:
             return next(iter(self._retries))
         behind = self._behind.head()
@@ -198,12 +198,12 @@ class ActivePods:
         return behind[1]
 
     def _enter(self, namespace: str) -> None:
-        """The namespace has retries again: what it did not use meanwhile is lost, what it owes stays."""
+        """Adds a namespace that has retries again. Its unused share is lost, its debt remains."""
         mark = self._marks[namespace] = max(self._marks.get(namespace, self._time), self._time)
         self._behind.push(namespace, mark, 0)
 
     def _rank(self, namespace: str, heap: UidHeap) -> None:
-        """The namespace's first retry may be another one."""
+        """Updates the indices after the namespace's first retry may have changed."""
         head = heap.head()
         if head is None:
             del self._retries[namespace], self._best[namespace]
@@ -224,7 +224,7 @@ class ActivePods:
         if len(self._first) and len(self._tenants) > 1:
             self._lead = max(self._lead - units / 2, -COST_UNITS_MAX / 2)
         if len(self._retries) == 1 and namespace in self._retries:
-            return  # its mark and the time would move on alike
+            return  # its mark and the virtual time would advance equally
         is_waiting = namespace in self._retries
         mark = self._marks.get(namespace, self._time)
         mark = self._marks[namespace] = (mark if is_waiting else max(mark, self._time)) + units
@@ -237,6 +237,6 @@ class ActivePods:
             self._marks = {name: self._marks[name] for name in self._retries}
 
     def _earn(self, units: float) -> None:
-        """A first attempt went while retries wait."""
+        """Accounts for a first attempt made while retries wait."""
         if len(self._tenants) > 1:
             self._lead = min(self._lead + units / 2, LEAD_UNITS / 2)

@@ -1,9 +1,9 @@
-"""How long a failed pod waits, and the pods that do.
+"""The backoff of failed pods: its duration, and the pods in backoff.
 
-Owns the uids that back off. When nothing is active, refused pods may be popped early, best first within one second of
-expiry. Pods that failed by an error may not, so that an error never spins.
-Source: kube-scheduler 1.36, pkg/scheduler/backend/queue/backoff_queue.go. It differs in one thing: expiry is exact and
-not cut to whole seconds, since `PodQueue.next_wakeup_s` names the instant. Only the order of early pops uses windows.
+Owns the uids in backoff. If no pod is active, refused pods may be popped early, in QueueSort's order within one second
+of expiry. Pods that failed by an error may not, so that errors never cause a busy loop. Source: kube-scheduler 1.36,
+pkg/scheduler/backend/queue/backoff_queue.go. One difference: expiry is exact instead of truncated to whole seconds,
+because `PodQueue.next_wakeup_s` returns the instant. Only the order of early pops uses windows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from multisched.queueing.uid_heap import UidHeap
 
 ORDERING_WINDOW_S = 1.0
-"""Pods whose backoff ends within the same window are popped early in the order of QueueSort."""
+"""Pods whose backoff ends in the same window are popped early in QueueSort's order."""
 
 
 class BackoffPolicy(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class BackoffPolicy(msgspec.Struct, frozen=True):
             raise ValueError(f"backoff must not be negative: initial_s={self.initial_s}, max_s={self.max_s}")
 
     def duration_s(self, failures: int) -> float:
-        """After the n-th failure: initial_s * 2^(n-1), at most max_s; 0 before the first."""
+        """Returns the backoff after the n-th failure: initial_s * 2^(n-1), at most max_s; 0 before the first."""
         if failures <= 0 or self.max_s == 0:
             return 0.0
         if self.initial_s == 0:
@@ -57,16 +57,16 @@ class BackoffPods:
 
     @property
     def items(self) -> int:
-        """Heap items held, dead ones included."""
+        """Heap items held, including dead ones."""
         return self._expiry.items + self._early.items
 
     @property
     def early(self) -> int:
-        """How many may be popped before their backoff ends."""
+        """Number of pods that may be popped before their backoff ends."""
         return len(self._early)
 
     def add(self, uid: str, until_s: float, sort_key: tuple[Any, ...], order: int, *, is_error: bool) -> None:
-        """Adds the pod, or gives it a new place in the order."""
+        """Adds the pod, or updates its expiry and order."""
         self._expiry.push(uid, until_s, order)
         if not is_error:
             self._early.push(uid, (until_s // ORDERING_WINDOW_S, sort_key), order)
@@ -80,7 +80,7 @@ class BackoffPods:
         return None if head is None else head[0]
 
     def pop_expired(self, now_s: float) -> str | None:
-        """A pod whose backoff is over, earliest first."""
+        """Removes and returns a pod whose backoff has ended, earliest first; None if there is none."""
         head = self._expiry.head()
         if head is None or head[0] > now_s:
             return None
@@ -88,6 +88,6 @@ class BackoffPods:
         return head[1]
 
     def early_head(self) -> str | None:
-        """The pod to pop when nothing is active; None if only errors back off."""
+        """Returns the pod to pop if no pod is active; None if all pods in backoff failed by errors."""
         head = self._early.head()
         return None if head is None else head[1]

@@ -1,7 +1,7 @@
-"""One pod's record in the queue, and the values that go in and out of `PodQueue`.
+"""One pod's record in the queue, and the argument and result types of `PodQueue`.
 
-An `Entry` is owned by one queue, whose parts change it: `places` says where it is, `requeue_judge` counts its failures, and
-`PodQueue` does the rest. Everything else here is frozen.
+An `Entry` is owned by one queue, whose parts change it: `places` sets its place, `requeue_judge` counts its failures,
+and `PodQueue` does the rest. All other types here are frozen.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from multisched.queueing.quarantine import API_SERVER, REFUSALS_ALIKE_MAX
 from multisched.queueing.transitions import Place
 
 STORY_STEPS = 8
-"""Steps an entry remembers for the message of a QueueInvariantError."""
+"""Moves that an entry remembers for the message of a QueueInvariantError."""
 
 HEALING_S: Final = -1.0
-"""When a gang that has lost members came to the queue: before all that have not begun."""
+"""Queue time of a gang that has lost members, for QueueSort: before all gangs without placed members."""
 
 NOBODY: frozenset[str] = frozenset()
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """How an attempt ended. Without any plugin's name it is an error, as upstream."""
+    """The result of a failed attempt. Without a plugin's name it is an error, as upstream."""
 
     rejectors: frozenset[str] = NOBODY
-    """Plugins that answered Unschedulable or UnschedulableAndUnresolvable."""
+    """Plugins that returned Unschedulable or UnschedulableAndUnresolvable."""
     pending: frozenset[str] = NOBODY
-    """Plugins that answered Pending: their event brings the pod back without backoff."""
+    """Plugins that returned Pending: their events requeue the pod without backoff."""
     is_error: bool = False
-    """A failure of ours (a plugin raised, a request failed): retried after an error backoff of its own."""
+    """An internal error (a plugin raised, a request failed): retried with the error backoff."""
     without_backoff: bool = False
-    """A commit conflict: straight back to active, CONFLICTS_IN_A_ROW times at most, then as what else is said of it."""
+    """A commit conflict: requeued to active at once, up to CONFLICTS_IN_A_ROW times; after that, the other fields decide."""
     message: str = ""
-    """The sentence for people, shown by `entries`."""
+    """The message for people, shown by `entries`."""
     refusal: str = ""
-    """The API server's words, if it was the one who refused the pod; alike ones set it aside (`quarantined`)."""
+    """The API server's message, if it refused the pod; repeated equal messages quarantine the pod."""
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Where a call has put a pod. When GATED, `status` is the gate's refusal, for the pod's condition."""
+    """The pod's place after a call. If GATED, `status` is the gate's refusal, for the pod's condition."""
 
     place: Place
     status: Status = SUCCESS
     set_aside: str = ""
-    """Why, if the pod is set aside as quarantined: the sentence for its owner."""
+    """If the pod was quarantined: the message for its owner."""
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What a call that looks at many pods has moved."""
+    """The pods that a call on several pods has moved."""
 
     active: int = 0
     backoff: int = 0
     gated: tuple[tuple[Pod, Status], ...] = ()
-    """Pods that a gate holds now with another refusal than before: their condition is to be written."""
+    """Pods that are gated now with a new refusal: their conditions must be written."""
 
 
 NOTHING_MOVED = Moved()
 
 
 class Addressees(msgspec.Struct, frozen=True):
-    """Which parked pods an event is for."""
+    """Filters the parked pods that an event is for."""
 
     priority_max: float = math.inf
     parked_since_s: float = -math.inf
-    """They were parked then or later."""
+    """Only pods parked at this time or later."""
 
 
 EVERY_POD = Addressees()
@@ -82,20 +82,20 @@ class QueueEntry(msgspec.Struct, frozen=True):
     pod: Pod
     place: Place
     plugins: tuple[str, ...]
-    """Who refused the pod last, by name; for a gated pod the gate."""
+    """Names of the plugins that refused the pod last; for a gated pod, of the gate."""
     message: str
     attempts: int
     since_s: float
-    """When it came to this place."""
+    """When it moved to this place."""
     retry_at_s: float | None
-    """When it moves if nothing happens; None where time does not move it."""
+    """When it moves if no event occurs; None if time alone does not move it."""
     added_s: float
     first_active_s: float | None
     """When it could first have been scheduled: start of pod_scheduling_sli_duration_seconds."""
     queued_s: float = 0.0
-    """When it last came to the queue, as QueueSort compares it."""
+    """When it was last queued, as QueueSort compares it."""
     is_quarantined: bool = False
-    """Set aside: the API server refuses it again and again in the same words."""
+    """The API server repeatedly refuses it with the same message."""
     waits_out_backoff: bool = False
     """As `Entry.waits_out_backoff`."""
 
@@ -106,9 +106,9 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     pending: Mapping[str, int]
     """pending_pods{queue}: active, backoff, unschedulable, gated."""
     in_flight: int
-    """Popped and not ended, leaving ones included."""
+    """Pods with an attempt in progress, including leaving ones."""
     in_flight_events: int
-    """Events kept for attempts under way."""
+    """Events kept for attempts in progress."""
     event_overflows: int
     """Times the event log was dropped because it was full."""
     unschedulable_by_plugin: Mapping[str, int]
@@ -118,62 +118,62 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     hint_calls: int
     """Queueing hints evaluated since the start."""
     passed_over: int = 0
-    """Attempts given to others while retries waited for their share (`active_pods`)."""
+    """Attempts given to other pods while retries waited for their share (`active_pods`)."""
     namespaces_retrying: int = 0
     """Namespaces with active retries."""
     quarantined: int = 0
-    """Of those unschedulable: set aside since the API server refuses them again and again."""
+    """Unschedulable pods in quarantine because the API server repeatedly refuses them."""
     set_aside: int = 0
-    """Times a pod was set aside as quarantined."""
+    """Times a pod was quarantined."""
     bound_after_flush: int = 0
-    """pod_scheduled_after_flush_total: bound in the attempt that the leftover flush brought; some event was missed."""
+    """pod_scheduled_after_flush_total: bound in the attempt after a leftover flush; an event was missed."""
     gangs_reserving: int = 0
-    """Gangs for which room that becomes free is reserved."""
+    """Gangs for which capacity is reserved."""
     reservations: int = 0
-    """Times a gang began to reserve room."""
+    """Times a gang's turn to reserve capacity began."""
     reservations_expired: int = 0
-    """Those of them that ended before the gang started."""
+    """Turns that ended before the gang started."""
     namespaces_ahead: int = 0
-    """Those of them that have had more than their share and wait for the others."""
+    """Namespaces with retries that wait because they are ahead of their share."""
 
 
 class Entry(msgspec.Struct, eq=False):
-    """All the queue knows about one pod."""
+    """The queue's state of one pod."""
 
     uid: str
     pod: Pod
     order: int
-    """Rises with each return; the last tie-break."""
+    """Rises with each requeue; the last tie-break."""
     queued_s: float
     added_s: float
     place: Place = Place.ABSENT
     since_s: float = 0.0
     sort_key: tuple[Any, ...] | None = None
     ranks_as: Pod | None = None
-    """By which pod QueueSort sees it: of a gang the most important. None: by its own."""
+    """The pod whose sort key it uses: the most important member of its gang. None: its own pod."""
     is_healing: bool = False
-    """It leads a gang of which some members stand: QueueSort sees it with HEALING_S, and `queued_s` stays for later."""
+    """It leads a gang of which some members are placed: QueueSort compares it by HEALING_S, and `queued_s` stays as it is."""
     attempts: int = 0
     refusals: int = 0
-    """Attempts that plugins refused; sets the backoff."""
+    """Attempts that plugins refused; determines the backoff."""
     errors: int = 0
-    """Errors in a row; sets the error backoff."""
+    """Consecutive errors; determines the error backoff."""
     conflicts: int = 0
-    """Commit conflicts in a row."""
+    """Consecutive commit conflicts."""
     refusal: str = ""
-    """The API server's last words."""
+    """The API server's last message."""
     refusals_alike: int = 0
-    """How often it has said them in a row."""
+    """How many times in a row the API server refused with this message."""
     rejectors: frozenset[str] = NOBODY
     pending: frozenset[str] = NOBODY
     message: str = ""
     was_flushed: bool = False
-    """The leftover flush brought it back, and no attempt has failed since."""
+    """The leftover flush requeued it, and no attempt has failed since."""
     gate: Status = SUCCESS
-    """The refusal of the gate that holds it; success when none does."""
+    """The refusal of the gate that holds it; success if none does."""
     backoff_until_s: float = 0.0
     waits_out_backoff: bool = False
-    """Only the end of an attempt that had paused may have helped its gang: it is not taken before its backoff is over."""
+    """Only another attempt's undone assumptions may have helped its gang: it is not popped before its backoff ends."""
     first_active_s: float | None = None
     story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
 
@@ -193,7 +193,7 @@ class Entry(msgspec.Struct, eq=False):
 
     @property
     def namespace(self) -> str:
-        """Whatever it stands for is of one namespace."""
+        """The namespace of its pod; all pods of one entry share it."""
         return self.pod.namespace
 
     @property
@@ -202,23 +202,23 @@ class Entry(msgspec.Struct, eq=False):
 
     @property
     def is_quarantined(self) -> bool:
-        """True while it is set aside for the API server's refusals."""
+        """True while it is parked because of the API server's refusals."""
         return self.place is Place.UNSCHEDULABLE and API_SERVER in self.rejectors
 
     def note_refusal(self, words: str) -> bool:
-        """Counts the API server's refusal; True if the pod is to be set aside for it."""
+        """Counts the API server's refusal; returns True if the pod must be quarantined."""
         self.refusals_alike = self.refusals_alike + 1 if words == self.refusal else 1
         self.refusal = words
         return self.refusals_alike >= REFUSALS_ALIKE_MAX
 
     @property
     def is_retry(self) -> bool:
-        """True once an attempt was refused, or failed by an error. A commit conflict was nobody's refusal."""
+        """True after an attempt was refused, or failed by an error. Commit conflicts do not count."""
         return self.refusals > 0 or self.errors > 0
 
     @property
     def waits_for(self) -> tuple[frozenset[str], frozenset[str]]:
-        """(rejector plugins, pending plugins) whose events wake the pod."""
+        """(rejector plugins, pending plugins) whose events requeue the pod."""
         if self.gate.is_success:
             return self.rejectors, self.pending
         gate = frozenset({self.gate.plugin})
@@ -231,5 +231,5 @@ class Entry(msgspec.Struct, eq=False):
             del story[0]
 
     def history(self) -> list[str]:
-        """The story, oldest first."""
+        """Returns the latest moves as text, oldest first."""
         return [f"{at_s:.3f}s {event} → {place}" for at_s, event, place in self.story]

@@ -1,9 +1,9 @@
-"""What has happened since each pod was popped, so that nothing that happens during an attempt is lost.
+"""The events since each pod was popped, so that no event during an attempt is lost.
 
-Owns the marks of attempts under way and one log of events for all of them. An event is dropped as soon as no attempt
-under way was popped before it; with none under way the log is empty. When the log is full it is dropped as a whole, and
-the attempts under way count as touched by something unknown. Called by `PodQueue` alone.
-Source: kube-scheduler 1.36, active_queue.go (inFlightEvents); keyed by uid, which closes k/k#138316.
+Owns the start positions of the attempts in progress and one log of events for all of them. An event is dropped as soon
+as no attempt in progress started before it; without attempts the log is empty. A full log is dropped as a whole, and
+the attempts in progress then count as affected by an unknown event. Used by `PodQueue` only. Source: kube-scheduler
+1.36, active_queue.go (inFlightEvents); keyed by uid, which closes k/k#138316.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from multisched.queueing.hints import Object
 from multisched.queueing.transitions import QueueInvariantError
 
 IN_FLIGHT_EVENTS_MAX = 10_000
-"""Events kept; each holds two objects alive."""
+"""Events kept; each keeps two objects in memory."""
 
 POPPED = "PodPopped"
-"""What an attempt under way counts as among the events."""
+"""The label under which attempts in progress are counted among the events."""
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """One event with its objects. `uid` names the only pod it concerns; empty: all."""
+    """One event with its objects. `uid`: the only pod it is for; empty: all pods."""
 
     event: ClusterEvent
     old: Object
@@ -37,9 +37,9 @@ class Since(msgspec.Struct, frozen=True):
     """What happened since a pod was popped."""
 
     anything: bool
-    """Any event at all that wildcards stand for, also of kinds no plugin registered."""
+    """Whether any event occurred that wildcards match, including kinds that no plugin registered."""
     is_incomplete: bool
-    """The log overflowed meanwhile: `events` lacks some."""
+    """The log overflowed meanwhile, so `events` is incomplete."""
     events: tuple[Happened, ...]
 
 
@@ -50,11 +50,11 @@ class _Attempt(msgspec.Struct):
 
 
 class EventsInFlight:
-    """uid of each attempt under way → the events since its pop."""
+    """uid of each attempt in progress → the events since its pop."""
 
     def __init__(self, limit: int = IN_FLIGHT_EVENTS_MAX) -> None:
         if limit < 1:
-            raise ValueError(f"the event log needs room for one event at least, not {limit}")
+            raise ValueError(f"in_flight_events_max must be >= 1, got {limit}")
         self._limit = limit
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         self._log: list[Happened] = []
@@ -71,7 +71,7 @@ class EventsInFlight:
 
     @property
     def kept(self) -> int:
-        """Events some attempt under way may still ask for."""
+        """Number of events that an attempt in progress may still need."""
         return len(self._log) - self._dropped
 
     def kept_by_label(self) -> Mapping[str, int]:
@@ -85,14 +85,14 @@ class EventsInFlight:
         self._attempts[uid] = _Attempt(self._base + len(self._log), self._counted)
 
     def end(self, uid: str) -> None:
-        """The attempt is over; what only it needed is dropped."""
+        """Ends the attempt; drops events that no other attempt needs."""
         was_oldest = next(iter(self._attempts), None) == uid
         del self._attempts[uid]
         if was_oldest and self._log:
             self._trim()
 
     def record(self, event: ClusterEvent, old: Object, new: Object, *, is_of_interest: bool) -> None:
-        """Something happened in the cluster. Kinds nobody registered are counted, not kept."""
+        """Records a cluster event. Kinds that no plugin registered are counted but not kept."""
         if not self._attempts:
             return
         self._counted += event.is_in_wildcard
@@ -100,7 +100,7 @@ class EventsInFlight:
             self._append(Happened(event, old, new))
 
     def record_for(self, uid: str, event: ClusterEvent, old: Object, new: Object) -> None:
-        """Something happened to this pod in flight, or was asked for it."""
+        """Records an event for this pod in flight only."""
         self._attempts[uid].is_touched = True
         self._append(Happened(event, old, new, uid))
 
@@ -114,7 +114,7 @@ class EventsInFlight:
         )
 
     def validate(self) -> None:
-        """Raises QueueInvariantError when the log is longer than its bound or keeps what nobody needs."""
+        """Raises QueueInvariantError if the log exceeds its limit or keeps unneeded events."""
         needed = min((a.position for a in self._attempts.values()), default=None)
         if self.kept > self._limit:
             raise QueueInvariantError(f"{self.kept} events kept, at most {self._limit} may be (I10)")

@@ -1,9 +1,10 @@
-"""The active pods that nobody has refused yet: QueueSort's order, but for namespaces whose attempts take long.
+"""The active pods without a refusal: QueueSort's order, except in namespaces whose attempts take long.
 
-A pod with fifty affinity terms takes a hundred times as long as a plain one. Ten thousand of them would hold up
-everybody behind them for minutes. So an attempt of more than one unit is a debt of its namespace. The debt is paid off
-as units go by; each of k namespaces pays one in k. A namespace with more than DEBT_UNITS stands back while others have
-first attempts. Attempts of one unit make no debt, so pods like most others are never reordered. Owned by `ActivePods`.
+A pod with fifty affinity terms takes a hundred times as long as a plain one. Ten thousand of them would delay
+all pods behind them for minutes. So an attempt of more than one unit creates a debt of its namespace. Debts decrease
+as units pass; each of k namespaces pays one unit in k. A namespace with more than DEBT_UNITS is held back while other
+namespaces have first attempts. Attempts of one unit create no debt, so ordinary pods are never reordered. Owned by
+`ActivePods`.
 """
 
 from __future__ import annotations
@@ -13,30 +14,30 @@ from typing import Any, Final
 from multisched.queueing.uid_heap import UidHeap
 
 DEBT_UNITS: Final = 16.0
-"""What a namespace may have had beyond its share before it stands back."""
+"""Debt above which a namespace is held back."""
 
 HELD_BACK_MAX: Final = 256
-"""Namespaces that stand back at once; of others the debts are not asked."""
+"""Namespaces held back at once; the debts of further namespaces are ignored."""
 
 Top = tuple[Any, int, str]
 """Key, order and uid."""
 
 
 class FirstAttempts:
-    """uid -> place in the order. Each uid at most once."""
+    """uid -> position in the order. Each uid at most once."""
 
     __slots__ = ("_free", "_held", "_homes", "_marks", "_time")
 
     def __init__(self) -> None:
         self._free = UidHeap()
         self._held: dict[str, UidHeap] = {}
-        """Pods of namespaces that stand back, or did until lately."""
+        """Pods of namespaces that are held back, or recently were."""
         self._homes: dict[str, str] = {}
         """uid -> namespace."""
         self._marks: dict[str, float] = {}
-        """Namespace with debts -> the time at which they are paid."""
+        """Namespace with debts -> the virtual time at which they are paid."""
         self._time = 0.0
-        """Goes on by one for each of k units, where k namespaces have pods."""
+        """Virtual time: advances by one for each k units, where k namespaces have pods."""
 
     def __len__(self) -> int:
         return len(self._homes)
@@ -46,7 +47,7 @@ class FirstAttempts:
 
     @property
     def items(self) -> int:
-        """Heap items held, dead ones included."""
+        """Heap items held, including dead ones."""
         return self._free.items + sum(heap.items for heap in self._held.values())
 
     def push(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
@@ -62,7 +63,7 @@ class FirstAttempts:
             del self._held[namespace]
 
     def top(self) -> Top | None:
-        """The pod whose turn it is among them, left in place."""
+        """Returns the next of these pods without removing it."""
         if not self._marks and not self._held:
             return self._free.top()
         self._hold_back()
@@ -76,19 +77,19 @@ class FirstAttempts:
         return self._held[min(self._held, key=lambda namespace: (self._marks.get(namespace, 0.0), namespace))].top()
 
     def pass_time(self, units: float, namespaces: int) -> None:
-        """Attempts went on for so long; so many namespaces have active pods."""
+        """Advances the virtual time by `units` of attempts. `namespaces`: how many have active pods."""
         if self._marks:
             self._time += units / max(namespaces, 1)
             if len(self._marks) > HELD_BACK_MAX or namespaces <= 1:
                 self._marks = {name: mark for name, mark in self._marks.items() if mark > self._time}
 
     def owe(self, namespace: str, units: float, namespaces: int) -> None:
-        """An attempt of this namespace took so long. Where nobody else waits, that is nobody's loss."""
+        """Adds an attempt's units to the namespace's debt, unless no other namespace has active pods."""
         if namespaces > 1:
             self._marks[namespace] = max(self._marks.get(namespace, self._time), self._time) + units
 
     def _hold_back(self) -> None:
-        """Takes the pods of namespaces with debts that stand in front of all others out of the way."""
+        """Moves pods of namespaces with debts from the head of the order to their own heaps."""
         while (top := self._free.top()) is not None:
             namespace = self._homes[top[2]]
             if not self._owes(namespace) or (namespace not in self._held and len(self._held) >= HELD_BACK_MAX):

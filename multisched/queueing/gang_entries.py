@@ -1,9 +1,9 @@
-"""Which entries belong to one gang, which of them leads the others, and how long the gang has waited.
+"""The entries of each gang in the queue, the member that leads them, and how long the gang has waited.
 
-A gang is one entity in the queue. One of its members leads, with the gang's place in the order, its backoff and its
-share of the namespace's attempts. The others stand with it (`Place.GANG`), and whoever pops the lead pops them all. Once
-a gang has started, its members are entries of their own. Gangs that start together are one entity here.
-Called by the parts of `PodQueue` alone; who has to start together, the roster says.
+A gang is one unit in the queue. One member is its lead: it has the gang's position in the order, its backoff and its
+share of the namespace's attempts. The others follow it (`Place.GANG`); popping the lead pops all of them. Once
+a gang has started, its members are separate entries. Gangs that start together are one unit here.
+Used by the parts of `PodQueue` only; the roster decides which pods must start together.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from multisched.queueing.transitions import Place
 from multisched.state.gang_roster import Gang, GangRoster
 
 STARTED: Final = "started"
-"""What kept members waiting for one another: nothing, the gang had started."""
+"""In place of a reason why members wait: the gang has started."""
 
 
 class _Waiting(msgspec.Struct):
-    """What the queue knows of one gang."""
+    """The queue's state of one gang."""
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
     lead: Entry | None = None
     tried: tuple[object, ...] | None = None
-    """What the gang asked for when members of it were last popped."""
+    """The gang's requirements when members of it were last popped."""
     why: str | None = None
-    """What kept its members waiting when they were last sorted; None: they have to be sorted anew."""
+    """The reason why its members waited when they were last sorted; None: they must be sorted again."""
     since_s: float | None = None
-    """When its members began to wait for one another; None: they do not."""
+    """When its members began to wait for each other; None: they do not wait."""
     due_s: float = 0.0
-    """When they will have waited too long."""
+    """When they exceed the gang's timeout."""
     timeout_s: float = 0.0
-    """How long the gang let them wait when this was last reckoned."""
+    """The gang's timeout when `due_s` was last computed."""
     turns: int = 0
-    """How often it was its turn to reserve room."""
+    """Number of its turns to reserve capacity."""
 
 
 class Turns(msgspec.Struct):
-    """Of gangs that reserve room. Written by `GangReservations`."""
+    """Turns of gangs to reserve capacity. Written by `GangReservations`."""
 
     holder: str = ""
     """The gang whose turn it is; empty: none."""
     begun: int = 0
     expired: int = 0
-    """Those that ended before their gangs started."""
+    """Turns that ended before their gangs started."""
 
 
 class GangEntries:
@@ -63,16 +63,16 @@ class GangEntries:
         self._gangs: dict[str, _Waiting] = {}
         self._gang_of: dict[str, str] = {}
         self._following: set[str] = set()
-        """uids of entries that stand with their lead."""
+        """uids of entries that follow their lead."""
         self._changed: dict[str, None] = {}
-        """Gangs whose members may have to be moved, in the order in which they changed."""
+        """Gangs whose members may have to move, in the order in which they changed."""
         self._healing: dict[str, None] = {}
-        """Gangs of which some members stand, in the order in which they began to heal; others among them are dead."""
+        """Partly placed gangs, in the order in which they became so; may contain others, which are ignored."""
         self._due: list[tuple[float, str]] = []
-        """A heap of when gangs have waited too long; entries of gangs that wait no more are dead."""
+        """A heap of gangs by timeout; items of gangs that no longer wait are ignored."""
 
     def __len__(self) -> int:
-        """Entries that stand with their lead."""
+        """Number of entries that follow their lead."""
         return len(self._following)
 
     def __contains__(self, uid: object) -> bool:
@@ -80,22 +80,22 @@ class GangEntries:
 
     @property
     def are_any(self) -> bool:
-        """Some entry belongs to a gang."""
+        """True if any entry belongs to a gang."""
         return bool(self._gang_of)
 
-    # -- what changed ----------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     @property
     def has_changed(self) -> bool:
         return bool(self._changed)
 
     def changed(self, key: str) -> None:
-        """The needs of the gang, or who is there, may be others now."""
+        """Notes that the gang's requirements or members may have changed."""
         if key in self._gangs:
             self._changed[key] = None
 
     def next_changed(self) -> str | None:
-        """One of the gangs that changed, which counts as looked at."""
+        """Removes and returns one of the changed gangs; None if there is none."""
         if not self._changed:
             return None
         key = next(iter(self._changed))
@@ -103,7 +103,7 @@ class GangEntries:
         return key
 
     def is_sorted(self, key: str, why: str) -> bool:
-        """The gang's members are where they have to be while this keeps them waiting. Notes that they are from now on."""
+        """Reports whether the gang's members are already sorted for this reason to wait; records it as the reason."""
         waiting = self._gangs.get(key)
         if waiting is None or waiting.why == why:
             return True
@@ -111,28 +111,28 @@ class GangEntries:
         return False
 
     def tries(self, entries: Iterable[Entry]) -> None:
-        """An attempt of these begins: from now on another thing that their gangs ask for is news."""
+        """Records the current requirements of these entries' gangs at the start of their attempt."""
         for key in {key for one in entries if (key := self._gang_of.get(one.uid))}:
             self._gangs[key].tried = self._asked(key)
 
     def asks_otherwise(self, key: str) -> bool:
-        """Since members of the gang were last popped, what it asks for has changed, or how many members it lacks."""
+        """Reports whether the gang's requirements, or its number of missing members, changed since members were last popped."""
         waiting = self._gangs.get(key)
         return waiting is not None and waiting.tried != self._asked(key)
 
     def is_outdated(self, entry: Entry) -> bool:
-        """The attempt of this member was about something that its gang asks for no longer."""
+        """Reports whether the member's attempt used requirements of its gang that have changed."""
         return (self.must_start_together(entry) or self.has_topology(entry)) and self.asks_otherwise(self.key_of(entry))
 
     def _asked(self, key: str) -> tuple[object, ...]:
-        """Of this gang, and of those that start with it."""
+        """Returns the requirements of the gang and of those that start with it."""
         gangs = (self._roster.gang(one) for one in self._roster.together_with(key))
         return tuple((gang.key, gang.spec, gang.lacks) for gang in gangs if gang is not None)
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------------
 
     def join(self, entry: Entry) -> bool:
-        """A new entry, or one whose pod changed. False if it belongs where it did."""
+        """Assigns a new entry, or one whose pod changed, to its gang. Returns False if its gang is unchanged."""
         key, known = self._roster.key_of(entry.uid) or "", self._gang_of.get(entry.uid, "")
         if key == known:
             return False
@@ -144,12 +144,12 @@ class GangEntries:
         return True
 
     def uids_with(self, uid: str) -> Collection[str]:
-        """The entry's uid, with those of all other entries of its gang."""
+        """Returns the uids of all entries of the entry's gang, including its own."""
         key = self._gang_of.get(uid)
         return (uid,) if key is None else self._gangs[key].entries.keys()
 
     def leave(self, entry: Entry) -> None:
-        """The entry is gone; another one has to lead if it did."""
+        """Removes the entry; if it was the lead, the gang needs another."""
         key = self._gang_of.pop(entry.uid, "")
         if not key:
             return
@@ -161,7 +161,7 @@ class GangEntries:
         if not waiting.entries:
             del self._gangs[key]
             self._changed.pop(key, None)
-        for one in self._roster.together_with(key) if has_led else ():  # who else is there, the roster says
+        for one in self._roster.together_with(key) if has_led else ():  # any other member may become the lead
             self.changed(one)
 
     def follow(self, entry: Entry) -> None:
@@ -171,24 +171,24 @@ class GangEntries:
         self._following.discard(entry.uid)
 
     def key_of(self, entry: Entry) -> str:
-        """Its gang; KeyError for an entry without one."""
+        """Returns the entry's gang. Raises KeyError for an entry without one."""
         return self._gang_of[entry.uid]
 
     def must_start_together(self, entry: Entry) -> bool:
-        """False for a pod without a gang, and once its gang has started."""
+        """Reports whether the pod's gang has not started; False for a pod without a gang."""
         key = self._gang_of.get(entry.uid)
         return key is not None and not self._roster.has_started(key)
 
     def refused(self, entry: Entry, message: str) -> None:
-        """The member found no node, or its bind was refused; of no interest once its gang has started."""
+        """Records that the member found no node, or that its bind was refused; ignored once its gang has started."""
         if self.must_start_together(entry):
             key = self._gang_of[entry.uid]
             self._roster.note_refusal(key, message)
-            if self._roster.reserving(key) is Reserving.ENDED:  # its attempt has taken the nominations back
+            if self._roster.reserving(key) is Reserving.ENDED:  # the gang's attempt has dropped the nominations
                 self.note_reserving(key, Reserving.NO)
 
     def has_topology(self, entry: Entry) -> bool:
-        """Where it goes depends on where other members stand."""
+        """Reports whether the entry's placement depends on other members of its gang."""
         gang = self._roster.gang(self._gang_of.get(entry.uid, ""))
         return gang is not None and gang.spec is not None and bool(gang.spec.topology)
 
@@ -196,22 +196,22 @@ class GangEntries:
         return STARTED if self._roster.has_started(key) else self._roster.why_not_yet(key)
 
     def own(self, key: str) -> list[Entry]:
-        """Entries of this gang alone."""
+        """Returns the entries of this gang only."""
         waiting = self._gangs.get(key)
         return [] if waiting is None else list(waiting.entries.values())
 
     def members(self, key: str) -> list[Entry]:
-        """Entries of the gang, and of those that start with it and have not started, wherever they are."""
+        """Returns the entries of the gang, and of those that start with it and have not started, in any place."""
         keys = [one for one in self._roster.together_with(key) if one == key or not self._roster.has_started(one)]
         return [entry for one in keys if one in self._gangs for entry in self._gangs[one].entries.values()]
 
     def followers(self, lead: Entry) -> Iterator[Entry]:
         return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.place is Place.GANG)
 
-    # -- who leads -------------------------------------------------------------------------------------------------
+    # -- leads -----------------------------------------------------------------------------------------------------
 
     def lead_of(self, entry: Entry) -> Entry | None:
-        """Who leads the gang of this entry."""
+        """Returns the lead of the entry's gang; None if there is none."""
         key = self._gang_of.get(entry.uid)
         for one in () if key is None else self._roster.together_with(key):
             waiting = self._gangs.get(one)
@@ -220,7 +220,7 @@ class GangEntries:
         return None
 
     def lead(self, entry: Entry, now_s: float) -> None:
-        """From now on this one leads its gang, and stands in the order where the most important member would."""
+        """Makes the entry the lead of its gang, with the sort key of the most important member."""
         before, key = self.lead_of(entry), self._gang_of[entry.uid]
         if before is not None and before is not entry:
             self._gangs[self._gang_of[before.uid]].lead = None
@@ -231,11 +231,11 @@ class GangEntries:
         self._wait(key, now_s)
 
     def is_before(self, entry: Entry, lead: Entry) -> bool:
-        """The entry is more important than whom the lead stands for."""
+        """Reports whether the entry is more important than the pod whose sort key the lead uses."""
         return entry.pod.spec.priority > (lead.ranks_as or lead.pod).spec.priority
 
     def step_back(self, entry: Entry) -> None:
-        """This one leads no more, if it did."""
+        """Ends the entry's lead, if it is the lead."""
         key = self._gang_of.get(entry.uid, "")
         if key:
             self._step_back(self._gangs[key], entry, key)
@@ -247,7 +247,7 @@ class GangEntries:
             self.changed(key)
 
     def heal(self, entry: Entry) -> bool:
-        """Whether this lead is of a gang of which some members stand: it goes before gangs that have not begun."""
+        """Reports whether this lead's gang is partly placed: such gangs go before gangs with no member placed."""
         key = self._gang_of.get(entry.uid, "")
         gang = self._roster.gang(key)
         if gang is None or not gang.standing:
@@ -256,7 +256,7 @@ class GangEntries:
         return True
 
     def healing(self) -> Iterator[Entry]:
-        """Those who lead a gang of which some members stand."""
+        """Yields the leads of partly placed gangs."""
         for key in list(self._healing):
             waiting, gang = self._gangs.get(key), self._roster.gang(key)
             if waiting is None or waiting.lead is None or gang is None or not gang.standing:
@@ -264,10 +264,10 @@ class GangEntries:
             else:
                 yield waiting.lead
 
-    # -- how long --------------------------------------------------------------------------------------------------
+    # -- timeouts --------------------------------------------------------------------------------------------------
 
     def _wait(self, key: str, now_s: float) -> None:
-        """The gang waits for its members or for room; its timeout runs from the first such moment."""
+        """Starts the gang's timeout, if it is not running: it waits for members or for capacity."""
         waiting, gang = self._gangs[key], self._roster.gang(key)
         if gang is None or gang.is_overdue:
             return
@@ -280,12 +280,12 @@ class GangEntries:
             heapq.heappush(self._due, (due_s, key))
 
     def wait(self, entry: Entry, now_s: float) -> None:
-        """This member waits for others, if it has a gang that has not started."""
+        """Starts the timeout of the member's gang, if it has one that has not started."""
         if self.must_start_together(entry):
             self._wait(self._gang_of[entry.uid], now_s)
 
     def retime(self, key: str, now_s: float) -> None:
-        """If the gang's timeout was changed while its members wait, the new one counts, from the same moment."""
+        """Applies a changed timeout to a waiting gang, counted from the original start."""
         waiting, gang = self._gangs.get(key), self._roster.gang(key)
         if waiting is None or waiting.since_s is None or gang is None or waiting.timeout_s == gang.timeout_s:
             return
@@ -294,20 +294,20 @@ class GangEntries:
         self._wait(key, now_s)
 
     def start(self, key: str) -> None:
-        """The gang has started: nobody leads it, and nobody waits."""
+        """Handles that the gang has started: it has no lead and does not wait."""
         waiting = self._gangs[key]
         if waiting.lead is not None:
             waiting.lead.rank_by_itself()
         waiting.lead, waiting.since_s, waiting.due_s = None, None, 0.0
 
     def next_due_s(self) -> float | None:
-        """When the first gang will have waited too long; None: none will."""
+        """Returns the time at which the first gang exceeds its timeout; None: none will."""
         while self._due and self._is_dead(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def overdue(self, now_s: float) -> Iterator[str]:
-        """Gangs whose timeout has passed, each once for each time that it waits."""
+        """Yields the gangs whose timeout has passed, once per waiting period."""
         while (due_s := self.next_due_s()) is not None and due_s <= now_s:
             key = heapq.heappop(self._due)[1]
             self._gangs[key].due_s = 0.0
@@ -318,15 +318,15 @@ class GangEntries:
         waiting = self._gangs.get(key)
         return waiting is None or waiting.due_s != due_s
 
-    # -- turns to reserve room -------------------------------------------------------------------------------------
+    # -- turns to reserve capacity ---------------------------------------------------------------------------------
 
     def is_led(self, key: str) -> bool:
-        """Its members can be tried: one of them leads it, or a gang that starts with it."""
+        """Reports whether the gang can be tried: it, or a gang that starts with it, has a lead."""
         gangs = (self._gangs.get(one) for one in self._roster.together_with(key))
         return any(waiting is not None and waiting.lead is not None for waiting in gangs)
 
     def note_reserving(self, key: str, reserving: Reserving) -> None:
-        """Of the gang, and of those that start with it."""
+        """Sets the state of the gang and of those that start with it."""
         for gang in map(self._roster.gang, self._roster.together_with(key)):
             if gang is not None:
                 gang.reserving = reserving
@@ -338,9 +338,9 @@ class GangEntries:
         return self._roster.has_started(key)
 
     def longest_waiting(self, since_s: float) -> str:
-        """The gang whose turn it is to reserve room, among those that were refused and could first be tried at `since_s`.
+        """Returns the gang whose turn it is to reserve capacity, among those refused and triable since `since_s`; empty if none.
 
-        The most important; then the one that has had the fewest turns, then the one that has waited longest. O(gangs).
+        Order: most important, then fewest turns, then longest waiting. O(gangs).
         """
         found: tuple[int, int, float, str] | None = None
         for key, waiting in self._gangs.items():
@@ -354,17 +354,17 @@ class GangEntries:
         self._gangs[found[-1]].turns += 1
         return found[-1]
 
-    # -- all of them -----------------------------------------------------------------------------------------------
+    # -- gangs as units --------------------------------------------------------------------------------------------
 
     def queued(self, entries: Iterable[Entry]) -> QueuedGang:
-        """These members, the most important first, as the cycle decides them."""
+        """Returns these members as one unit for the cycle, most important first."""
         members = sorted(entries, key=_importance)
         pods = [QueuedPod(one.pod, one.queued_s, one.attempts) for one in members]
         return queued_gang(self._roster, pods, {one.uid: self._gang_of[one.uid] for one in members})
 
 
 def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mapping[str, str]) -> QueuedGang:
-    """`members`: in the order in which they are decided. `gang_of`: uid of each -> key of its gang."""
+    """Returns the gang of these members. `members`: in scheduling order. `gang_of`: uid of each -> key of its gang."""
     together = roster.together_with(gang_of[members[0].pod.uid])
     gangs = [gang for one in together if (gang := roster.gang(one)) is not None]
     needs = {gang.key: gang.needs for gang in gangs if gang.needs > 0}
@@ -379,12 +379,12 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
 
 
 def _importance(entry: Entry) -> tuple[int, float, str]:
-    """The same in every attempt, so that it ends with the same words while nothing has changed."""
+    """Sorts members the same in every attempt, so that an unchanged gang gets the same message."""
     return -entry.pod.spec.priority, entry.added_s, entry.pod.name
 
 
 def _topology(gangs: Iterable[Gang]) -> tuple[TopologyLevel, ...]:
-    """The levels of these gangs, which go into one domain together: what one of them requires is required of all."""
+    """Returns the levels of these gangs, which share one topology domain: a level that one gang requires is required for all."""
     required: dict[str, bool] = {}
     for gang in gangs:
         for level in gang.spec.topology if gang.spec is not None else ():

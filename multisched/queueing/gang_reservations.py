@@ -1,9 +1,9 @@
-"""Whose turn it is to reserve room: of the gangs of one queue that wait too long, one at a time, each for a bounded time.
+"""Turns to reserve capacity: of the gangs of one queue that have waited too long, one at a time, each for a limited time.
 
-After a turn that led to nothing nobody reserves for as long as a turn may be. So no room is kept idle for more than half
-of the time, however many gangs wait. A turn ends when its gang has started, or may not be tried any more.
-Decides only. `PodQueue` has the gang tried when its turn begins or ends, and that attempt nominates its members, or takes
-the nominations back.
+After an unsuccessful turn no gang reserves for as long as a turn may take. So capacity is kept idle for at most half of
+the time, however many gangs wait. A turn ends when its gang has started, or can no longer be tried. This class only
+decides. `PodQueue` requeues the gang when its turn begins or ends, and that attempt nominates its members, or drops the
+nominations.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from multisched.framework.gangs import ReservePolicy, Reserving
 from multisched.queueing.gang_entries import GangEntries
 
 LOOK_S: Final = 1.0
-"""Between two looks at the gangs that wait."""
+"""Interval between checks of the waiting gangs."""
 
 
 class GangReservations:
-    """Of one queue."""
+    """The turns of one queue's gangs."""
 
     def __init__(self, gangs: GangEntries) -> None:
         self.policy: ReservePolicy | None = None
-        """None: no gang reserves anything."""
+        """None: no gang reserves capacity."""
         self._gangs = gangs
         self._until_s = 0.0
         self._next_s = 0.0
-        """Before then no turn begins."""
+        """No turn begins before this time."""
 
     def change(self, now_s: float) -> str:
-        """The gang whose turn begins or ends now, which is to be tried; empty: nothing changes."""
+        """Returns the gang whose turn begins or ends now and which must be tried; empty: no change."""
         gangs, turns = self._gangs, self._gangs.turns
         if turns.holder:
             return self._end(turns.holder, now_s)
@@ -58,7 +58,7 @@ class GangReservations:
         return key
 
     def next_s(self) -> float | None:
-        """When `change` will have something to do; None: never, as things stand."""
+        """Returns the next time at which `change` may have something to do; None: never."""
         if self._gangs.turns.holder:
             return self._until_s
         return None if self.policy is None or not self._gangs.are_any else self._next_s

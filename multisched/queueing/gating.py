@@ -1,7 +1,7 @@
-"""Runs the PreEnqueue plugins of a domain over one pod.
+"""Runs the PreEnqueue plugins of a domain for one pod.
 
-Owns its list of plugins. A plugin that raises gates the pod with an Error status. It is asked again by the plugin's
-events, at the pod's next update, and by the leftover flush. So no pod is held for ever (k/k#139162).
+Owns its list of plugins. A plugin that raises gates the pod with an Error status. It runs again at the plugin's
+events, at the pod's next update, and at the leftover flush. So no pod is gated forever (k/k#139162).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multisched.queueing.hints import OnError
 
 POINT: Final = "PreEnqueue"
 FAILED: Final = f"running {POINT} plugin"
-"""The message for the owner of a pod whose PreEnqueue plugin has raised begins so."""
+"""Prefix of the message for the owner of a pod whose PreEnqueue plugin has raised."""
 
 
 class Gates:
@@ -25,11 +25,11 @@ class Gates:
 
     def __init__(self, plugins: Sequence[PreEnqueuePlugin], on_error: OnError) -> None:
         self.plugins = tuple(plugins)
-        """Another profile brings others."""
+        """Replaced when the profile changes."""
         self._on_error = on_error
 
     def ask(self, pod: Pod, held_by: str) -> Status:
-        """Success, or the first refusal with its plugin's name; the gate that holds the pod is asked first."""
+        """Returns Success, or the first refusal with its plugin's name. The gate that held the pod runs first."""
         refusal = SUCCESS
         for plugin in self.plugins:
             if plugin.name == held_by:
@@ -44,7 +44,7 @@ class Gates:
     def _ask(self, plugin: PreEnqueuePlugin, pod: Pod) -> Status:
         try:
             status = _status(plugin.pre_enqueue(pod))
-        except Exception as error:  # noqa: BLE001  (a plugin ends here)
+        except Exception as error:  # noqa: BLE001  (a plugin's failure must not propagate)
             self._on_error(plugin.name, POINT, error)
             text = sentence(plugin, POINT, f"{type(error).__name__}: {error}")
             return Status(Code.ERROR, plugin.name, (text,))

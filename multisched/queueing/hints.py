@@ -1,8 +1,8 @@
 """Which events can help a refused pod: the registrations of all plugins, compiled.
 
-Pure but for a cache and a counter. A plugin without EnqueueExtensions, or one nobody has heard of, is woken by any
-event that wildcards stand for. A hint that raises, or answers nonsense, counts as QUEUE: a wasted attempt is cheaper than a forgotten pod.
-Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
+Pure except for a cache and a counter. For a plugin without EnqueueExtensions, or an unknown one, any event that
+wildcards match requeues the pod. A hint that raises, or returns an invalid result, counts as QUEUE: a wasted attempt is
+cheaper than a forgotten pod. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from multisched.model.objects import Pod
 
 Object = EventObject
 OnError = Callable[[str, str, Exception], None]
-"""Hears of a plugin that raised: its name, the extension point and what it raised."""
+"""Called for a plugin that raised, with its name, the extension point and the exception."""
 Listener = QueueingHint | None
 """A hint, or None: the event always queues."""
 
 _ALWAYS: tuple[Listener, ...] = (None,)
 _OF_ROWS = (Dependency.NODE, Dependency.ROW)
-"""What these say of a row depends on the row alone: pods on rows that the domain may not use never help."""
+"""Results of these plugins for a row depend only on that row: pods on rows that the domain may not use never help."""
 
 
 class Requeue(IntEnum):
-    """What an event does to a parked pod; the larger wins."""
+    """What an event does to a parked pod; the larger value wins."""
 
     SKIP = 0
     AFTER_BACKOFF = 1
     AT_ONCE = 2
-    """The plugin that answered Pending says it is time: no backoff."""
+    """The plugin that returned Pending approves: no backoff."""
 
 
 def is_wildcard(event: ClusterEvent) -> bool:
-    """True for events that wake whatever is parked, without hints."""
+    """Reports whether the event requeues every parked pod, without hints."""
     return event.resource is Resource.WILDCARD
 
 
 HINTS_PER_SAMPLE = 64
-"""One hint in so many is timed: most take less than it takes to look at the clock."""
+"""One hint in this many is timed: most take less time than reading the clock."""
 
 HINT_BUCKETS_S = growing(0.00001, 1.5, 20)
-"""Kube-scheduler's: 10 us to 22 ms."""
+"""As kube-scheduler: 10 us to 22 ms."""
 
 
 class HintTable:
-    """plugin and event → the hints to ask."""
+    """plugin and event → the hints to call."""
 
     def __init__(
         self, plugins: Iterable[Plugin], on_error: OnError, stopwatch: Callable[[], float] | None = None
     ) -> None:
-        """`stopwatch`: seconds of a monotonic clock; without one nothing is timed."""
+        """`stopwatch`: seconds of a monotonic clock; None: hints are not timed."""
         self._registrations: dict[str, Sequence[EventRegistration]] = {}
         self._of_rows: frozenset[str] = frozenset()
         self._on_error = on_error
@@ -67,10 +67,10 @@ class HintTable:
         self._stopwatch = stopwatch
         self.calls = 0
         self.durations: dict[tuple[str, str, str], Durations] = {}
-        """(plugin, event, answer) -> how long the sampled hints took."""
+        """(plugin, event, result) -> durations of the sampled hints."""
 
     def register(self, plugins: Iterable[Plugin]) -> None:
-        """These plugins take the place of all before; what was counted and timed stays."""
+        """Replaces all plugins by these; counters and durations are kept."""
         plugins = tuple(plugins)
         self._registrations = {
             plugin.name: tuple(plugin.events_to_register()) for plugin in those(plugins, EnqueueExtensions)
@@ -80,7 +80,7 @@ class HintTable:
         self._of_interest.clear()
 
     def is_of_interest(self, event: ClusterEvent) -> bool:
-        """True if some plugin has registered this kind of event. Plugins woken by any event are not counted."""
+        """Reports whether some plugin has registered this kind of event, not counting plugins that react to any event."""
         if is_wildcard(event):
             return True
         kind = (event.resource.value, event.action.value)
@@ -91,11 +91,11 @@ class HintTable:
         return known
 
     def woken_by_anything(self, plugins: frozenset[str]) -> frozenset[str]:
-        """Those that have registered nothing at all, so that any event queues."""
+        """Returns the plugins without registrations, for which any event queues."""
         return plugins - self._registrations.keys()
 
     def listeners(self, event: ClusterEvent, plugins: Iterable[str]) -> list[tuple[str, tuple[Listener, ...]]]:
-        """Those of `plugins` that listen to this kind of event, with their hints, by name."""
+        """Returns those of `plugins` that registered this kind of event, with their hints, by name."""
         kind = self._kinds.setdefault((event.resource.value, event.action.value), {})
         found = []
         for name in sorted(plugins):
@@ -115,7 +115,7 @@ class HintTable:
         old: Object,
         new: Object,
     ) -> Requeue:
-        """The strongest answer of all listeners; asks no more than needed."""
+        """Returns the strongest result of all listeners; calls no more hints than needed."""
         strongest = Requeue.AT_ONCE if pending else Requeue.AFTER_BACKOFF
         answer = Requeue.SKIP
         for name, hints in listeners:
@@ -141,7 +141,7 @@ class HintTable:
     def _asked(self, plugin: str, hint: QueueingHint, pod: Pod, old: Object, new: Object) -> bool:
         try:
             return hint(pod, old, new) is not Hint.SKIP
-        except Exception as error:  # noqa: BLE001  (a plugin ends here; the pod must not be forgotten for it)
+        except Exception as error:  # noqa: BLE001  (a plugin's failure must not propagate; the pod is queued)
             self._on_error(plugin, "QueueingHint", error)
             return True
 

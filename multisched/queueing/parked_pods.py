@@ -1,15 +1,15 @@
-"""Pods that wait for an event: unschedulable and gated ones, indexed so that an event asks as few hints as possible.
+"""Parked pods: unschedulable and gated ones, indexed so that an event calls as few hints as possible.
 
-Owns the index and the leftover deadlines. The index has two levels: who refused the pod, then the pod's class. An event
-that none of these plugins listens to costs one look per set of plugins, whatever the number of pods. Pods of one class
-have equal spec, labels, annotations, namespace, owner, gates and nominated node. They share one answer per event, so a
-hint must not read the waiting pod's name, uid, version or creation time. For the pod's own update (TARGET_POD) it is
-asked about that pod alone and may.
+Owns the index and the leftover deadlines. The index has two levels: the plugins that refused the pod, then the pod's
+class. An event that none of these plugins registered costs one look-up per set of plugins, whatever the number of pods.
+Pods of one class have equal spec, labels, annotations, namespace, owner, gates and nominated node. They share one
+answer per event, so a hint must not read the pod's name, uid, version or creation time. For the pod's own update
+(TARGET_POD) the hint is called for that pod alone and may read them.
 
 Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So if a
-namespace's classes behind one set of plugins cost more than HINT_COST_MAX, no hint is asked about them. They are tried
-again after such an event as if it helped them, in turns, as many at a time as `overdue` lets go. Called by `PodQueue`
-alone.
+namespace's classes behind one set of plugins cost more than HINT_COST_MAX, their hints are not called. Instead its pods
+are requeued after such an event as if it helped them, in turns, as many at a time as `overdue` returns. Used by
+`PodQueue` only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from multisched.queueing.hints import HintTable, Object, Requeue, is_wildcard
 from multisched.queueing.transitions import Place, QueueInvariantError
 
 HINT_COST_MAX: Final = 4_096
-"""What the hints about classes of one namespace may cost an event: one for each class, and one for each of its terms."""
+"""Limit for the hints about classes of one namespace per event: one for each class, and one for each of its terms."""
 OVERDUE_PER_FLUSH: Final = 128
-"""Classes that are tried again at once without having been asked about."""
+"""Classes without hints that are requeued at a time."""
 
 Refusers = tuple[Place, frozenset[str], frozenset[str]]
 """(place, rejector plugins, pending plugins)"""
@@ -37,7 +37,7 @@ _Classes = dict[ClassKey, dict[str, Entry]]
 
 
 def class_of(pod: Pod) -> ClassKey:
-    """Equal for pods that get the same answers. Labels and annotations by identity: `model.decode` interns them."""
+    """Returns a key that is equal for pods that get the same hints. Labels and annotations by identity: `model.decode` interns them."""
     return (
         pod.spec,
         id(pod.labels) if pod.labels else 0,
@@ -51,7 +51,7 @@ def class_of(pod: Pod) -> ClassKey:
 
 
 def hint_cost(spec: PodSpec) -> int:
-    """One, and one for each term that a hint may look at."""
+    """Returns 1, plus 1 for each term that a hint may evaluate."""
     cost = 1 + len(spec.spread)
     if spec.pod_affinity is not None:
         cost += len(spec.pod_affinity.required) + len(spec.pod_affinity.anti_required)
@@ -68,9 +68,9 @@ class ParkedPods:
         """By namespace."""
         self._keys: dict[str, tuple[Refusers, str, ClassKey]] = {}
         self._costs: dict[tuple[Refusers, str], int] = {}
-        """What the hints about the classes of a namespace cost."""
+        """The cost of the hints about a namespace's classes."""
         self._overdue: dict[tuple[Refusers, str], int] = {}
-        """Where hints were not asked -> classes that are still to be tried again for it."""
+        """Where hints were skipped -> number of classes still to be requeued for that."""
         self._deadlines: OrderedDict[str, float] = OrderedDict()
         self._counts = {Place.GATED: 0, Place.UNSCHEDULABLE: 0}
 
@@ -84,7 +84,7 @@ class ParkedPods:
         return self._counts[place]
 
     def count_by_plugin(self) -> dict[str, int]:
-        """Pods each plugin holds here."""
+        """Returns the number of pods that each plugin parks here."""
         counts: dict[str, int] = {}
         for (_, rejectors, pending), namespaces in self._groups.items():
             size = sum(len(members) for classes in namespaces.values() for members in classes.values())
@@ -93,7 +93,7 @@ class ParkedPods:
         return counts
 
     def held_by(self, plugin: str) -> int:
-        """Pods this plugin holds here."""
+        """Returns the number of pods that this plugin parks here."""
         held = [spaces for (_, *by), spaces in self._groups.items() if any(plugin in names for names in by)]
         return sum(len(members) for spaces in held for classes in spaces.values() for members in classes.values())
 
@@ -101,23 +101,23 @@ class ParkedPods:
         return self._deadlines[uid]
 
     def next_deadline_s(self) -> float | None:
-        """All pods wait equally long, so the first that came is the first that is due."""
+        """Returns the first deadline. All pods wait equally long, so the first one parked is due first."""
         return next(iter(self._deadlines.values()), None)
 
     def add(self, entry: Entry, deadline_s: float) -> None:
-        """Parks the entry at its place; an entry already here is indexed anew with a new deadline."""
+        """Parks the entry at its place; an entry that is already here is indexed again with a new deadline."""
         self._unindex(entry.uid)
         self._index(entry)
         self._deadlines[entry.uid] = deadline_s
         self._deadlines.move_to_end(entry.uid)
 
     def delay(self, seconds: float) -> None:
-        """Everybody waits so much longer, or less where it is negative: all go on to wait equally long."""
+        """Moves all deadlines by this time (negative: earlier), so that all entries still wait equally long."""
         for uid in self._deadlines:
             self._deadlines[uid] += seconds
 
     def reindex(self, entry: Entry) -> None:
-        """The entry's pod was replaced; its deadline stays."""
+        """Indexes an entry again after its pod was replaced; keeps its deadline."""
         self._unindex(entry.uid)
         self._index(entry)
 
@@ -126,7 +126,7 @@ class ParkedPods:
         del self._deadlines[uid]
 
     def due(self, now_s: float) -> list[str]:
-        """uids whose deadline has come, first come first."""
+        """Returns the uids whose deadline has passed, earliest first."""
         found = []
         for uid, deadline_s in self._deadlines.items():
             if deadline_s > now_s:
@@ -135,7 +135,7 @@ class ParkedPods:
         return found
 
     def affected(self, event: ClusterEvent, old: Object, new: Object, table: HintTable) -> list[tuple[Entry, Requeue]]:
-        """Entries this event may help, and how each is to be requeued."""
+        """Returns the entries this event may help, and how each must be requeued."""
         found: list[tuple[Entry, Requeue]] = []
         for refusers, namespaces in self._groups.items():
             _, rejectors, pending = refusers
@@ -163,7 +163,7 @@ class ParkedPods:
         return bool(self._overdue)
 
     def overdue(self) -> list[Entry]:
-        """Some of those that are to be tried again because their hints were not asked, in turns."""
+        """Returns some of the entries that must be requeued because their hints were skipped, in turns."""
         found: list[Entry] = []
         for at, left in list(self._overdue.items()):
             refusers, namespace = at
@@ -179,7 +179,7 @@ class ParkedPods:
         return found
 
     def validate(self) -> None:
-        """Raises QueueInvariantError when the index does not hold each parked entry once, where it belongs."""
+        """Raises QueueInvariantError unless the index holds each parked entry once, at the right position."""
         seen = 0
         for refusers, namespaces in self._groups.items():
             for namespace, classes in namespaces.items():
@@ -217,7 +217,7 @@ class ParkedPods:
         del members[uid]
         if not members:
             del classes[key]
-            self._costs[refusers, namespace] -= hint_cost(key[0])  # the entry's pod may be another one by now
+            self._costs[refusers, namespace] -= hint_cost(key[0])  # the entry's pod may have been replaced
         if not classes:
             del namespaces[namespace], self._costs[refusers, namespace]
         if not namespaces:

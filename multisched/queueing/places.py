@@ -1,8 +1,8 @@
 """The entries of one queue, each in exactly one place (I3), and every move between two places.
 
-Owns the entries and how each place finds them: the order of active ones, backoff, parked ones, and the marks of
-attempts under way. Nobody else puts an entry into one of these or takes it out. An entry is known here by its uid and
-its namespace, whatever pods it stands for. Called by `PodQueue` alone.
+Owns the entries and the index of each place: the order of active entries, backoff, parked entries, and attempts in
+progress. No other code changes these indices. An entry is identified by its uid and its namespace, whichever pods it
+represents. Used by `PodQueue` only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multisched.queueing.transitions import ALLOWED, Place, QueueInvariantError,
 BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 
 _ACTIVE: Final = Place.ACTIVE
-"""Bound once, as the others: to find a member of an enum takes Python 3.11 as long as three calls."""
+"""These are bound once: an enum member look-up takes Python 3.11 as long as three calls."""
 _BACKOFF: Final = Place.BACKOFF
 _GANG: Final = Place.GANG
 _GATED: Final = Place.GATED
@@ -38,7 +38,7 @@ _COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED, _GANG})
 
 
 class EntryPlaces:
-    """uid -> entry, and where it is."""
+    """uid -> entry, and its place."""
 
     __slots__ = (
         "_active",
@@ -69,17 +69,17 @@ class EntryPlaces:
         self._sort_keys = sort_keys
         self._gangs = gangs
         self.leftover_s = leftover_s
-        """How long an entry is parked at most."""
+        """How long an entry stays parked at most."""
         self.entries: dict[str, Entry] = {}
-        """In the order they were added. Others read it."""
+        """In the order they were added. Read by other classes."""
         self._incoming: Counter[tuple[str, str]] = Counter()
 
     def admit(self, entry: Entry) -> None:
-        """A new entry, which is nowhere yet: it is to be moved at once."""
+        """Adds a new entry, which must be moved to a place at once."""
         self.entries[entry.uid] = entry
 
     def move(self, entry: Entry, target: Place, event: str, now_s: float) -> None:
-        """The only way in which an entry changes its place. Raises QueueInvariantError where the step is forbidden."""
+        """Moves an entry; its place changes nowhere else. Raises QueueInvariantError for a forbidden step."""
         origin = entry.place
         if (origin, target) not in ALLOWED:
             check(entry.uid, origin, target, entry.history())
@@ -94,11 +94,11 @@ class EntryPlaces:
             self._incoming[target, event] += 1
 
     def park_anew(self, entry: Entry, now_s: float) -> None:
-        """A gated entry is refused again as before: it waits as long as one that has just come."""
+        """Parks an entry again that a gate refused as before, with a new deadline."""
         self._enter(entry, now_s)
 
     def find_anew(self, entry: Entry, now_s: float) -> None:
-        """The pod of an entry that waits was replaced: it may stand elsewhere in the order, or be woken by others."""
+        """Updates the indices after a queued entry's pod was replaced: its order or its events may have changed."""
         before, entry.sort_key = entry.sort_key, None
         if entry.place in PARKED:
             self._parked.reindex(entry)
@@ -106,13 +106,13 @@ class EntryPlaces:
             self.sort_anew(entry, now_s)
 
     def sort_anew(self, entry: Entry, now_s: float) -> None:
-        """What QueueSort goes by has changed of an entry in the order."""
+        """Sorts an entry again after an input of its sort key changed."""
         entry.sort_key = None
         self._leave(entry)
         self._enter(entry, now_s)
 
     def use(self, plugin: QueueSortPlugin, now_s: float) -> None:
-        """Another QueueSort makes the whole order again. No key of one plugin meets a key of another."""
+        """Applies another QueueSort and sorts everything again. Keys of two plugins are never compared."""
         if plugin is self._sort_keys.plugin:
             return
         waiting = [entry for entry in self.entries.values() if entry.place is _ACTIVE or entry.place is _BACKOFF]
@@ -125,18 +125,18 @@ class EntryPlaces:
             self._enter(entry, now_s)
 
     def sort_key(self, entry: Entry) -> tuple[Any, ...]:
-        """What QueueSort says of it."""
+        """Returns QueueSort's key of the entry."""
         return self._sort_keys.of(entry)
 
     def head(self) -> Entry | None:
-        """The first entry: of active, else the best that backs off (not after an error)."""
+        """Returns the first active entry, else the best one in backoff (not after an error)."""
         uid = self._active.head()
         if uid is None:
             uid = self._backoff.early_head()
         return None if uid is None else self.entries[uid]
 
     def pop(self, entry: Entry, now_s: float) -> None:
-        """The head begins an attempt, or a member that stands with it."""
+        """Starts an attempt of the head, or of a gang member that follows it."""
         if entry.place is _BACKOFF:
             self._incoming[_ACTIVE, POP_FROM_BACKOFF] += 1
         elif entry.place is _ACTIVE:
@@ -146,7 +146,7 @@ class EntryPlaces:
         self.move(entry, _IN_FLIGHT, "Popped", now_s)
 
     def release_backoff(self, now_s: float) -> int:
-        """Entries whose backoff is over become active; their gates were asked when they came to backoff."""
+        """Moves entries whose backoff has ended to active; their gates ran when they entered backoff."""
         released = 0
         while (uid := self._backoff.pop_expired(now_s)) is not None:
             self.move(self.entries[uid], _ACTIVE, BACKOFF_COMPLETE, now_s)
@@ -154,7 +154,7 @@ class EntryPlaces:
         return released
 
     def statistics(self, *, hint_calls: int, set_aside: int, bound_after_flush: int) -> QueueStatistics:
-        """What is where, and what others have counted."""
+        """Returns the counts of all places, with counters of other classes."""
         pending = {
             _ACTIVE.value: len(self._active),
             _BACKOFF.value: len(self._backoff),
@@ -205,7 +205,7 @@ class EntryPlaces:
         )
 
     def validate(self) -> None:
-        """Raises QueueInvariantError unless every entry is in exactly one index, the one of its place (I3, I10). O(entries)."""
+        """Raises QueueInvariantError unless every entry is in exactly one index, that of its place (I3, I10). O(entries)."""
         self._active.validate()
         self._events.validate()
         self._parked.validate()

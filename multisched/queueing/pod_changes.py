@@ -1,7 +1,7 @@
-"""What changed between two versions of a waiting pod that could make it schedulable.
+"""What changed between two versions of a pending pod that could make it schedulable.
 
-Pure. Source: kube-scheduler 1.36, pkg/scheduler/framework/events.go, PodSchedulingPropertiesChange. Status alone
-(phase, nomination, start time, version) is no change here: it never moves a pod.
+Pure. Source: kube-scheduler 1.36, pkg/scheduler/framework/events.go, PodSchedulingPropertiesChange. Changes of status
+(phase, nomination, start time, version) are ignored: they never move a pod.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _LABELS = {
     Action.UPDATE_POD_SCALE_UP: "Update",
     Action.UPDATE_POD_OTHER: "Update",
 }
-"""In kube-scheduler's order and words; a change of several kinds has the label of the first."""
+"""In kube-scheduler's order and wording; a change of several kinds has the label of the first."""
 
 
 def own_event(old: Pod, new: Pod) -> ClusterEvent | None:
-    """The TARGET_POD event of this update; None if only its status changed."""
+    """Returns the TARGET_POD event of this update; None if only its status changed."""
     actions = Action(0)
     if old.labels != new.labels:
         actions |= Action.UPDATE_POD_LABEL
@@ -49,12 +49,12 @@ def _spec_actions(old: Pod, new: Pod) -> Action:
 
 
 def _has_less(one: Requests, other: Requests) -> bool:
-    """True if `one` asks for less of some resource than `other`."""
+    """Reports whether `one` requests less of some resource than `other`."""
     return any(one.get(resource, 0) < amount for resource, amount in other.items())
 
 
 def _differs_otherwise(old: Pod, new: Pod) -> bool:
-    """What no finer action stands for."""
+    """Reports whether anything changed that has no action of its own."""
     return (
         (old.gates != new.gates and bool(new.gates))
         or old.annotations != new.annotations

@@ -1,17 +1,18 @@
 """The pending pods of one domain, and which of them is scheduled next.
 
-Owns every pod that is gated, active, backing off, unschedulable or in flight, keyed by uid throughout. A pod recreated
+Owns every pod that is gated, active, in backoff, unschedulable or in flight, keyed by uid. A pod recreated
 under the same name is another entry (k/k#138316). Each pod it knows is in exactly one place (I3). No event during an
-attempt is lost, and every index is bounded (I10). Equal calls give equal answers (I12): it never awaits, never reads a
-clock (`now_s` is the caller's monotonic time) and never draws a number.
+attempt is lost, and every index is bounded (I10). Equal calls give equal results (I12): it never awaits, never reads a
+clock (`now_s` is the caller's monotonic time) and never draws a random number.
 
-Called by the domain's cycle and shell. Whoever pops a pod ends its attempt with exactly one `fail` or `done`, also when
-the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless said otherwise.
+Used by the domain's cycle and shell. The caller of `pop` must end each attempt with exactly one call to `fail` or
+`done`, even if the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless
+noted otherwise.
 
-This is the only way in: callers name pods, and the parts behind it know entries. `places` moves them, `requeue_judge`
-says how they come back, `gating` holds them. The members of a gang that has not started are one entity. `gang_entries`
-says which of them leads, and whoever pops that one pops them all (`QueuedPod.gang`). Each member ends its attempt by
-itself, as any pod does.
+This is the only entry point: callers pass pods, and the parts behind it use entries. `places` moves them,
+`requeue_judge` decides how they are requeued, `gating` runs the gates. The members of a gang that has not started are
+one unit: `gang_entries` decides which member leads, and popping the lead pops all of them (`QueuedGang`). Each member
+ends its attempt separately, as any pod does.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ from multisched.queueing.transitions import Place, QueueInvariantError
 from multisched.state.gang_roster import GangRoster
 
 LEFTOVER_S = 300.0
-"""A pod parked this long is tried again although nothing happened (podMaxInUnschedulablePodsDuration)."""
+"""A pod parked this long is requeued without an event (podMaxInUnschedulablePodsDuration)."""
 
 ADDED, FAILED = "UnschedulablePodAdd", "ScheduleAttemptFailure"
 OVERDUE_PAUSE_S = 0.25
-"""Between two lots of pods that are tried again without having been asked about."""
+"""Interval between batches of pods that are requeued because their hints were skipped."""
 UNASKED = "UnaskedHint"
-"""Something happened that may have helped: too many pods of the namespace waited for each to be asked about."""
+"""An event may have helped the pod, but its namespace has too many parked pods to call their hints."""
 PROFILE_CHANGED = ClusterEvent(Resource.WILDCARD, Action.ALL, "ProfileChanged")
-"""Other plugins decide from now on, or the same ones with other arguments."""
+"""The profile changed: other plugins, or other arguments."""
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
 
 
 class PodQueue:
-    """One domain's queue. `on_error` hears of plugins that raised; it must not call back."""
+    """One domain's queue. `on_error` is called for plugins that raised; it must not call back."""
 
     def __init__(
         self,
@@ -81,9 +82,9 @@ class PodQueue:
         stopwatch: Callable[[], float] | None = None,
         gangs: GangRoster | None = None,
     ) -> None:
-        """`plugins`: all of the profile, for their EnqueueExtensions; those of `pre_enqueue` need not be repeated.
+        """`plugins`: all plugins of the profile, for their EnqueueExtensions; those in `pre_enqueue` need not be repeated.
 
-        `stopwatch`: seconds of a monotonic clock, to time hints by; without one nothing is timed.
+        `stopwatch`: seconds of a monotonic clock, to time hints; None: hints are not timed.
         """
         self._gates = Gates(pre_enqueue, on_error)
         self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
@@ -100,24 +101,24 @@ class PodQueue:
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
-        """uid of a pod -> the entry that stands for it."""
+        """uid of a pod -> its entry."""
         self._set_aside = self._after_flush = 0
         self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0
         self.changes_in_flight = 0
-        """How often a pod whose attempt is in progress has changed, or was removed."""
+        """Number of times a pod with an attempt in progress changed or was removed."""
 
     def __len__(self) -> int:
-        """Pods known, in flight included."""
+        """Number of pods known, including those in flight."""
         return len(self._entries)
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._entries
 
-    # Pods come, change and go
+    # Adding, updating and removing pods
 
     def add(self, pod: Pod, now_s: float) -> Placement:
-        """A pending pod of this domain. A pod already known counts as updated."""
+        """Adds a pending pod of this domain; updates a known one."""
         self._now_s = now_s
         entry = self._entries.get(pod.uid)
         if entry is None:
@@ -130,9 +131,9 @@ class PodQueue:
         return _placement(entry)
 
     def update(self, old: Pod, new: Pod, now_s: float) -> Placement | None:
-        """Another version of a pod. None if it is unknown here: whether it should be added, the caller knows.
+        """Updates a pod; returns None for an unknown one, which the caller may add.
 
-        A change of status alone never moves it. A gated pod is asked anew; an unschedulable one moves if a hint says so.
+        A change of status alone never moves it. Gates run again for a gated pod; an unschedulable one moves if a hint queues it.
         """
         self._now_s = now_s
         if old.uid != new.uid:
@@ -142,7 +143,7 @@ class PodQueue:
         return None if entry is None else self._replace(entry, new)
 
     def remove(self, uid: str) -> Place | None:
-        """The pod is gone, or is no longer ours; says where it was. In flight it stays, as leaving, until its attempt ends."""
+        """Removes a pod that was deleted or left the domain; returns its place. In flight it stays as LEAVING until its attempt ends."""
         entry = self._entries.get(uid)
         if entry is None or entry.place is Place.LEAVING:
             return None if entry is None else Place.LEAVING
@@ -152,7 +153,7 @@ class PodQueue:
         return origin
 
     def activate(self, uid: str, now_s: float) -> Placement | None:
-        """Brings a waiting pod to active at once, gates permitting. In flight: it will not wait for another event."""
+        """Moves a pending pod to active at once if its gates admit it. A pod in flight is requeued when its attempt fails."""
         self._now_s = now_s
         entry = self._entries.get(uid)
         if entry is None:
@@ -169,14 +170,14 @@ class PodQueue:
         return _placement(entry)
 
     def configure(self, backoff: BackoffPolicy, leftover_s: float) -> None:
-        """Backoffs that begin from now on last as long as this says. Who is parked waits as long as who will be."""
+        """Sets the backoff for failures from now on, and the leftover time for all parked pods."""
         self._parked.delay(leftover_s - self._places.leftover_s)
         self._judge.policy, self._places.leftover_s = backoff, leftover_s
 
     def use(self, plugins: PluginSet, now_s: float, *, is_tried: bool) -> Moved:
-        """Another profile decides from now on. Pods stay, with what they have waited and failed.
+        """Applies another profile. Pods keep their waiting times and failures.
 
-        `is_tried`: pods that were refused may fit by it, and gates may say otherwise; attempts under way are followed by another.
+        `is_tried`: refused pods may fit now and gates may answer differently; pods in flight are tried again.
         """
         self._now_s = now_s
         self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
@@ -190,20 +191,20 @@ class PodQueue:
         return Moved(moved.active, moved.backoff, (*gated, *moved.gated))
 
     def gang_changed(self, key: str) -> None:
-        """Other members of a gang stand now than before, or its needs are others: `regroup` looks at it."""
+        """Notes that a gang's placed members or its requirements changed; `regroup` handles it."""
         self._gangs.changed(key)
 
     def listen(self, on_gated: Callable[[str], None]) -> None:
-        """`on_gated` is called with the uid of each pod that a gate refuses; it must not call back."""
+        """Sets a callback for the uid of each pod that a gate refuses; it must not call back."""
         self._back.on_gated = on_gated
 
     @property
     def has_changed_gangs(self) -> bool:
-        """`regroup` has something to do: a lead that a gate refuses leaves its gang to another."""
+        """True if `regroup` has work, for example because a gate refused a lead and its gang needs another."""
         return self._gangs.has_changed
 
     def regroup(self, now_s: float) -> Moved:
-        """Puts members of gangs that changed where they belong now. To be called before `pop`."""
+        """Moves members of changed gangs to their new places. Must be called before `pop`."""
         if not self._gangs.has_changed:
             return NOTHING_MOVED
         self._now_s, tally = now_s, Tally()
@@ -214,14 +215,13 @@ class PodQueue:
 
     @property
     def has_ready(self) -> bool:
-        """True if `pop` would return a pod without any time passing."""
+        """Reports whether `pop` would return a pod now."""
         return bool(len(self._active) or self._backoff.early or self._gangs.has_changed)
 
     def pop(self, now_s: float) -> Queued | None:
-        """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt.
+        """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
 
-        Of a gang that has not started, all members that can be tried are taken at once. Where a gang goes together, a member that
-        comes later is a gang of one.
+        Pops all triable members of a gang that has not started. A member of a started gang with a topology is a gang of one.
         """
         self._now_s = now_s
         if len(self._backoff):
@@ -235,7 +235,7 @@ class PodQueue:
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
     def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
-        """The attempt did not end in a bind: the pod waits again, where the failure and the events of meanwhile put it."""
+        """Ends an attempt without a bind: requeues the pod according to the failure and the events during the attempt."""
         self._now_s = now_s
         entry = self._attempted(uid)
         if entry.place is Place.LEAVING:
@@ -260,13 +260,13 @@ class PodQueue:
         return _placement(entry)
 
     def took(self, uid: str, seconds: float) -> None:
-        """The attempt under way has taken so long: it counts for more in its namespace's share (`active_pods`)."""
+        """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
         entry = self._entries.get(uid)
         if entry is not None and entry.place in POPPED:
             self._active.charge_cost(entry.namespace, seconds, is_retry=entry.is_retry)
 
     def done(self, uid: str) -> bool:
-        """The attempt ended in a bind, or the pod is gone. False if it is unknown here; a queued pod raises."""
+        """Ends an attempt: the pod was bound or deleted. Returns False for an unknown pod; raises for a queued one."""
         if uid not in self._entries:
             return False
         entry = self._attempted(uid)
@@ -274,12 +274,12 @@ class PodQueue:
         self._places.move(entry, Place.ABSENT, "Done", self._now_s)
         return True
 
-    # The world around
+    # Events, time and gangs
 
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: Addressees = EVERY_POD
     ) -> Moved:
-        """Moves the parked pods of the addressees this event may help. A wildcard with a pod as `new` is for it alone."""
+        """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
@@ -298,15 +298,15 @@ class PodQueue:
         return tally.moved()
 
     def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
-        """(plugin, event, answer) -> how long the sampled hints took. Live: copy to keep."""
+        """Returns (plugin, event, result) -> durations of the sampled hints. Live: copy to keep."""
         return self._hints.durations
 
     def hears(self, event: ClusterEvent) -> bool:
-        """True if a plugin has registered this kind of event."""
+        """Reports whether a plugin has registered this kind of event."""
         return self._hints.is_of_interest(event)
 
     def flush(self, now_s: float) -> Moved:
-        """What time alone moves: backoffs that ended, and pods parked for LEFTOVER_S (gated ones are asked anew)."""
+        """Moves what is due: pods whose backoff has ended, and pods parked for LEFTOVER_S (gates run again for gated ones)."""
         self._now_s = now_s
         tally = Tally(active=self._places.release_backoff(now_s))
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
@@ -321,19 +321,19 @@ class PodQueue:
         return tally.moved()
 
     def next_wakeup_s(self) -> float | None:
-        """When `flush` will next have something to do; None if never."""
+        """Returns the next time at which `flush` has work; None if never."""
         overdue_at_s = self._overdue_at_s if self._parked.has_overdue else None
         times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s, self._back.next_due_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
-    # What is where
+    # Inspection
 
     def where(self, uid: str) -> Place | None:
         entry = self._entries.get(uid)
         return None if entry is None else entry.place
 
     def pod(self, uid: str) -> Pod | None:
-        """The pod as it was last seen, also while an attempt goes on with an earlier state of it."""
+        """Returns the latest version of the pod, even if its attempt uses an earlier one."""
         entry = self._entries.get(uid)
         return None if entry is None else entry.pod
 
@@ -342,17 +342,17 @@ class PodQueue:
         return None if entry is None else self._places.describe(entry)
 
     def schedulable_since_s(self, uid: str) -> float | None:
-        """When the pod could first have been scheduled; None for a pod that is not known."""
+        """Returns when the pod could first have been scheduled; None for an unknown pod."""
         entry = self._entries.get(uid)
         return None if entry is None else entry.schedulable_since_s
 
     def story(self, uid: str) -> Sequence[tuple[float, str, Place]]:
-        """The pod's latest moves, oldest first: when, by which event, to where. Empty for a pod that is not known."""
+        """Returns the pod's latest moves, oldest first: time, event, place. Empty for an unknown pod."""
         entry = self._entries.get(uid)
         return () if entry is None else tuple(entry.story)
 
     def entries(self, place: Place | None = None) -> Iterator[QueueEntry]:
-        """All pods, or those in one place, in the order they were added. Iterate without calling anything else here in between."""
+        """Yields all pods, or those in one place, in the order they were added. Call nothing else here during iteration."""
         return (self._places.describe(one) for one in self._entries.values() if place is None or one.place is place)
 
     def statistics(self) -> QueueStatistics:
@@ -361,11 +361,11 @@ class PodQueue:
         )
 
     def events_in_flight(self) -> Mapping[str, int]:
-        """inflight_events{event}. O(events kept)."""
+        """Returns inflight_events{event}. O(events kept)."""
         return self._events.kept_by_label()
 
     def validate(self) -> None:
-        """Raises QueueInvariantError unless every pod is in exactly one index, the one of its place (I3, I10). O(pods)."""
+        """Raises QueueInvariantError unless every pod is in exactly one index, that of its place (I3, I10). O(pods)."""
         self._places.validate()
 
     def _admit(self, pod: Pod) -> Placement:
@@ -413,7 +413,7 @@ class PodQueue:
         entry = self._entries.get(uid)
         if entry is None or entry.place not in POPPED:
             place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.history())
-            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not begun: {place} [{'; '.join(story)}]")
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {place} [{'; '.join(story)}]")
         return entry
 
 
@@ -426,9 +426,9 @@ def _reserve_policy(plugins: Iterable[Plugin]) -> ReservePolicy | None:
 
 
 def _own_uids(event: ClusterEvent, old: Object, new: Object, gangs: GangEntries) -> Collection[str]:
-    """Pods to which the event is no news: the pod that left a node, with its gang if their attempt was undone.
+    """Returns the pods that ignore this event: the pod removed from a node; if its attempt was undone, its whole gang.
 
-    As upstream: a pod that Permit turned away would be tried again at once, for ever.
+    As upstream: otherwise a pod rejected by Permit would be retried at once, forever.
     """
     if not isinstance(old, Pod) or new is not None:
         return ()

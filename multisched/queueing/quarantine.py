@@ -1,12 +1,12 @@
-"""Pods that the API server refuses again and again in the same words: who they are, and what can help them.
+"""Quarantine: pods that the API server repeatedly refuses with the same message, and the events that may help them.
 
-Pure. Such a pod would win a cycle and lose its bind for ever (KAI#2075). After REFUSALS_ALIKE_MAX refusals it waits as
-an unschedulable pod does, with the API server as the one who refused it. Refusals count as alike by their words without
-the node's name. Words other than the last ones begin the row anew; another failure in between does not.
+Pure. Such a pod would be scheduled and fail its bind forever (KAI#2075). After REFUSALS_ALIKE_MAX refusals it is parked
+as unschedulable, with the API server as its rejector. Refusals are compared without the node's name. A different
+message restarts the count; another kind of failure in between does not.
 
-It waits for what can be known: a change of its own (not of its status), a change of its namespace, and the leftover
-flush. Admission policies select by the namespace's labels. Policies and webhooks themselves are not watched. Tried
-again, it is set aside at once if the words are still the same.
+The pod waits for what can be observed: a change of its own (except status), a change of its namespace, and the leftover
+flush. Admission policies select by the namespace's labels. Policies and webhooks themselves are not watched. After a
+retry it is parked again at once if the message is still the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
 REFUSALS_ALIKE_MAX = 5
-"""Refusals in the same words after which a pod is set aside."""
+"""Equal refusals after which a pod is quarantined."""
 WORDS_CHARS_MAX = 512
-"""What is kept and compared of a refusal."""
+"""Characters of a refusal that are kept and compared."""
 
 API_SERVER = "APIServer"
-"""Who refused the pod, where plugins are named."""
+"""Name of the API server in lists of rejector plugins."""
 
 _OWN_CHANGES = (
     Action.UPDATE_POD_LABEL
@@ -36,7 +36,7 @@ _OWN_CHANGES = (
 
 
 class ServerRefusals:
-    """Stands for the API server among the plugins whose events wake pods."""
+    """Registers the events that requeue quarantined pods, as if the API server were a plugin."""
 
     name = API_SERVER
 
@@ -52,9 +52,9 @@ def _is_its_namespace(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def alike(words: str, node: str) -> str:
-    """What two refusals of one pod on different nodes have in common; empty for words that are about us, not the pod.
+    """Returns the message without the node's name, to compare refusals; empty if it is about the scheduler, not the pod.
 
-    A scheduler without rights or credentials is refused for every pod, and gets them back without any event here.
+    A scheduler without permissions or credentials is refused for every pod, and may get them back without an event.
     """
     if words.endswith("Unauthorized") or ('" cannot ' in words and ' resource "' in words):
         return ""
@@ -62,8 +62,8 @@ def alike(words: str, node: str) -> str:
 
 
 def sentence(words: str, times: int, leftover_s: float) -> str:
-    """The message for the owner of a pod that is set aside."""
+    """Returns the message for the owner of a quarantined pod."""
     return (
-        f"set aside: the API server has refused this pod {times} times in the same words; it is tried again when it or"
+        f"quarantined: the API server has refused this pod {times} times with the same message; it is retried when it or"
         f" its namespace changes, or in {leftover_s:.0f} s: {words[:WORDS_CHARS_MAX]}"
     )

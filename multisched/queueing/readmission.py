@@ -1,6 +1,6 @@
-"""How entries come back to the order: through the gates, and by themselves or behind the member that leads their gang.
+"""Returns entries to the order: through the gates, on their own or behind the lead of their gang.
 
-Owns nothing but what it was built with. Called by `PodQueue` alone, which says when.
+Owns only its constructor arguments and the turns to reserve. Used by `PodQueue` only, which decides when.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangTimeout",
     "GangReserves",
 )
-"""Events in the stories of members: one leads, another came, the gang changed, its timeout passed, its turn to reserve began or ended."""
+"""Events in the moves of members: joined the lead, a member was added, the gang changed, it timed out, a turn to reserve began or ended."""
 
 
 class Tally(msgspec.Struct):
@@ -44,7 +44,7 @@ class Tally(msgspec.Struct):
 
 
 class Readmission:
-    """Of one queue."""
+    """Requeues the entries of one queue."""
 
     __slots__ = ("_gangs", "_gates", "_places", "on_gated", "reservations")
 
@@ -57,7 +57,7 @@ class Readmission:
         self.reservations = GangReservations(gangs)
 
     def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally | None = None) -> None:
-        """To active or backoff if every gate admits, else gated."""
+        """Moves the entry to active or backoff if every gate admits it, else to gated."""
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:
             self._hold(entry, gate, event, now_s, tally)
@@ -72,14 +72,14 @@ class Readmission:
             tally.active += not backs_off
 
     def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally) -> None:
-        """As `requeue`, for one of several: whom a member before it has woken with its gang, is not woken again."""
+        """Requeues one of several entries; skips entries that were already requeued with their gang."""
         if entry.place in PARKED:
             is_undone = event == ATTEMPT_UNDONE.label
             entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry)
             self.requeue(entry, how, event, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
-        """There are other gates: entries in the order that one of them refuses are gated. Who follows a lead is asked with it."""
+        """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
         tally = Tally()
         for entry in list(self._places.entries.values()):
             if entry.place in (Place.ACTIVE, Place.BACKOFF):
@@ -89,7 +89,7 @@ class Readmission:
         return tally.gated
 
     def _hold(self, entry: Entry, gate: Status, event: str, now_s: float, tally: Tally | None) -> None:
-        """A gate refuses the pod."""
+        """Gates an entry that a gate refused."""
         self._gangs.step_back(entry)
         self._gangs.wait(entry, now_s)
         is_news, entry.gate = gate != entry.gate, gate
@@ -104,7 +104,7 @@ class Readmission:
     # -- gangs -----------------------------------------------------------------------------------------------------
 
     def follows(self, entry: Entry, now_s: float) -> bool:
-        """After an attempt of its gang: True if another member leads already. The first that fails leads from then on."""
+        """Reports, after a failed attempt of its gang, whether another member leads. If not, this entry becomes the lead."""
         if not self._gangs.must_start_together(entry):
             return False
         lead = self._gangs.lead_of(entry)
@@ -114,7 +114,7 @@ class Readmission:
         return False
 
     def regroup(self, now_s: float, tally: Tally) -> None:
-        """Members whose gang has started become entries of their own; where it has not, one leads and the others follow."""
+        """Sorts the entries of changed gangs: separate entries if the gang has started, else one lead with followers."""
         while (key := self._gangs.next_changed()) is not None:
             self._gangs.retime(key, now_s)
             why = self._gangs.why_not_yet(key)
@@ -128,21 +128,21 @@ class Readmission:
                 self._try_anew(key, now_s, tally)
 
     def _try_anew(self, key: str, now_s: float, tally: Tally) -> None:
-        """What the gang asks for has changed: a refusal of what it asked for before says nothing any more."""
+        """Requeues the gang's unschedulable entries, because its requirements have changed since they were refused."""
         for entry in self._gangs.own(key):
             if entry.place is Place.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
     def wake_lead(self, entry: Entry, now_s: float, tally: Tally | None = None) -> None:
-        """Something may have helped this member, which stands with its lead: it is the lead that waits for events."""
+        """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for events."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead.place is Place.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: Tally) -> None:
-        """Gangs that have waited too long: those who wait for members hear of it, the others in an attempt at once.
+        """Requeues members of gangs that exceeded their timeout: those waiting for members get the message, others an attempt.
 
-        One of them may reserve room; that begins and ends with an attempt, too.
+        Also begins or ends a gang's turn to reserve capacity, with an attempt.
         """
         for key in self._gangs.overdue(now_s):
             for entry in self._gangs.own(key):
@@ -152,18 +152,18 @@ class Readmission:
             self._reserve(key, now_s, tally)
 
     def next_due_s(self) -> float | None:
-        """When `overdue` will have something to do; None: never, as things stand."""
+        """Returns the next time at which `overdue` has work; None: never."""
         times = (self._gangs.next_due_s(), self.reservations.next_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def _reserve(self, key: str, now_s: float, tally: Tally) -> None:
-        """It is the gang's turn to reserve room, or was until now: it is tried at once."""
+        """Tries the gang at once: its turn to reserve capacity has begun or ended."""
         for entry in self._gangs.members(key):
             if entry.place is Place.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AT_ONCE, RESERVES, now_s, tally)
 
     def take(self, now_s: float) -> list[Entry]:
-        """The first entry, or all members of the gang that it leads. Their attempt begins."""
+        """Starts the attempt of the first entry, or of all members of its gang; returns them."""
         while (entry := self._places.head()) is not None:
             if not self._gangs.are_any or not self._gangs.must_start_together(entry):
                 self._places.pop(entry, now_s)
@@ -186,9 +186,9 @@ class Readmission:
         return []
 
     def _healing_before(self, entry: Entry) -> Entry:
-        """Who leads a gang that heals and stands before this one in the order, also where it backs off; else this one.
+        """Returns the lead of a partly placed gang that sorts before this entry, even if it is in backoff; else this entry.
 
-        A gang that backs off longer than others would lose each room that comes to those.
+        Otherwise a gang with a longer backoff would lose all capacity that becomes free to gangs with a shorter one.
         """
         able = (Place.ACTIVE, Place.BACKOFF)
         leads = [
@@ -199,9 +199,9 @@ class Readmission:
         return min((entry, *leads), key=self._places.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:
-        """False, and the follower is gated, if a gate refuses it by now: its victims are on their way, for instance.
+        """Returns whether the gates admit the follower; gates it if not, for example while its victims are being deleted.
 
-        While it followed nobody asked. Another lead may have come since, for which the gates had nothing to refuse.
+        Gates do not run while an entry follows, and they may have admitted another lead since.
         """
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:
@@ -212,7 +212,7 @@ class Readmission:
         return gate.is_success
 
     def _leads(self, entry: Entry, event: str, now_s: float, tally: Tally | None) -> bool:
-        """True if this one leads its gang; else it stands with the one that does."""
+        """Returns True if the entry leads its gang; else makes it follow the lead."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead is not entry:
             if entry.place is not Place.GANG:
@@ -225,14 +225,14 @@ class Readmission:
         return True
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
-        """Another member: the gang may stand elsewhere in the order, and fit where it did not."""
+        """Handles a new follower: the gang may sort earlier now, and may fit now."""
         self.wake_lead(entry, now_s, tally)
         if lead.place in (Place.ACTIVE, Place.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)
             self._places.sort_anew(lead, now_s)
 
     def _sort(self, entry: Entry, why: str, now_s: float, tally: Tally) -> None:
-        """A member of a gang that is other than it was."""
+        """Moves a member of a changed gang."""
         if why == STARTED:
             if entry.place in (Place.GANG, Place.GATED):
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
@@ -250,4 +250,4 @@ class Readmission:
 
 
 def _nobody(uid: str) -> None:
-    """Nobody listens yet."""
+    """Does nothing: the default callback."""

@@ -1,7 +1,7 @@
-"""How an entry comes back: after an attempt that failed, and after a change of its own.
+"""Decides how an entry is requeued: after a failed attempt, and after an update of its pod.
 
-Counts the failures of an entry and sets its backoff; asks the hints about what happened since the pop. Decides only: who moves the
-entry is `PodQueue`, which alone calls this. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
+Counts the failures of an entry and sets its backoff; calls the hints for events since the pop. It only decides:
+`PodQueue`, its only caller, moves the entry. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
 
 CONFLICTS_IN_A_ROW = 3
-"""Commit conflicts after which a pod goes straight back to active; the next one counts as any failure: it parks, or is an error."""
+"""Consecutive commit conflicts after which a pod is requeued to active at once; the next one counts as any other failure."""
 
 BY_SERVER: Final = frozenset({API_SERVER})
-"""The rejectors of an entry that is set aside as quarantined."""
+"""The rejectors of a quarantined entry."""
 
 
 class RequeueJudge:
-    """Decides how an entry comes back; whoever called moves it."""
+    """Decides how an entry is requeued; the caller moves it."""
 
     __slots__ = ("_events", "_gangs", "_hints", "policy")
 
@@ -36,10 +36,10 @@ class RequeueJudge:
         self._hints = hints
         self._events = events
         self.policy = policy
-        """Of backoffs that begin from now on."""
+        """For failures from now on."""
 
     def after_failure(self, entry: Entry, failure: Failure, now_s: float) -> Requeue:
-        """Counts the failure, sets the backoff, and looks at what happened since the pop."""
+        """Counts the failure, sets the backoff, and checks the events since the pop."""
         entry.rejectors = entry.pending = NOBODY
         if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
             entry.conflicts += 1
@@ -58,21 +58,22 @@ class RequeueJudge:
         return Requeue.AFTER_BACKOFF if is_error else self._missed(entry)
 
     def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:
-        """A parked entry's own pod, `known` until now, has changed. A gated one is asked anew whatever changed."""
+        """Decides after an update of a parked entry's pod; `known` is the old version. For a gated entry the gates always run again."""
         if entry.place is not Place.UNSCHEDULABLE:
             return Requeue.AFTER_BACKOFF
         listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
         return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
 
     def _is_own(self, entry: Entry, undone: Happened) -> bool:
-        """The room was given back by the attempt of the entry's own gang."""
+        """Reports whether the undone attempt was that of the entry's own gang."""
         return isinstance(undone.old, Pod) and undone.old.uid in self._gangs.uids_with(entry.uid)
 
     def _missed(self, entry: Entry) -> Requeue:
-        """The strongest answer of the hints about all events since the pop; an overflown log counts as an event.
+        """Returns the strongest result of the hints for all events since the pop; an overflow of the log counts as an event.
 
-        If only the end of another attempt may have helped, a gang waits out its backoff: two attempts that undo each other
-        would otherwise be tried by turns without a pause. A single pod holds nothing while it is tried, so it need not wait.
+        If only another attempt's undone assumptions may have helped, a gang waits until its backoff ends: otherwise two
+        attempts that undo each other would alternate without a pause. A single pod assumes nothing during its attempt,
+        so it need not wait.
         """
         plugins, pending = entry.rejectors | entry.pending, entry.pending
         since = self._events.since(entry.uid)
@@ -95,7 +96,7 @@ class RequeueJudge:
                 heard = listeners[id(event)] = self._hints.listeners(event, plugins)
             if heard:
                 answer = self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new)
-                if event.label == ATTEMPT_UNDONE.label:  # another domain's is another event
+                if event.label == ATTEMPT_UNDONE.label:  # by label: another domain's event is another object
                     is_undone |= answer is not Requeue.SKIP
                 else:
                     how = max(how, answer)

@@ -1,6 +1,6 @@
-"""What QueueSort says of an entry, computed once for each return or update, and fit to be compared with all others.
+"""QueueSort's keys, computed once per requeue or update, and checked to be comparable.
 
-Owns the kinds of the first key, which those of all others must have. Called by `EntryPlaces` alone.
+Owns the types of the first key, which all others must match. Used by `EntryPlaces` only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multisched.queueing.entry import Entry
 from multisched.queueing.hints import OnError
 
 _KINDS: Final[Mapping[type, type]] = {bool: float, int: float, float: float, str: str, bytes: bytes}
-"""What may stand in a sort key -> what it can be compared with."""
+"""Type of an element of a sort key -> the type it is comparable with."""
 
 
 class SortKeys:
@@ -28,22 +28,22 @@ class SortKeys:
         self._types: tuple[type, ...] = ()
 
     def use(self, plugin: QueueSortPlugin) -> None:
-        """Keys of another plugin are compared with none of the one before."""
+        """Changes the plugin; its keys are not compared with those of the previous one."""
         self.plugin, self._kinds, self._types = plugin, (), ()
 
     def of(self, entry: Entry) -> tuple[Any, ...]:
-        """A QueueSort that raises puts the pod first, so that its failure shows."""
+        """Returns the entry's key. If QueueSort raises, the pod is sorted first, so that the failure becomes visible."""
         if entry.sort_key is None:
             try:
                 key = self.plugin.sort_key(QueuedPod(entry.ranks_as or entry.pod, entry.ranks_since_s, entry.attempts))
                 entry.sort_key = self._comparable(key)
-            except Exception as error:  # noqa: BLE001  (a plugin ends here)
+            except Exception as error:  # noqa: BLE001  (a plugin's failure must not propagate)
                 self._on_error(self.plugin.name, "QueueSort", error)
                 entry.sort_key = ()
         return entry.sort_key
 
     def _comparable(self, key: Any) -> tuple[Any, ...]:
-        """The key, if it can be compared with all others: numbers and texts, in the same places as in the first one."""
+        """Returns the key. Raises TypeError if it is not comparable: numbers and texts, in the same positions as in the first key."""
         if not isinstance(key, tuple):
             raise TypeError(f"sort_key returned {type(key).__name__}, not a tuple")
         types = tuple(map(type, key))

@@ -1,6 +1,7 @@
-"""Where a pod can be, and every step between two places: allowed or forbidden, with the reason.
+"""The places of a pod in the queue, and every step between two places: allowed or forbidden, with the reason.
 
-Pure. `PodQueue` asks `check` before each move; a forbidden move is a bug of ours and raises with the entry's story.
+Pure. `EntryPlaces` calls `check` for a step that is not allowed; a forbidden step is a bug and raises with the entry's
+latest moves.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ class Place(StrEnum):
     ACTIVE = "active"
     BACKOFF = "backoff"
     GANG = "gang"
-    """Waits with its gang, and goes where the member goes that leads it."""
+    """Follows the lead of its gang, and is popped with it."""
     UNSCHEDULABLE = "unschedulable"
     """Refused by a cycle; waits for an event that can help, or the leftover flush."""
     IN_FLIGHT = "in-flight"
-    """Popped: in a cycle, waiting in Permit, or being bound, until `fail` or `done`."""
+    """Popped: in a cycle, waiting at Permit, or being bound, until `fail` or `done`."""
     LEAVING = "leaving"
     """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice (I2)."""
 
@@ -32,36 +33,36 @@ Step = tuple[Place, Place]
 ALLOWED: dict[Step, str] = {
     (Place.ABSENT, Place.ACTIVE): "a new pod that every gate admits",
     (Place.ABSENT, Place.GATED): "a new pod that a gate refuses",
-    (Place.GATED, Place.GATED): "asked again, refused again, perhaps by another gate",
+    (Place.GATED, Place.GATED): "the gates ran again and refused again, perhaps another gate",
     (Place.GATED, Place.ACTIVE): "every gate admits",
-    (Place.GATED, Place.BACKOFF): "every gate admits while an earlier failure still backs off",
+    (Place.GATED, Place.BACKOFF): "every gate admits, and the backoff of an earlier failure is not over",
     (Place.GATED, Place.ABSENT): "removed",
     (Place.ACTIVE, Place.IN_FLIGHT): "popped",
-    (Place.ACTIVE, Place.GATED): "its gang waits for members again",
+    (Place.ACTIVE, Place.GATED): "a gate refuses it, or its gang waits for members again",
     (Place.ACTIVE, Place.ABSENT): "removed",
     (Place.BACKOFF, Place.ACTIVE): "the backoff ended, or the pod was activated",
-    (Place.BACKOFF, Place.IN_FLIGHT): "popped because nothing is active",
-    (Place.BACKOFF, Place.GATED): "its gang waits for members again",
+    (Place.BACKOFF, Place.IN_FLIGHT): "popped because no pod is active",
+    (Place.BACKOFF, Place.GATED): "a gate refuses it, or its gang waits for members again",
     (Place.BACKOFF, Place.ABSENT): "removed",
-    (Place.ABSENT, Place.GANG): "a new member of a gang that another one leads",
-    (Place.GATED, Place.GANG): "every gate admits, and another member leads",
-    (Place.ACTIVE, Place.GANG): "its gang has to start together again, and another member leads",
-    (Place.BACKOFF, Place.GANG): "its gang has to start together again, and another member leads",
-    (Place.UNSCHEDULABLE, Place.GANG): "its gang has to start together again, and another member leads",
-    (Place.IN_FLIGHT, Place.GANG): "failed with its gang, which another member leads",
-    (Place.GANG, Place.IN_FLIGHT): "popped with the member that leads",
-    (Place.GANG, Place.ACTIVE): "it leads now, or its gang has started",
-    (Place.GANG, Place.BACKOFF): "it leads now, and an earlier failure still backs off",
-    (Place.GANG, Place.GATED): "it would lead, but a gate refuses now",
+    (Place.ABSENT, Place.GANG): "a new member of a gang with another lead",
+    (Place.GATED, Place.GANG): "every gate admits, and its gang has another lead",
+    (Place.ACTIVE, Place.GANG): "its gang must start together again, and has another lead",
+    (Place.BACKOFF, Place.GANG): "its gang must start together again, and has another lead",
+    (Place.UNSCHEDULABLE, Place.GANG): "its gang must start together again, and has another lead",
+    (Place.IN_FLIGHT, Place.GANG): "failed with its gang, which has another lead",
+    (Place.GANG, Place.IN_FLIGHT): "popped with the lead of its gang",
+    (Place.GANG, Place.ACTIVE): "it is the lead now, or its gang has started",
+    (Place.GANG, Place.BACKOFF): "it is the lead now, and the backoff of an earlier failure is not over",
+    (Place.GANG, Place.GATED): "it would be the lead, but a gate refuses it now",
     (Place.GANG, Place.ABSENT): "removed",
-    (Place.UNSCHEDULABLE, Place.ACTIVE): "an event can help, and no backoff is left",
+    (Place.UNSCHEDULABLE, Place.ACTIVE): "an event can help, and the backoff is over",
     (Place.UNSCHEDULABLE, Place.BACKOFF): "an event can help, and the backoff is not over",
-    (Place.UNSCHEDULABLE, Place.GATED): "an event can help, but a gate refuses now",
+    (Place.UNSCHEDULABLE, Place.GATED): "an event can help, but a gate refuses it now",
     (Place.UNSCHEDULABLE, Place.ABSENT): "removed",
     (Place.IN_FLIGHT, Place.ACTIVE): "failed without backoff",
-    (Place.IN_FLIGHT, Place.BACKOFF): "failed by an error, or an event of meanwhile can help",
-    (Place.IN_FLIGHT, Place.UNSCHEDULABLE): "failed, and nothing that happened meanwhile can help",
-    (Place.IN_FLIGHT, Place.GATED): "failed, and a gate refuses now",
+    (Place.IN_FLIGHT, Place.BACKOFF): "failed by an error, or an event during the attempt can help",
+    (Place.IN_FLIGHT, Place.UNSCHEDULABLE): "failed, and no event during the attempt can help",
+    (Place.IN_FLIGHT, Place.GATED): "failed, and a gate refuses it now",
     (Place.IN_FLIGHT, Place.LEAVING): "removed before the attempt ended",
     (Place.IN_FLIGHT, Place.ABSENT): "done",
     (Place.LEAVING, Place.IN_FLIGHT): "added again before the attempt ended",
@@ -81,26 +82,26 @@ FORBIDDEN: dict[Step, str] = {
     **_forbid([Place.ABSENT], [Place.IN_FLIGHT, Place.LEAVING], "only a queued pod is popped"),
     **_forbid([Place.GATED], [Place.UNSCHEDULABLE], "a gated pod was not tried"),
     **_forbid([Place.GATED], [Place.IN_FLIGHT], "a gated pod is never scheduled (I7)"),
-    **_forbid([Place.ACTIVE], [Place.ACTIVE], "it is active already"),
+    **_forbid([Place.ACTIVE], [Place.ACTIVE], "it is already active"),
     **_forbid([Place.ACTIVE], [Place.BACKOFF, Place.UNSCHEDULABLE], "only a failed attempt leads there"),
-    **_forbid([Place.BACKOFF], [Place.BACKOFF], "it backs off already"),
+    **_forbid([Place.BACKOFF], [Place.BACKOFF], "it is already in backoff"),
     **_forbid([Place.BACKOFF], [Place.UNSCHEDULABLE], "only a failed attempt leads there"),
-    **_forbid([Place.GANG], [Place.GANG], "it stands with its lead already"),
-    **_forbid([Place.GANG], [Place.UNSCHEDULABLE], "it was not refused by itself"),
-    **_forbid([Place.UNSCHEDULABLE], [Place.UNSCHEDULABLE], "an event that cannot help moves nothing"),
-    **_forbid([Place.UNSCHEDULABLE], [Place.IN_FLIGHT], "only an active pod or one that backs off is popped"),
-    **_forbid(_QUEUED, [Place.LEAVING], "only an attempt under way leaves; a queued pod is removed at once"),
+    **_forbid([Place.GANG], [Place.GANG], "it already follows its lead"),
+    **_forbid([Place.GANG], [Place.UNSCHEDULABLE], "only the lead of a gang is parked"),
+    **_forbid([Place.UNSCHEDULABLE], [Place.UNSCHEDULABLE], "an event that cannot help moves no pod"),
+    **_forbid([Place.UNSCHEDULABLE], [Place.IN_FLIGHT], "only an active pod or one in backoff is popped"),
+    **_forbid(_QUEUED, [Place.LEAVING], "only a pod in flight becomes leaving; a queued pod is removed at once"),
     **_forbid([Place.IN_FLIGHT], [Place.IN_FLIGHT], "one attempt at a time (I2)"),
-    **_forbid([Place.LEAVING], [*_QUEUED, Place.LEAVING], "a removed pod never comes back by itself"),
+    **_forbid([Place.LEAVING], [*_QUEUED, Place.LEAVING], "a removed pod returns only if it is added again"),
 }
 
 
 class QueueInvariantError(AssertionError):
-    """The queue was asked for a step that must not happen, or found its own indices at odds. A bug, never an input."""
+    """A forbidden step was requested, or the queue's indices disagree. A bug, never caused by input."""
 
 
 def check(uid: str, origin: Place, target: Place, story: Iterable[str] = ()) -> None:
-    """Raises QueueInvariantError when `origin` → `target` is forbidden."""
+    """Raises QueueInvariantError if `origin` → `target` is forbidden."""
     if (origin, target) in ALLOWED:
         return
     past = "; ".join(story) or "unknown to this queue"

@@ -1,10 +1,9 @@
 """A heap of uids with removal: lazy deletion, bounded garbage.
 
-Owns its items; knows nothing about pods. Ties of the key fall to `order`, then to the order of pushes, so that pops are
-deterministic whatever the keys are. Used by the active queue and by backoff.
-
-Pods mostly come in the order in which they go. An item not smaller than all such items before it joins a line of its
-own, where it costs no search. Only the others are in a heap.
+Owns its items; independent of pods. Equal keys are sorted by `order`, then by the order of pushes, so that pops are
+deterministic for any keys. Used for active pods and for backoff. Pods are mostly pushed in the order in which they are
+popped. An item not smaller than all earlier such items is appended to a queue, which costs no search. Only the others
+are in a heap.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 GARBAGE_MIN_ITEMS = 64
-"""Dead items that are tolerated beside live ones; above it, at most as many dead items as live ones."""
+"""Dead items that are tolerated; above this number, at most as many dead items as live ones."""
 
 _Item = tuple[Any, int, int, str]
 """Key, order, number of the push, uid."""
 
 
 class UidHeap:
-    """uid → (key, order); the smallest is the head. Each uid at most once. All operations O(log n) amortised."""
+    """uid → (key, order); the smallest is the head. Each uid at most once. All operations O(log n) amortized."""
 
     __slots__ = ("_heap", "_line", "_live", "_pushes")
 
@@ -44,7 +43,7 @@ class UidHeap:
 
     @property
     def items(self) -> int:
-        """Items held, dead ones included; bounded by `2 * len + GARBAGE_MIN_ITEMS`."""
+        """Items held, including dead ones; at most `2 * len + GARBAGE_MIN_ITEMS`."""
         return len(self._line) + len(self._heap)
 
     def push(self, uid: str, key: Any, order: int) -> None:
@@ -59,34 +58,34 @@ class UidHeap:
         self._bound()
 
     def discard(self, uid: str) -> bool:
-        """False if it was not there."""
+        """Removes the uid; returns False if it was not present."""
         if self._live.pop(uid, None) is None:
             return False
         self._bound()
         return True
 
     def head(self) -> tuple[Any, str] | None:
-        """The smallest key and its uid, left in place."""
+        """Returns the smallest key and its uid without removing them."""
         item = self._first()
         return None if item is None else (item[0], item[3])
 
     def top(self) -> tuple[Any, int, str] | None:
-        """The head with its order: (key, order, uid), comparable with that of another heap of such keys."""
+        """Returns (key, order, uid) of the head, comparable with that of another heap with such keys."""
         item = self._first()
         return None if item is None else (item[0], item[1], item[3])
 
     def pop(self) -> str | None:
-        """Takes the head out."""
+        """Removes and returns the head."""
         item = self._first()
         if item is None:
             return None
-        del self._live[item[3]]  # the item itself goes when the head is next looked for, or with the last live one
+        del self._live[item[3]]  # the item itself is removed at a later look-up of the head, or with the last live one
         if not self._live:
             self._bound()
         return item[3]
 
     def _first(self) -> _Item | None:
-        """The smallest live item. Dead ones that are met on the way go."""
+        """Returns the smallest live item; removes dead items before it."""
         line, heap, live = self._line, self._heap, self._live
         while line and live.get(line[0][3]) != line[0][2]:
             line.popleft()
@@ -98,7 +97,7 @@ class UidHeap:
 
     def _bound(self) -> None:
         live = self._live
-        if not live:  # keys of another kind may follow, which cannot be compared with these
+        if not live:  # later keys may have other types, which cannot be compared with these
             self._line.clear()
             self._heap.clear()
         if len(self._line) + len(self._heap) <= 2 * len(live) + GARBAGE_MIN_ITEMS:

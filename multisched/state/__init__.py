@@ -1,1 +1,1 @@
-"""The only mutable truth: node table, cluster cache, commit, overlays, domain rows, audit. Synchronous throughout."""
+"""The only mutable state of the cluster: node table, cluster cache, commit, overlays, domain rows. All synchronous."""

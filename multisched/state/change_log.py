@@ -1,4 +1,4 @@
-"""Which rows changed since when: the clock of every cached mask and score."""
+"""ChangeLog: which rows changed since a given moment; decides which cached masks and scores are renewed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from multisched.framework.node_view import Rows
 
 CHANGES_KEPT = 1 << 16
-"""Changes remembered; a reader that falls further behind renews everything."""
+"""Changes kept; a reader that is further behind renews everything."""
 
 _NONE: Rows = np.zeros(0, np.intp)
 _FIRST = np.ones(1, np.bool_)
@@ -36,7 +36,7 @@ class ChangeLog:
         self.sequence = sequence + 1
 
     def since(self, sequence: int) -> Rows | None:
-        """Distinct rows changed after `sequence`, ascending; None when that is too long ago to know."""
+        """Returns the distinct rows changed after `sequence`, ascending; None if some changes were dropped."""
         missed = self.sequence - sequence
         if missed == 0:
             return _NONE

@@ -1,16 +1,16 @@
-"""ClusterCache: every pod that stands on a node, by our assumption or by the API server's word.
+"""ClusterCache: all pods assumed or confirmed on a node.
 
-Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer. A definite bind outcome (forget) or the watch
-(confirm, remove) ends the assumed state. Before the bind is sent, unreserve (forget) ends it too. A forbidden
-transition is a corrupted cache and raises: the process must not go on placing pods on it.
+States of a pod: unassumed -> assumed -> confirmed -> removed. There is no timer. A definite bind outcome (forget) or
+the watch (confirm, remove) ends the assumed state; before the bind is sent, unreserve (forget) may end it too. A
+forbidden transition means a corrupted cache and raises: the process must not go on placing pods with it.
 
-What a pod was bound with is settled. The annotations and labels that ledgers go by (`LedgerRegistry.annotations`,
-`settled_labels`) stay as they were when the pod was assumed, or first seen on its node. Later versions change nothing.
-Else whoever may edit a running pod could free what it still uses, or take what it never was given.
+The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`, `settled_labels`) are fixed at the bind:
+they keep the values they had when the pod was assumed, or first seen on its node, and later versions are ignored.
+Otherwise a user who may edit a running pod could free what it still uses, or take what it was never given.
 
-Pods whose node is not known (yet, or any more) are *stray*. They are kept by node name, on no row, until the node or
-their own deletion comes. That is what keeps a deleted node's pods from vanishing before the API server says so. Of
-ledgers about the cluster they hold what they held.
+Pods whose node is unknown (not yet listed, or deleted) are *strays*. They are kept by node name, on no row, until the
+node is added or they are deleted. So a deleted node's pods remain until the API server deletes them. Strays keep their
+holds in cluster ledgers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class CacheCorruptedError(AssertionError):
-    """The cache was asked for a transition that cannot happen; its content can no longer be trusted."""
+    """The cache was asked for an impossible transition; its content can no longer be trusted."""
 
 
 class PodState(Enum):
-    """Where a pod is in its life on a node."""
+    """The state of a pod on a node."""
 
     ASSUMED = auto()
     CONFIRMED = auto()
@@ -55,45 +55,45 @@ class PlacedPod(msgspec.Struct):
     row: int
     state: PodState
     annotations: Mapping[str, str] = _NO_ANNOTATIONS
-    """What the binding of an assumed pod carries."""
+    """The annotations that the binding of an assumed pod carries."""
     is_uprooted: bool = False
-    """The node it was assumed on is gone; one of the same name may have come, but nobody asked whether the pod fits there."""
+    """The node it was assumed on was deleted. A new one may have the same name, but the pod was never checked against it."""
     answered_s: float = math.inf
-    """When the API server answered that an assumed pod is bound; infinite before."""
+    """When the API server confirmed that an assumed pod is bound; infinite before."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
-    """What assuming gave: the annotations that the binding must carry."""
+    """The result of assuming a pod, with the annotations that its binding must carry."""
 
     node: str
     annotations: Mapping[str, str]
 
 
 LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
-"""A pod's, by admission plugin PodTopologyLabels (on from 1.35): they come with every bind, and are nothing that others did."""
+"""Pod labels that admission plugin PodTopologyLabels writes (on from 1.35): they come with every bind and are no external changes."""
 
 
 class ClusterCache:
-    """Nodes and the pods on them. All writes are synchronous and whole; readers hold `nodes` as a view."""
+    """Nodes and the pods on them. All writes are synchronous and complete; readers hold `nodes` as a view."""
 
     def __init__(self, ledgers: LedgerRegistry | None = None) -> None:
         self.nodes = NodeTable()
         self.pods_by_priority = PodsByPriority(self.nodes)
-        """The pods on every row in columns; nothing is kept in it until somebody preempts."""
+        """The pods on every row in columns; empty until a preemption reads it."""
         self.ledgers = ledgers if ledgers is not None else LedgerRegistry()
         self.objects = ObjectStore()
         self.gangs = GangRoster()
-        """Who belongs to which gang; ingest says so, and the cache who stands."""
+        """Gangs and their members; ingest writes the members, the cache their nodes."""
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self.ledgers.pods, self.ledgers.placed = self._pods, self._placed.get
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
         self.news = PodNews()
-        """Pods anywhere that came, changed or left by no assumption of ours."""
+        """Pods that were added, changed or removed without an assumption of this process."""
 
     def add_domain(self, domain: DomainRows) -> None:
-        """Keeps the domain's rows true from now on."""
+        """Adds a domain and keeps its rows up to date from now on."""
         self._domains.append(domain)
         for row, node in self.nodes.live_rows():
             domain.set_node(row, node)
@@ -101,9 +101,10 @@ class ClusterCache:
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> Node | None:
-        """A node appeared or changed. Returns what was known of it before.
+        """Adds or updates a node. Returns its previous version, if known.
 
-        A node of another uid under the same name is another node: the old one is removed first, and gets a new row.
+        A node with the same name and another uid is a different node: the old one is removed first, and the new one
+        gets a new row.
         """
         row = self.nodes.row_of(node.name)
         before = self.nodes.node(row) if row is not None else None
@@ -124,7 +125,7 @@ class ClusterCache:
         return before
 
     def remove_node(self, name: str) -> Node | None:
-        """A node is gone; its pods become strays until their own deletions arrive. Returns the node, if known."""
+        """Removes a node; its pods become strays until they are deleted. Returns the node, if known."""
         row = self.nodes.row_of(name)
         if row is None:
             return None
@@ -144,16 +145,16 @@ class ClusterCache:
         return node
 
     def nodes_listed(self, version: Version) -> None:
-        """All nodes are as of this version, and nobody knows what they were in between."""
+        """Records that all nodes were listed at this version; their changes since the last watch event are unknown."""
         for domain in self._domains:
             domain.listed(version)
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
-        """Puts an unbound pod's use on a row. Only `transaction.assume` calls this, after checking that it fits (I1).
+        """Accounts for an unbound pod on a row. Called only by `transaction.assume`, after checking that it fits (I1).
 
-        `is_tentative`: as `GangMember` has it.
+        `is_tentative`: as in `GangMember`.
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
@@ -166,9 +167,9 @@ class ClusterCache:
         return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:
-        """The watch tells an assumed pod anew: from now on it counts as it is, whether it fits so or not.
+        """Updates an assumed pod to the version that the watch shows, whether it still fits or not.
 
-        False if a ledger holds for it what it asked for before, which only a new decision can change.
+        Returns False if a ledger holds something for it based on its old version, which only a new decision can change.
         """
         entry = self._placed[pod.uid]
         before, entry.pod = entry.pod, _with_mark_of(entry.pod, self.bound_with(pod, entry.annotations))
@@ -177,11 +178,11 @@ class ClusterCache:
             self.nodes.remove_pod(entry.row, pod.uid)
             self.nodes.add_pod(entry.row, entry.pod)
         if pod.is_deleting:
-            self.ledgers.restore_cluster(entry.pod)  # who takes room back counts on what is going
+            self.ledgers.restore_cluster(entry.pod)  # reclaim counts what leaving pods hold
         return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
-        """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed it."""
+        """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed the pod."""
         entry = self._placed.get(uid)
         if entry is None or entry.state is not PodState.ASSUMED:
             return False
@@ -189,20 +190,20 @@ class ClusterCache:
         return True
 
     def answered(self, uid: str, now_s: float) -> None:
-        """The API server says that an assumed pod is bound; only the watch, or a read that denies it, ends the assumption."""
+        """Records that the API server called an assumed pod bound; only the watch, or a read that disagrees, ends the assumption."""
         entry = self._placed.get(uid)
         if entry is not None:
             entry.answered_s = now_s
 
     def answered_before(self, uids: Iterable[str], moment_s: float) -> list[PlacedPod]:
-        """Those of the pods that are still assumed though the API server called them bound before that moment."""
+        """Returns those of the pods that are still assumed although the API server called them bound before that moment."""
         entries = (self._placed.get(uid) for uid in uids)
         return [e for e in entries if e is not None and e.state is PodState.ASSUMED and e.answered_s < moment_s]
 
     def place(self, pod: Pod) -> PlacedPod | None:
-        """The API server says the pod is on `pod.node`: confirms an assumption, adds, moves or updates.
+        """Places the pod on `pod.node`, as the API server shows it: confirms an assumption, adds, moves or updates the pod.
 
-        Returns the entry as it was before, if there was one.
+        Returns the entry before the change, if there was one.
         """
         known = self._placed.get(pod.uid)
         if known is None:
@@ -212,7 +213,7 @@ class ClusterCache:
         if known.state is PodState.CONFIRMED and known.node != pod.node:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) moved from {known.node} to {pod.node}")
         if known.node != pod.node:
-            # Another scheduler was faster: our assumption goes, its placement counts.
+            # Another scheduler bound the pod first: drops the assumption and uses the actual node.
             self._drop(known)
             self._add(pod)
             return before
@@ -226,7 +227,7 @@ class ClusterCache:
             if known.pod.labels is not pod.labels and not _alike_but_for_binding(known.pod.labels, pod.labels):
                 self._changed(known.pod, pod, known.row)
             elif pod.is_deleting and not known.pod.is_deleting:
-                self.news.left(pod)  # spreading counts it no more
+                self.news.left(pod)  # spreading no longer counts it
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
@@ -237,10 +238,10 @@ class ClusterCache:
         return before
 
     def set_victim(self, uid: str, *, is_victim: bool) -> None:
-        """Notes that this process has decided to remove a placed pod, or that it does not remove it after all.
+        """Records that this process decided to evict a placed pod, or no longer evicts it.
 
-        Later versions of the pod keep the mark until one shows the deletion. Unknown pods, and those that are being deleted
-        already, are ignored. Called by `shell.removals.Removals` alone.
+        Later versions of the pod keep the mark until one shows the deletion. Unknown pods, and those already being
+        deleted, are ignored. Called by `shell.removals.Removals` only.
         """
         entry = self._placed.get(uid)
         if entry is None or entry.pod.is_deleting or entry.pod.is_victim == is_victim:
@@ -252,16 +253,16 @@ class ClusterCache:
         self.gangs.set_victim(uid, is_victim=is_victim)
 
     def remove(self, uid: str) -> PlacedPod | None:
-        """The pod is gone, or has ended and holds nothing any more. Returns what was placed."""
+        """Removes a pod that was deleted, or has ended and holds nothing any more. Returns its entry."""
         entry = self._placed.get(uid)
         if entry is not None:
             self._drop(entry)
         return entry
 
     def mend_row(self, row: int) -> None:
-        """Writes a row, its columns and its pods anew from the entries: the audit found them at odds.
+        """Rebuilds a row, its columns and its pods from the entries, after the audit found a difference.
 
-        What was decided by the row as it was, and by counts of its pods, has to be looked at again.
+        Decisions based on the old row, and on counts of its pods, must be checked again.
         """
         self._intrude(row)
         self.news.lose()
@@ -281,7 +282,7 @@ class ClusterCache:
         self.ledgers.restore(pod, row)
 
     def bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
-        """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
+        """Returns the pod with its binding's annotations, replacing values that others wrote for keys that only bindings write."""
         if not annotations and not pod.annotations:
             return pod
         written = self.ledgers.written
@@ -292,7 +293,7 @@ class ClusterCache:
         return msgspec.structs.replace(pod, annotations={**own, **carried})
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
-        """A newer version of a pod on a node, with what is settled as it was."""
+        """Returns a newer version of a placed pod, with the annotations and labels that are fixed at the bind taken from the old one."""
         annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
         labels = _kept(before.labels, after.labels, self.ledgers.settled_labels)
         if annotations is after.annotations and labels is after.labels:
@@ -335,26 +336,26 @@ class ClusterCache:
         return self._placed.get(uid)
 
     def intrusions(self, row: int) -> int:
-        """How often pods have come to the row, or have changed on it, by no assumption of ours."""
+        """Returns how often pods were added to the row, or changed on it, without an assumption of this process."""
         return self._intrusions.get(row, 0)
 
     def assumed_on(self, node: str) -> list[Pod]:
-        """Pods that are on their way to the node, also where it is not known any more."""
+        """Returns the pods assumed on the node and not yet confirmed, even if the node is unknown."""
         row = self.nodes.row_of(node)
         uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
         return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
 
     def holders(self, ledger: Ledger) -> list[tuple[Pod, int]]:
-        """Pods that may hold of the ledger, with their rows: where it is about the cluster, strays (NO_ROW) too."""
+        """Returns the pods that may hold something in the ledger, with their rows; for a cluster ledger including strays (NO_ROW)."""
         with_strays = isinstance(ledger, RowlessLedger)
         return [(entry.pod, entry.row) for entry in self._placed.values() if with_strays or entry.row != NO_ROW]
 
     def stray_uids(self) -> list[str]:
-        """Of the pods whose node is not known."""
+        """Returns the uids of pods whose node is unknown."""
         return [uid for uids in self._strays.values() for uid in uids]
 
     def uids(self) -> list[str]:
-        """Of all placed pods; a copy."""
+        """Returns the uids of all placed pods; a copy."""
         return list(self._placed)
 
     def is_assumed(self, uid: str) -> bool:
@@ -368,14 +369,14 @@ class ClusterCache:
         return len(self._placed)
 
     def stray_count(self) -> int:
-        """Pods whose node is not known."""
+        """Returns the number of pods whose node is unknown."""
         return sum(map(len, self._strays.values()))
 
     def assumed_count(self) -> int:
         return sum(entry.state is PodState.ASSUMED for entry in self._placed.values())
 
     def validate(self) -> None:
-        """Asserts every cross-index and every sum; raises CacheCorruptedError. For tests and the audit."""
+        """Checks every cross-index and every sum. Raises CacheCorruptedError. For tests and the audit."""
         for uid, entry in self._placed.items():
             if entry.row == NO_ROW:
                 is_indexed = uid in self._strays.get(entry.node, ())
@@ -396,19 +397,19 @@ def _kept(was: Mapping[str, str], now: Mapping[str, str], keys: frozenset[str]) 
         return now
     kept = {key: text for key, text in now.items() if key not in keys}
     kept.update((key, was[key]) for key in keys if key in was)
-    # Equal ones are one object: else each version of the pod would look like a change to who reads them.
+    # Reuses the old object if equal: otherwise each version of the pod would look like a change to readers.
     return was if kept == was else kept
 
 
 def _alike_but_for_binding(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """True for labels that differ in no more than what the API server copies from the node when it binds a pod."""
+    """Reports whether labels differ only in those that the API server copies from the node when it binds a pod."""
     return all(
         key in LABELS_WRITTEN_AT_BINDING for key in before.keys() | after.keys() if before.get(key) != after.get(key)
     )
 
 
 def _with_mark_of(before: Pod, after: Pod) -> Pod:
-    """A newer version of a pod on a node: a victim stays one until its deletion is shown."""
+    """Returns a newer version of a placed pod that keeps its victim mark until its deletion is shown."""
     is_victim = before.is_victim and not after.is_deleting
     return msgspec.structs.replace(after, is_victim=True) if is_victim else after
 

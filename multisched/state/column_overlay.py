@@ -1,7 +1,7 @@
-"""An overlay that moves whole columns: pods taken away and given back on thousands of rows in one operation.
+"""ColumnOverlay: an overlay that moves whole columns, to remove and restore pods on thousands of rows in one operation.
 
-For plugins that go by amounts and host ports alone (`wants_room_only`): nothing else of the pods that come and go is
-accounted here. Used within one synchronous step and never kept.
+For plugins that depend only on amounts and host ports (`wants_room_only`): nothing else of the moved pods is
+accounted for. Used within one synchronous step and never kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multisched.state.pods_by_priority import PodColumns
 
 
 class ColumnOverlay(Overlay):
-    """The node table with the promised pods added, and some of the standing pods gone."""
+    """The node table with nominated pods added, and some of its pods removed."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class ColumnOverlay(Overlay):
         nominated: NominatedRequests | None,
         nominated_pods: Callable[[], Iterable[tuple[int, Pod]]],
     ) -> None:
-        """`nominated_pods`: row and pod of those behind `nominated`; asked for only when somebody reads ports."""
+        """`nominated_pods`: yields row and pod of those in `nominated`; called only if ports are read."""
         super().__init__(table)
         self._nominated = nominated
         self._nominated_pods = nominated_pods
@@ -40,12 +40,12 @@ class ColumnOverlay(Overlay):
         self._users: dict[PortKey, Users] = {}
 
     def take_away(self, pods: PodColumns, away: Bools) -> None:
-        """`away`: bool[k, rows of `pods`]: who is gone. Called once, before anything is read."""
+        """Removes pods. `away`: bool[k, rows of `pods`]. Called once, before anything is read."""
         self._standing = pods
         self._away = away.copy()
 
     def give_back(self, k: int, at: Rows) -> None:
-        """The k-th pods of the rows at these positions stand there again."""
+        """Restores the k-th pods of the rows at these positions."""
         self._move(k, at, 1)
 
     def take_again(self, k: int, at: Rows) -> None:
@@ -86,12 +86,12 @@ class ColumnOverlay(Overlay):
             self._users[key] = users
         return users
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _column(self, resource: str) -> Int64:
         column = np.array(self._table.requested(resource))
         if not self._table.has_column(resource):
-            return column  # no node has any of it; what pods ask of it is not counted, so nothing can be taken back
+            return column  # no node has this resource, so the requests for it are not counted
         if self._standing is not None and self._away is not None:
             if resource == PODS:
                 column[self._standing.rows] -= self._away.sum(axis=0)

@@ -1,8 +1,8 @@
-"""Commit: the optimistic lock. One synchronous function checks and writes; that it cannot be interrupted is the lock.
+"""Commit: the optimistic check of a decision. One synchronous function checks and writes; it cannot be interrupted, so it needs no lock.
 
-A decision names the rows it liked, best first, with the versions it saw. The same filters and the ledgers look again at
-a row that was written since. Only a row on which the pod no longer fits is a conflict (I1 needs the fit, not the
-version).
+A decision names its candidate rows, best first, with the versions it read. For a row that was written since, the
+filters and the ledgers run again. Only a row on which the pod no longer fits is a conflict (I1 requires the fit, not
+the version).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.transaction import Choose, NotTaken, StillFits, assume
 
 CANDIDATES_MAX = 8
-"""Ranked alternates that travel with a decision."""
+"""Candidates per decision."""
 
 MOVED = -1
-"""A version no row ever has: the candidate is looked at again, whatever its row says."""
+"""A version that no row has: the candidate is always checked again."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A row the cycle liked, with the versions it read there."""
+    """A candidate row, with the versions the cycle read."""
 
     row: int
     version: int
@@ -32,14 +32,14 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Conflicts(msgspec.Struct):
-    """Rows found changed at commit: `true` no longer fitted, `false` did."""
+    """Rows that changed before commit: `true`: the pod no longer fitted, `false`: it still did."""
 
     true: int = 0
     false: int = 0
 
 
 TAKEN = NotTaken()
-"""Others had taken all rows."""
+"""Other pods had taken all rows."""
 
 
 def commit(
@@ -51,10 +51,10 @@ def commit(
     choose: Choose,
     conflicts: Conflicts,
 ) -> Assumption | NotTaken:
-    """Assumes the pod on the best of its candidates that still takes it.
+    """Assumes the pod on its best candidate that still fits.
 
-    Otherwise gives the ledger's refusal on the best of those that passed the filters. A refusal by a ledger about the
-    cluster ends it before any row is looked at.
+    Otherwise returns the ledger's refusal for the best candidate that passed the filters. A refusal by a cluster ledger
+    ends the commit before any row is checked.
     """
     refusal = cache.ledgers.fits_cluster(pod)
     if refusal.reason:

@@ -1,8 +1,8 @@
-"""Which rows a domain may use: its own by home rule, others by loan.
+"""DomainRows: the rows a domain may use, its own by home rule, others by loan.
 
-A row that joins may be *withheld* for a while. It is the domain's by the rules, but the leader of another domain may
-still be binding to it. `shell/leadership/handover.py` says until when. A node that cannot be read is the domain's, too,
-and takes no pods. What stands on either counts where pods are spread.
+A row that joins may be *withheld* for some time: by the rules it belongs to the domain, but the leader of another
+domain may still be binding to it. `shell/leadership/handover.py` decides until when. A node that cannot be decoded
+belongs to the domain too, but takes no pods. Pods on either kind of row count for topology spreading.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ NodeRule = Callable[[Node], bool]
 
 
 class Use(IntEnum):
-    """What a row is to a domain; the more the larger."""
+    """How a domain uses a row, in ascending order."""
 
     NONE = 0
     COUNTED = 1
-    """Withheld, or not to be read: no pod may go there, and what stands there counts where pods are spread."""
+    """Withheld, or not decodable: no pod may be placed there, but its pods count for topology spreading."""
     USED = 2
 
 
 class DomainRows:
-    """The rows of one domain, kept as nodes come, change and go. `generation` rises when `rows` or `places` change."""
+    """The rows of one domain, updated with each node. `generation` rises when `rows` or `places` change."""
 
     def __init__(self, domain: str, is_usable: NodeRule, why_not: Callable[[Node], str] = lambda _: "") -> None:
-        """`why_not`: by which rule a node is not usable, and what would change that."""
+        """`why_not`: returns the rule that makes a node unusable, and what would change that."""
         self.domain = domain
         self._is_usable = is_usable
         self._why_not = why_not
         self._member = np.zeros(64, np.bool_)
         self._joined: Int64 = np.zeros(64, np.int64)
-        """The generation at which the row, with the node it has now, became the domain's."""
+        """The generation at which the row, with its current node, joined the domain."""
         self._rows: Rows = np.zeros(0, np.intp)
         self._position: Rows = np.full(64, -1, np.intp)
         self._is_stale = False
         self._are_first = True
         self.generation = 0
         self.may_join: Callable[[Node], bool] = lambda node: True
-        """Asked of a node that joins; False: it is withheld until `admit`."""
+        """Called for a node that joins; False: its row is withheld until `admit`."""
         self._withheld: dict[int, Version] = {}
         self._unreadable: set[int] = set()
         self._places, self._places_at = self._rows, -1
-        """What `places` last was, and the generation then: a node may stay unreadable for days."""
+        """The last value of `places`, and its generation; cached, because a node may stay undecodable for days."""
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """A node appeared or changed in the row, or (None) left it."""
+        """Adds or updates the node in the row; None: the node was removed."""
         while row >= len(self._member):
             self._member = grown(self._member, 2 * len(self._member))
             self._joined = grown(self._joined, len(self._member))
         if node is not None and not self._is_usable(node):
-            node = None  # it is somebody else's
+            node = None  # it belongs to another domain
         self._set_unreadable(row, is_it=node is not None and bool(node.malformed))
         if node is None or node.malformed:
             self._set_withheld(row, None)
@@ -70,18 +70,18 @@ class DomainRows:
                 self._set_withheld(row, node.version)
 
     def withhold(self, row: int, node: Node) -> None:
-        """Takes a row out again until it is admitted."""
+        """Withholds a row again until it is admitted."""
         self._set_member(row, False)
         self._set_withheld(row, node.version)
 
     def admit(self, row: int, version: Version) -> None:
-        """The end of withholding, unless the row has left since, or joined anew."""
+        """Ends the withholding, unless the row has left or joined again since."""
         if self._withheld.get(row) == version:
             self._set_withheld(row, None)
             self._set_member(row, True)
 
     def listed(self, version: Version) -> None:
-        """Nodes were listed, not watched: a withheld one may have been another domain's in between, and joins with the list."""
+        """Records a list of nodes: a withheld node may have been another domain's since the last watch event, so it joins with the list."""
         self._withheld = dict.fromkeys(self._withheld, version)
 
     @property
@@ -90,7 +90,7 @@ class DomainRows:
         return self._withheld
 
     def _set_withheld(self, row: int, version: Version | None) -> None:
-        """None: it is not, or no longer."""
+        """Sets or ends (None) the withholding."""
         self.generation += (version is not None) != (row in self._withheld)
         if version is None:
             self._withheld.pop(row, None)
@@ -116,7 +116,7 @@ class DomainRows:
 
     @property
     def places(self) -> Rows:
-        """`rows`, those withheld and those that cannot be read, ascending: what stands there counts."""
+        """`rows` plus the withheld and undecodable ones, ascending: rows whose pods count."""
         if self._places_at != self.generation:
             others = [*self._withheld, *self._unreadable]
             self._places = np.union1d(self.rows, np.array(others, np.intp)) if others else self.rows
@@ -125,13 +125,13 @@ class DomainRows:
 
     @property
     def position(self) -> Rows:
-        """intp[some rows]: index into `rows`; -1 for rows that are not the domain's, as those past its end are not either."""
+        """intp[some rows]: index into `rows`; -1 for rows of other domains. Rows past its end are not the domain's either."""
         self._renew()
         return self._position
 
     @property
     def are_first(self) -> bool:
-        """True if `rows` are the first of the table without a gap, so that a row is its own position."""
+        """True if `rows` are the first rows of the table without a gap, so that each row equals its position."""
         self._renew()
         return self._are_first
 
@@ -139,13 +139,13 @@ class DomainRows:
         return row < len(self._member) and bool(self._member[row])
 
     def why_not(self, row: int, node: Node) -> str:
-        """Why no pod of the domain may go to a row that it has not, as the end of a sentence about its node."""
+        """Returns why no pod of the domain may be placed on a row outside `rows`, as the end of a sentence about its node."""
         if row in self._unreadable:
             return f"cannot be read: {node.malformed}"
         if row in self._withheld:
-            return f"is withheld from domain {self.domain}: who had it before may still be binding pods to it"
+            return f"is withheld from domain {self.domain}: its previous domain may still be binding pods to it"
         why = self._why_not(node)
-        return f"is not one that domain {self.domain} may use{f': {why}' if why else ''}"
+        return f"may not be used by domain {self.domain}{f': {why}' if why else ''}"
 
     def use_of(self, row: int) -> Use:
         if self.has(row):
@@ -153,11 +153,11 @@ class DomainRows:
         return Use.COUNTED if row in self._withheld or row in self._unreadable else Use.NONE
 
     def has_stayed(self, row: int, generation: int) -> bool:
-        """True for a row that has been the domain's ever since, with the same node."""
+        """Reports whether the row has belonged to the domain since `generation`, with the same node."""
         return self.has(row) and self._joined.item(row) <= generation
 
     def stayed_since(self, rows: Rows, generation: int) -> Bools:
-        """bool[len(rows)]: rows that have been the domain's ever since, with the same node."""
+        """Returns bool[len(rows)]: rows that have belonged to the domain since `generation`, with the same node."""
         stayed: Bools = self._member.take(rows) & (self._joined.take(rows) <= generation)
         return stayed
 

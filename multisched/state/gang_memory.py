@@ -1,6 +1,6 @@
-"""What a roster of gangs knows beyond pods and objects as they are now: for a copy of it.
+"""GangMemory: the state of a gang roster that cannot be derived from current pods and objects, for copies of a cluster.
 
-Called by whoever copies a cluster to try something.
+Used by code that copies a cluster for a trial.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from multisched.state.gang_roster import FinishedMember, GangRoster
 
 
 class GangMemory(msgspec.Struct, frozen=True):
-    """Of all gangs that have members."""
+    """The state of all gangs that have members."""
 
     started: frozenset[str] = frozenset()
-    """Keys of gangs whose minimum was bound at some time."""
+    """Keys of gangs whose minimum was bound once."""
     overdue: frozenset[str] = frozenset()
-    """Keys of gangs that have waited longer than they let their members."""
+    """Keys of gangs that have waited longer than their timeout."""
     troubles: tuple[tuple[GangApi, str], ...] = ()
-    """Why no PodGroups of an API are known."""
+    """Why the PodGroups of an API are unknown."""
     finished: tuple[tuple[str, Mapping[str, FinishedMember]], ...] = ()
-    """Key of a gang, and by uid its members that ended well."""
+    """Key of a gang -> its members that succeeded, by uid."""
 
 
 def remembered(roster: GangRoster) -> GangMemory:
@@ -36,7 +36,7 @@ def remembered(roster: GangRoster) -> GangMemory:
 
 
 def recall(roster: GangRoster, memory: GangMemory) -> None:
-    """Into a roster that has the same members, and no others."""
+    """Restores the memory into a roster that has exactly the same members."""
     for api, trouble in memory.troubles:
         roster.note_kind(api, trouble)
     finished = dict(memory.finished)

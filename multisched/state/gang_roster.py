@@ -1,8 +1,8 @@
-"""GangRoster: who belongs to which gang, who of them has a place, and how many more have to start.
+"""GangRoster: the members of each gang, which of them have nodes, and how many more must start.
 
-Owns the membership of every pod of every domain, pending and placed. Ingest writes pods and the objects that describe
-gangs, the cache who stands on a node. The queues, which keep a gang as one entity, and the cycles read it. A pod that
-has no gang costs a look into a dictionary. A gang's key is NAMESPACE/NAME.
+Owns the gang membership of every pod of every domain, pending and placed. Ingest writes pods and the objects that
+describe gangs, the cache the nodes of members. The queues, which treat a gang as one unit, and the cycles read it. A
+pod without a gang costs one dictionary look-up. A gang's key is NAMESPACE/NAME.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from multisched.model.gang import LEVELS_MAX, TIMEOUT_S, GangApi, GangSpec, Memb
 from multisched.model.objects import Pod
 
 FINISHED_MAX: Final = 100_000
-"""Finished members remembered of all gangs together: the oldest are forgotten first."""
+"""Finished members remembered over all gangs: the oldest are dropped."""
 NAMED_MAX: Final = 4
 """Members, schedulers or minimums that a message names."""
 NO_TERMS: Final = "no member says how many start together"
 DESCRIBED: Final = (GangApi.KUBERNETES, GangApi.SCHEDULER_PLUGINS, GangApi.SIGS)
-"""APIs in which a PodGroup of this API group says what a gang asks for."""
+"""APIs in which a PodGroup of this API group holds a gang's requirements."""
 GATED: Final = "it has scheduling gates"
 
 
@@ -34,19 +34,19 @@ class GangMember(msgspec.Struct):
     name: str
     scheduler_name: str
     held: str = ""
-    """Why it cannot be tried as it is: scheduling gates, or what is wrong with it."""
+    """Why it cannot be tried: it has scheduling gates, or is invalid."""
     node: str = ""
-    """Where it stands, or is assumed; empty for one that waits."""
+    """The node it is bound to or assumed on; empty for a pending one."""
     is_bound: bool = False
     """The watch has shown it there."""
     is_tentative: bool = False
-    """It is assumed by an attempt in progress, which may take it back: it counts as standing, but not as started."""
+    """Assumed by an attempt in progress, which may forget it: it counts as placed, but not as started."""
     is_deleting: bool = False
     is_victim: bool = False
     """As `Pod.is_victim`."""
     is_running: bool = False
     owner: str = ""
-    """Name of the workload that it is of; empty for none."""
+    """Name of the workload that owns it; empty if there is none."""
     owner_uid: str = ""
 
     @property
@@ -65,79 +65,79 @@ class GangMember(msgspec.Struct):
 
 
 class FinishedMember(msgspec.Struct, frozen=True):
-    """One pod of a gang that ended well: it holds nothing."""
+    """One pod of a gang that succeeded: it holds nothing."""
 
     owner_uid: str = ""
     is_there: bool = True
-    """The API server still has the pod."""
+    """The pod still exists in the API server."""
 
     @property
     def may_count(self) -> bool:
-        """False for a deleted pod without an owner: nothing tells whether a pod that comes later belongs to its run."""
+        """False for a deleted pod without an owner: nothing shows whether later pods belong to the same run."""
         return self.is_there or bool(self.owner_uid)
 
 
 class Gang:
-    """One gang as its members and its object describe it. Written by the roster alone."""
+    """One gang, from its members and its object. Written by the roster only."""
 
     def __init__(self, key: str, troubles: Mapping[GangApi, str]) -> None:
-        """`troubles`: see `GangRoster.note_kind`; a view that changes."""
+        """`troubles`: see `GangRoster.note_kind`; a live view."""
         self.key = key
         self._troubles = troubles
         self.apis: list[GangApi] = []
-        """By which its members name it."""
+        """The APIs by which its members name it."""
         self.members: dict[str, GangMember] = {}
-        """uid -> member; those that have finished are not among them."""
+        """uid -> member, without finished ones."""
         self.finished: dict[str, FinishedMember] = {}
-        """By uid, also those of earlier runs."""
+        """By uid, including those of earlier runs."""
         self._finished_by: Counter[str] = Counter()
         """uid of an owner, empty for none -> finished members that count for living members of the same owner."""
         self.owners: Counter[str] = Counter()
-        """The same of living members that are not being deleted."""
+        """The same for living members that are not being deleted."""
         self.standing = 0
-        """Members that are on a node, or assumed on one, and are not leaving."""
+        """Members that are bound or assumed and not leaving."""
         self.tentative = 0
-        """Those of them that an attempt in progress may take back."""
+        """Those of them that an attempt in progress may forget."""
         self.bound = 0
-        """Those of them that the watch has shown there."""
+        """Those of them that the watch has shown on their nodes."""
         self.leaving = 0
-        """Members that are being deleted: they count for nothing, so that their replacements start together."""
+        """Members that are leaving: they do not count, so that their replacements start together."""
         self.has_started = False
-        """Its minimum was bound at some time, and since then there was always a member that stays or has finished."""
+        """Its minimum was bound once, and since then it always had a placed or finished member."""
         self.said: Counter[GangSpec] = Counter()
-        """What members say themselves -> how many of them do."""
+        """Requirements that members declare themselves -> number of members."""
         self.described: GangSpec | None = None
-        """What its object says."""
+        """The requirements in its object."""
         self.object_problem = ""
         self.fellows: tuple[str, ...] = ()
-        """Other gangs that it is to start with, as they were looked at last."""
+        """Other gangs that it must start with, as of the last change."""
         self.refusal = ""
-        """Why its members found no nodes when they were last tried; empty once enough have."""
+        """Why its members found no nodes in the last attempt; empty once enough have."""
         self.is_overdue = False
-        """Its members have waited for one another longer than it lets them. Written by the queue they wait in."""
+        """Its members have waited for each other longer than its timeout. Written by the queue."""
         self.reserving = Reserving.NO
-        """Written by the queue its members wait in."""
+        """Written by the queue."""
         self.schedulers: Counter[str] = Counter()
         self.last_scheduler = ""
-        """That of the latest member, which may have finished."""
+        """schedulerName of the latest member, which may have finished."""
         self.held = 0
-        """Members that wait and cannot be tried as they are."""
+        """Pending members that cannot be tried."""
 
     @property
     def succeeded(self) -> int:
-        """Finished members that count: those that have the same owner as a living member; all, if none lives."""
+        """Finished members that count: those with the same owner as a living member; all, if none is alive."""
         if not self.owners:
             return self._finished_by.total()
         return sum(count for owner, count in self._finished_by.items() if owner in self.owners)
 
     def add_finished(self, uid: str, member: FinishedMember) -> None:
-        """Adds a finished member, or replaces what is known of it."""
+        """Adds a finished member, or replaces its record."""
         self.drop_finished(uid)
         self.finished[uid] = member
         self._finished_by[member.owner_uid] += member.may_count
 
     def drop_finished(self, uid: str) -> None:
-        """Forgets a finished member, if it is known."""
+        """Drops a finished member, if it is known."""
         member = self.finished.pop(uid, None)
         if member is not None:
             self._finished_by[member.owner_uid] -= member.may_count
@@ -146,14 +146,14 @@ class Gang:
 
     @property
     def spec(self) -> GangSpec | None:
-        """What it asks for; None where nobody says, or not all the same."""
+        """Its requirements; None if none are declared, or members contradict each other."""
         if self.described is not None:
             return self.described
         return next(iter(self.said)) if len(self.said) == 1 else None
 
     @property
     def problem(self) -> str:
-        """Why it cannot start whoever comes; empty for a good one."""
+        """Why it cannot start, whichever members are added; empty for a valid gang."""
         if self.object_problem:
             return self.object_problem
         if len(self.schedulers) > 1:
@@ -174,7 +174,7 @@ class Gang:
 
     @property
     def _missing(self) -> str:
-        """Which object is missing, of a gang that nobody describes."""
+        """The object that is missing, for a gang without requirements."""
         api = next((one for one in self.apis if one in DESCRIBED), None)
         if api is None:
             return NO_TERMS
@@ -183,19 +183,19 @@ class Gang:
 
     @property
     def timeout_s(self) -> float:
-        """After which its members hear that it has not started."""
+        """Time after which its members get the message that it has not started."""
         return TIMEOUT_S if self.spec is None else self.spec.timeout_s
 
     @property
     def lateness(self) -> str:
-        """What is said of it once its members have waited longer than that."""
+        """The part of the message after that time."""
         if self.standing:
             return f"has been below its minimum for {self.timeout_s:g} s"
         return f"has not started within {self.timeout_s:g} s"
 
     @property
     def needs(self) -> int:
-        """How many more members have to start together; 0 or less: each may start alone."""
+        """Members that still have to start together; 0 or less: each may start alone."""
         spec = self.spec
         if spec is None:
             return 1
@@ -205,7 +205,7 @@ class Gang:
 
     @property
     def stays_started(self) -> bool:
-        """Members that come from now on need not wait for others."""
+        """True if further members need not wait for others."""
         return self.spec is not None and self.spec.is_once and self.has_started
 
     @property
@@ -215,20 +215,20 @@ class Gang:
 
     @property
     def surplus(self) -> int:
-        """How many of those may go singly; 0 where nobody says what it needs."""
+        """How many of those can be removed without falling below the minimum; 0 if its requirements are unknown."""
         spec, standing = self.spec, self.standing
         return 0 if spec is None else min(max(standing + self.succeeded - spec.min_members, 0), standing)
 
     @property
     def outlook(self) -> tuple[object, ...]:
-        """While it is the same, whoever waits for the gang's members does so for the same reason."""
+        """Everything that determines why pods wait for the gang's members: if equal, the reason is unchanged."""
         spec = self.spec
         is_complete = spec is not None and self.present >= spec.min_members
         return len(self.schedulers), len(self.said), spec, self.held, is_complete, self.lacks, max(self.needs, 0)
 
     @property
     def lacks(self) -> int:
-        """How many members its minimum lacks, not counting those that are only assumed: they may be given up again."""
+        """Members missing for its minimum, not counting assumed ones, which may be forgotten."""
         spec = self.spec
         if spec is None or self.needs <= 0:
             return 0
@@ -236,7 +236,7 @@ class Gang:
 
     @property
     def present(self) -> int:
-        """Members that stand, could be tried, or have finished."""
+        """Members that are placed, could be tried, or have finished."""
         return len(self.members) + self.succeeded - self.held - self.leaving
 
 
@@ -251,19 +251,19 @@ class GangRoster:
         self._said_by: dict[str, GangSpec] = {}
         self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
         self.troubles: dict[GangApi, str] = {}
-        """Why no PodGroups of an API are known; written by `note_kind`."""
+        """Why the PodGroups of an API are unknown; written by `note_kind`."""
         self._named_by: dict[str, set[str]] = {}
-        """Gang -> those that are to start with it."""
+        """Gang -> the gangs that must start with it."""
         self._finished: dict[str, tuple[str, str]] = {}
-        """uid -> key of its gang and NAMESPACE/NAME, the oldest first."""
+        """uid -> key of its gang and NAMESPACE/NAME, oldest first."""
         self._finished_uids: dict[str, str] = {}
-        """NAMESPACE/NAME -> uid of the finished pods that the API server has."""
+        """NAMESPACE/NAME -> uid of the finished pods that exist in the API server."""
         self.on_first: Callable[[], None] = _nothing
-        """Called when there is a gang and was none."""
+        """Called when the first gang appears."""
         self.on_change: Callable[[str], None] = _nobody
-        """Hears the key of a gang whose members may have to wait for one another otherwise than before."""
+        """Called with the key of a gang whose members may have another reason to wait."""
         self.on_count: Callable[[str], None] = _nobody
-        """Hears the key of a gang of which `counts` says something else."""
+        """Called with the key of a gang whose `counts` changed."""
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -275,54 +275,54 @@ class GangRoster:
         return self._gangs.get(key)
 
     def key_of(self, uid: str) -> str | None:
-        """The pod's gang; None for a pod without one."""
+        """Returns the pod's gang; None for a pod without one."""
         return self._key_of.get(uid)
 
     def together_with(self, key: str) -> Sequence[str]:
-        """Gangs that start with this one, itself among them."""
+        """Returns the gangs that start together with this one, including itself."""
         gang = self._gangs.get(key)
         spec = None if gang is None else gang.spec
         return spec.together_with if spec is not None and spec.together_with else (key,)
 
     def needs(self, key: str, *, missing: int = 0) -> int:
-        """How many more have to start together if so many members on nodes do not count; 0: each may start alone."""
+        """Returns how many more members must start together, not counting `missing` of the placed ones; 0: each may start alone."""
         gang = self._gangs.get(key)
         if gang is None or (missing and gang.stays_started):
             return 0
         return max(gang.needs + missing, 0)
 
     def has_started(self, key: str) -> bool:
-        """No member of the gang has to wait for others."""
+        """Reports whether no member of the gang has to wait for others."""
         return not self.needs(key)
 
-    # -- who of them may go: `StandingGangs` -----------------------------------------------------------------------
+    # -- `StandingGangs` -------------------------------------------------------------------------------------------
 
     def standing(self, key: str) -> Collection[str]:
-        """uids of the members that are on a node, or assumed on one, and are neither being deleted nor victims."""
+        """Returns the uids of members that are bound or assumed, and are neither being deleted nor victims."""
         gang = self._gangs.get(key)
         return () if gang is None else gang.staying
 
     def surplus(self, key: str) -> int:
-        """How many of those may go singly; 0 for a gang of which nobody says what it needs."""
+        """Returns how many of those can be removed without falling below the minimum; 0 if the requirements are unknown."""
         gang = self._gangs.get(key)
         return 0 if gang is None else gang.surplus
 
     def counts(self, key: str) -> GangCounts | None:
-        """What can be said of the gang as a whole; None for an unknown one."""
+        """Returns the gang's counts and state; None for an unknown one."""
         gang = self._gangs.get(key)
         return None if gang is None else counts_of(gang, self.why_not_yet(key))
 
     # -- why members wait ------------------------------------------------------------------------------------------
 
     def why_not_yet(self, key: str) -> str:
-        """Why members cannot be tried now; empty: they can, or need not wait for others."""
+        """Returns why members cannot be tried now; empty: they can, or need not wait for others."""
         about, why = _obstacle(self._gangs, key, self.together_with) if self.needs(key) else ("", "")
         return why and _sentence(self._gangs[key], about, why)
 
     # -- written by ingest -----------------------------------------------------------------------------------------
 
     def set(self, pod: Pod) -> Membership | None:
-        """A pod as it is now, wherever it is. Returns what it says of its gang."""
+        """Adds or updates a pod in any state. Returns the membership that it declares."""
         membership = membership_of(pod)
         known = self._key_of.get(pod.uid)
         if membership is None:
@@ -331,8 +331,8 @@ class GangRoster:
             return None
         if pod.uid in self._finished:
             if self._gangs[self._finished[pod.uid][0]].finished[pod.uid].is_there:
-                return membership  # the watch of running pods is late
-            self._forget_finished(pod.uid)  # a backup was restored, in which it has not finished
+                return membership  # the watch of running pods is behind
+            self._forget_finished(pod.uid)  # after the restore of a backup in which the pod has not finished
         key = f"{pod.namespace}/{membership.name}"
         gang = self._gang(key, membership)
         before_it = gang.outlook
@@ -348,7 +348,7 @@ class GangRoster:
                 before = None
         if before != member:
             self._replace(gang, pod.uid, before, member)
-        if member.is_running != (pod.phase == "Running"):  # no change of `standing`: nobody's answers depend on it
+        if member.is_running != (pod.phase == "Running"):  # does not change `standing`, so `version` is not raised
             gang.members[pod.uid].is_running = not member.is_running
             self.on_count(key)
         asked = gang.spec
@@ -362,7 +362,7 @@ class GangRoster:
         return membership
 
     def remove(self, uid: str) -> None:
-        """The pod is gone, or belongs to its gang no more."""
+        """Removes a pod that was deleted, or no longer belongs to its gang."""
         key = self._key_of.get(uid)
         if key is None:
             return
@@ -373,14 +373,14 @@ class GangRoster:
         self._changed(key)
 
     def finish(self, pod: Pod) -> None:
-        """The pod has ended well: it counts for its gang, and holds nothing."""
+        """Records that the pod succeeded: it counts for its gang, and holds nothing."""
         membership = membership_of(pod)
         if membership is None or pod.uid in self._finished:
             return
         gang = self._gang(f"{pod.namespace}/{membership.name}", membership)
         self.version += 1
         gang.last_scheduler = pod.spec.scheduler_name
-        # Before it is removed from the members: the gang must not be forgotten in between.
+        # Added before the pod is removed from the members, so that the gang is not dropped in between.
         gang.add_finished(pod.uid, FinishedMember(_owner_uid(pod)))
         self.remove(pod.uid)
         self._finished[pod.uid] = gang.key, pod.key
@@ -391,7 +391,7 @@ class GangRoster:
         self._changed(gang.key)
 
     def finished_is_gone(self, pod_key: str) -> None:
-        """A finished pod was deleted. If it has an owner, it counts as long as its gang has others, living or finished."""
+        """Handles the deletion of a finished pod. If it has an owner, it still counts as long as its gang has other pods."""
         uid = self._finished_uids.pop(pod_key, "")
         if uid:
             self.version += 1
@@ -403,7 +403,7 @@ class GangRoster:
             self._changed(gang.key)
 
     def set_object(self, api: GangApi, key: str, spec: GangSpec | None, problem: str = "") -> None:
-        """The gang's own object as it is now; None and no problem: it is gone."""
+        """Sets the gang's own object; None without a problem: it was deleted."""
         self.version += 1
         if spec is None and not problem:
             self._objects.pop((api, key), None)
@@ -415,7 +415,7 @@ class GangRoster:
             self._changed(key)
 
     def note_kind(self, api: GangApi, trouble: str) -> None:
-        """Why PodGroups of this API cannot be known, for members that wait for theirs; empty: they are known."""
+        """Sets why the PodGroups of this API are unknown, for members that wait for theirs; empty: they are known."""
         if self.troubles.get(api, "") == trouble:
             return
         self.troubles[api] = trouble
@@ -426,25 +426,25 @@ class GangRoster:
     # -- written by queues -----------------------------------------------------------------------------------------
 
     def note_overdue(self, key: str) -> None:
-        """Members of the gang have waited for one another longer than it lets them."""
+        """Records that members of the gang have waited longer than its timeout."""
         gang = self._gangs.get(key)
         if gang is not None:
             gang.is_overdue = gang.needs > 0
             self.on_count(key)
 
     def note_in_time(self, key: str) -> None:
-        """The gang lets its members wait longer than before: they have not waited too long."""
+        """Clears `is_overdue` after the gang's timeout was raised."""
         gang = self._gangs.get(key)
         if gang is not None:
             gang.is_overdue = False
             self.on_count(key)
 
     def reserving(self, key: str) -> Reserving:
-        """Whether the gang may reserve room; NO for an unknown one."""
+        """Returns whether the gang may reserve capacity; NO for an unknown one."""
         return Reserving.NO if (gang := self._gangs.get(key)) is None else gang.reserving
 
     def note_refusal(self, key: str, message: str) -> None:
-        """Why a member that must start with others did not."""
+        """Records why a member that must start with others was not placed."""
         gang = self._gangs.get(key)
         if gang is not None and gang.refusal != message:
             gang.refusal = message
@@ -453,7 +453,7 @@ class GangRoster:
     # -- written by the cache --------------------------------------------------------------------------------------
 
     def stands(self, uid: str, node: str, *, is_bound: bool = False, is_tentative: bool = False) -> None:
-        """The pod was assumed or seen on a node; an empty name: it holds its place no more. `is_tentative`: as `GangMember` has it."""
+        """Sets the node on which the pod was assumed or seen; empty: none any more. `is_tentative`: as in `GangMember`."""
         key = self._key_of.get(uid)
         if key is None:
             return
@@ -487,7 +487,7 @@ class GangRoster:
         if gang.outlook != before:
             self._changed(key)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _changed(self, key: str) -> None:
         gang = self._gangs.get(key)
@@ -524,18 +524,18 @@ class GangRoster:
         return gang
 
     def _describe(self, gang: Gang) -> None:
-        """By the first of its APIs that has an object for it."""
+        """Reads the object of the first of its APIs that has one."""
         self.version += 1
         before = gang.spec
         found = (self._objects.get((api, gang.key)) for api in gang.apis)
         gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
         if gang.spec != before:
-            gang.refusal = ""  # it was about what the gang asked for then
+            gang.refusal = ""  # it was about the old requirements
         if gang.bound:
             _note_start(gang, is_foreign=before is None)
 
     def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
-        """A member comes, goes, or is another one than before."""
+        """Adds, removes or replaces a member."""
         self.version += 1
         for member, sign in ((before, -1), (after, 1)):
             if member is not None:
@@ -591,7 +591,7 @@ def _owner_uid(pod: Pod) -> str:
 
 
 def counts_of(gang: Gang, why: str) -> GangCounts:
-    """`why`: why its members cannot be tried now."""
+    """Returns the gang's counts. `why`: why its members cannot be tried now."""
     members = gang.members.values()
     return GangCounts(
         least=0 if gang.spec is None else gang.spec.min_members,
@@ -613,7 +613,7 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
 
 
 def _tally(gang: Gang, member: GangMember, sign: int) -> None:
-    """Adds the member to the counts of its gang, or takes it from them."""
+    """Adds the member to the counts of its gang, or subtracts it."""
     gang.standing += sign * member.stays
     gang.tentative += sign * (member.is_tentative and member.stays)
     gang.bound += sign * (member.is_bound and not member.is_leaving)
@@ -624,9 +624,9 @@ def _tally(gang: Gang, member: GangMember, sign: int) -> None:
 
 
 def _note_end(gang: Gang) -> None:
-    """If no member stays and no finished one counts, those that come start as if the gang were new.
+    """Resets the gang's start if no member is placed and no finished one counts: later members start as a new gang.
 
-    Victims count as staying: their removal may fail.
+    Victims count as placed: their eviction may fail.
     """
     if not gang.has_started or gang.standing or gang.succeeded:
         return
@@ -634,14 +634,14 @@ def _note_end(gang: Gang) -> None:
 
 
 def _note_start(gang: Gang, *, is_foreign: bool) -> None:
-    """Some of it are bound. `is_foreign`: before we came, or knew what it asks for: it has started, as far as anybody can tell."""
+    """Updates the gang's start. `is_foreign`: bound before this process started or knew its requirements: it counts as started."""
     spec = gang.spec
     if spec is not None and gang.bound:
         gang.has_started |= (is_foreign and spec.is_once) or gang.bound + gang.succeeded >= spec.min_members
 
 
 def _sentence(gang: Gang, about: str, why: str) -> str:
-    """What members of the gang hear; `about`: the gang that it says something of."""
+    """Returns the message for members of the gang. `about`: the gang with the problem."""
     if not gang.is_overdue:
         return f"gang {about}: {why}"
     so = "" if about == gang.key else f"gang {about}: "
@@ -649,11 +649,11 @@ def _sentence(gang: Gang, about: str, why: str) -> str:
 
 
 def _obstacle(gangs: Mapping[str, Gang], key: str, together_with: Callable[[str], Sequence[str]]) -> tuple[str, str]:
-    """What keeps a gang from starting, after the key of the gang that it is about; an empty reason: it can start."""
+    """Returns what keeps a gang from starting: (the gang with the problem, the reason); an empty reason: it can start."""
     together = together_with(key)
     for one in together:
         about, why = _obstacle_of(gangs, one, key, together_with)
-        if why and _namespace(one) != _namespace(key):  # nothing is told about another namespace
+        if why and _namespace(one) != _namespace(key):  # reveals nothing about another namespace
             return key, f"starts with gang {one}, which is missing, cannot start yet, or names other gangs"
         if why:
             return about, why
@@ -663,23 +663,23 @@ def _obstacle(gangs: Mapping[str, Gang], key: str, together_with: Callable[[str]
 def _obstacle_of(
     gangs: Mapping[str, Gang], one: str, key: str, together_with: Callable[[str], Sequence[str]]
 ) -> tuple[str, str]:
-    """As `_obstacle`, of one of the gangs that start with this one, or of itself."""
+    """Returns the obstacle of one of the gangs that start together with `key`."""
     gang = gangs.get(one)
     if gang is None:
-        return key, f"starts with gang {one}, of which no member is there"
+        return key, f"starts with gang {one}, which has no members"
     if gang.problem:
         return one, gang.problem
     if one != key and tuple(together_with(one)) != tuple(together_with(key)):
         return one, f"does not name the gangs that gang {key} starts with; write the same in both"
     if gang.schedulers.keys() != gangs[key].schedulers.keys():
         names = " and ".join(sorted({*gang.schedulers, *gangs[key].schedulers})[:NAMED_MAX])
-        return one, f"is to start with gang {key}, and they name the schedulers {names}"
+        return one, f"must start with gang {key}, but they name the schedulers {names}"
     return one, _why_incomplete(gang)
 
 
 def _why_incomplete(gang: Gang) -> str:
     spec = gang.spec
-    assert spec is not None, "a gang without problem asks for something"
+    assert spec is not None, "a gang without a problem has requirements"
     if gang.needs <= 0 or gang.present >= spec.min_members:
         return ""
     left_out = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
@@ -694,7 +694,7 @@ def _namespace(key: str) -> str:
 
 
 def _too_many_levels(gangs: Sequence[Gang]) -> str:
-    """Why gangs that start together cannot: their topology is that of all, and no larger than one gang's may be."""
+    """Returns why gangs cannot start together because their joint topology has more levels than one gang may have; empty if it fits."""
     levels = {level.key for gang in gangs if gang.spec is not None for level in gang.spec.topology}
     if len(levels) <= LEVELS_MAX:
         return ""
@@ -702,7 +702,7 @@ def _too_many_levels(gangs: Sequence[Gang]) -> str:
 
 
 def _present(gang: Gang, spec: GangSpec) -> str:
-    """Who is there of a gang that waits for members."""
+    """Returns which members are present, of a gang that waits for members."""
     here = [member.name for member in gang.members.values() if not (member.is_held or member.is_leaving)]
     names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
     finished = f", {gang.succeeded} of them finished" if gang.succeeded else ""
@@ -728,8 +728,8 @@ def _count(tally: Counter[Any], what: Hashable, sign: int) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for the first gang."""
+    """Does nothing: the default callback."""
 
 
 def _nobody(key: str) -> None:
-    """Nobody listens yet."""
+    """Does nothing: the default callback."""

@@ -1,10 +1,10 @@
-"""The ledgers of the process: registered once by the plugins that own them, asked by commit, updated by the cache.
+"""The ledgers of the process: registered once by the plugins that own them, read by commit, updated by the cache.
 
-A ledger is a plugin's code. One that raises while a pod is decided costs that pod its attempt. One that raises while it
-is updated cannot be trusted any more: it is *broken*. A broken ledger refuses every pod it concerns until the audit has
-compared and mended it. What the watch says is never lost to it.
+A ledger is a plugin's code. If it raises while a pod is being decided, that pod's attempt fails. If it raises while it
+is updated, it can no longer be trusted: it is *broken*. A broken ledger refuses every pod it concerns until the audit
+has compared and repaired it. Updates from the watch never fail because of a ledger.
 
-Ledgers about the cluster are kept among the others, as ledgers to which all rows are the same (`RowlessLedger`).
+Cluster ledgers are kept among the others, wrapped as ledgers whose answers are the same for all rows (`RowlessLedger`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 LEDGERS_MAX = 32
 UNKNOWN_VERSION = -1
 ANY_ROW = 0
-"""Which row a ledger about the cluster is asked about makes no difference."""
+"""The row passed to a cluster ledger, which ignores it."""
 
 
 class RowlessLedger:
-    """A ClusterLedger as a Ledger, and a SummingLedger: what it says of one row is true of each."""
+    """Adapts a ClusterLedger to Ledger and SummingLedger: its answers are the same for every row."""
 
     def __init__(self, cluster: ClusterLedger) -> None:
         self.cluster = cluster
@@ -66,7 +66,7 @@ class RowlessLedger:
         self.cluster.release(uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """Nodes are nothing to it."""
+        """Does nothing: the ledger does not depend on nodes."""
 
     def held(self) -> Mapping[str, object]:
         return self.cluster.held()
@@ -82,7 +82,7 @@ class RowlessLedger:
 
 
 class ClusterRefusal(NamedTuple):
-    """What a ledger about the cluster has against a pod, and the plugin that owns it; empty where none has anything."""
+    """A cluster ledger's refusal of a pod, with the plugin that owns the ledger; empty if no ledger refuses."""
 
     reason: str = ""
     plugin: str = ""
@@ -100,21 +100,21 @@ class LedgerRegistry:
         self._of_rows: tuple[Ledger, ...] = ()
         self._of_cluster: tuple[RowlessLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
-        """Keys of the pod annotations that some ledger goes by."""
+        """Keys of the pod annotations that ledgers depend on."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
         self.settled_labels: frozenset[str] = frozenset()
-        """Keys of the pod labels that some ledger goes by."""
+        """Keys of the pod labels that ledgers depend on."""
         self.demands = DeviceDemands()
         self.pods: Callable[[], Iterable[Pod]] = tuple
-        """Every pod that may hold something; the cache says which."""
+        """Returns every pod that may hold something; set by the cache."""
         self.placed: Callable[[str], Placed | None] = lambda uid: None
-        """One of them by its uid."""
+        """Returns one of them by its uid."""
         self.broken: dict[str, str] = {}
         """Ledgers whose amounts cannot be trusted -> what they raised."""
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
-        """Adds the ledger, or returns the one that is already registered under its name: domains share ledgers."""
+        """Adds the ledger, or returns the one already registered under its name, because domains share ledgers."""
         if ledger.name not in self._ledgers and len(self._ledgers) >= LEDGERS_MAX:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
         if isinstance(ledger, AnnotatedLedger):
@@ -134,11 +134,11 @@ class LedgerRegistry:
         return iter(self._ledgers.values())
 
     def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> str:
-        """Empty if every ledger of rows could take the pod there, else the first reason. PluginFailure for one that fails."""
+        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
         return self._first_reason(self._of_rows, pod, row, choices)
 
     def fits_cluster(self, pod: Pod) -> ClusterRefusal:
-        """The same of the ledgers about the cluster: for what they say no row is any better."""
+        """Returns the first refusal by a cluster ledger, which applies to every row. Raises PluginFailure."""
         for ledger in self._of_cluster:
             reason = self._first_reason((ledger,), pod, ANY_ROW, NO_CHOICES)
             if reason:
@@ -154,13 +154,13 @@ class LedgerRegistry:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
             if is_concerned and ledger.name in self.broken:
                 what = self.broken[ledger.name]
-                raise _failure(ledger, f"its books are wrong since it failed ({what}); the next audit mends them")
+                raise _failure(ledger, f"its state is inconsistent after an error ({what}); the next audit repairs it")
             if reason:
                 return reason
         return ""
 
     def concern_cluster(self, pod: Pod) -> bool:
-        """True if some ledger about the cluster holds something for pods like this one. PluginFailure for one that fails."""
+        """Reports whether a cluster ledger holds something for pods like this one. Raises PluginFailure."""
         for ledger in self._of_cluster:
             try:
                 if ledger.concerns(pod):
@@ -170,11 +170,11 @@ class LedgerRegistry:
         return False
 
     def concern(self, pod: Pod) -> bool:
-        """True if some ledger holds something for pods like this one."""
+        """Reports whether any ledger holds something for pods like this one."""
         return bool(self.versions(pod, ANY_ROW))
 
     def take(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Mapping[str, str]:
-        """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""
+        """Takes from every ledger; returns the annotations that the binding carries. After a PluginFailure nothing is held."""
         annotations: dict[str, str] = {}
         for ledger in self._ledgers.values():
             try:
@@ -189,7 +189,7 @@ class LedgerRegistry:
             self._notify(ledger, "restore", _restore, ledger, pod, row)
 
     def restore_cluster(self, pod: Pod) -> None:
-        """In the ledgers about the cluster alone: nobody knows the pod's node, or what it holds there stays as it is."""
+        """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
         for ledger in self._of_cluster:
             self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
 
@@ -198,28 +198,28 @@ class LedgerRegistry:
             self._notify(ledger, "release", ledger.release, uid)
 
     def release_row(self, uid: str) -> None:
-        """The pod's node is gone, the pod is not: what it held of the cluster stays held."""
+        """Releases what the pod held on its node, which was deleted; its holds in cluster ledgers remain."""
         for ledger in self._of_rows:
             self._notify(ledger, "release", ledger.release, uid)
 
     def lift(self, pod: Pod, *, is_settled: bool) -> None:
-        """The pod holds nothing until `set_down`, which makes the same holds of it again.
+        """Releases the pod's holds until `set_down`, which restores the same holds.
 
-        `is_settled`: the API server knows what it was bound with. What a pod on its way holds by a choice that it does not
-        bear itself stays held: nobody could make it again.
+        `is_settled`: the API server has the annotations it was bound with. For an unconfirmed pod, holds that were
+        chosen and are not recorded on the pod itself are kept, because they could not be restored.
         """
         for ledger in self._ledgers.values():
             if _can_be_made_again(ledger, is_settled=is_settled):
                 self._notify(ledger, "release", ledger.release, pod.uid)
 
     def set_down(self, pod: Pod, row: int, *, is_settled: bool) -> None:
-        """Undoes `lift`. `row`: NO_ROW for a pod whose node nobody knows, which holds of the cluster alone."""
+        """Undoes `lift`. `row`: NO_ROW for a pod whose node is unknown, which holds only in cluster ledgers."""
         for ledger in self._ledgers.values() if row >= 0 else self._of_cluster:
             if _can_be_made_again(ledger, is_settled=is_settled):
                 self._notify(ledger, "restore", _restore, ledger, pod, row)
 
     def lift_from(self, plugins: Collection[str], pod: Pod) -> None:
-        """As `lift`, of the ledgers about the cluster that these plugins own."""
+        """Like `lift`, for the cluster ledgers that these plugins own."""
         for ledger in self._of_cluster:
             if ledger.plugin in plugins:
                 self._notify(ledger, "release", ledger.release, pod.uid)
@@ -235,35 +235,37 @@ class LedgerRegistry:
             self._notify(ledger, "set_node", ledger.set_node, row, node)
 
     def versions(self, pod: Pod, row: int) -> tuple[int, ...]:
-        """What a decision about this pod on this row has read of the ledgers."""
+        """Returns the ledger versions that a decision about this pod on this row depends on."""
         found = []
         for ledger in self._ledgers.values():
             try:
                 if ledger.concerns(pod):
                     found.append(ledger.version(row))
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
+            except Exception as error:  # noqa: BLE001 - a plugin's failure must not propagate
                 self._broke(ledger, "version", error)
                 found.append(UNKNOWN_VERSION)
         return tuple(found)
 
     def trust(self, name: str) -> None:
-        """The audit has compared this ledger with the pods and found it true."""
+        """Ends the broken state of a ledger, after the audit has compared it with the pods and found it correct."""
         self.broken.pop(name, None)
 
     def _notify(self, ledger: Ledger, what: str, function: Callable[..., object], *args: Any) -> None:
         try:
             function(*args)
-        except Exception as error:  # noqa: BLE001 - a plugin ends here; the cache's own state must stay whole
+        except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
             self._broke(ledger, what, error)
 
     def _broke(self, ledger: Ledger, what: str, error: Exception) -> None:
         if ledger.name not in self.broken:
-            logger.error("ledger failed; it takes no pod until the audit has mended it", extra={"ledger": ledger.name})
+            logger.error(
+                "ledger failed; it refuses its pods until the audit has repaired it", extra={"ledger": ledger.name}
+            )
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
 def _fits(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> str:
-    """A ledger that knows no choices raises for one."""
+    """Returns the ledger's answer. A ledger without choices raises if one was made."""
     if ledger.name in choices:
         return cast(ChoiceLedger, ledger).fits(pod, row, choices[ledger.name])
     return ledger.fits(pod, row)
@@ -279,14 +281,14 @@ def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
     if ledger.concerns(pod):
         ledger.restore(pod, row)
     else:
-        ledger.release(pod.uid)  # an earlier version of it may have been concerned
+        ledger.release(pod.uid)  # an earlier version of the pod may have held something
 
 
 def _can_be_made_again(ledger: Ledger, *, is_settled: bool) -> bool:
-    """True if `restore` makes the same of the pod as it holds now."""
+    """Reports whether `restore` would recreate exactly what the pod holds now."""
     return is_settled or isinstance(ledger, RowlessLedger | AnnotatedLedger)
 
 
 def _failure(ledger: Ledger, what: str) -> PluginFailure:
-    """A ledger is its plugin's code: what it raises costs the pod its attempt."""
+    """Returns the failure of a ledger, which fails the pod's attempt like a plugin's."""
     return PluginFailure(Status(Code.ERROR, ledger.name, (f'running Ledger "{ledger.name}": {what}',)))

@@ -1,8 +1,8 @@
-"""NodeTable: a struct of arrays, one row per node; the truth about what is on every node.
+"""NodeTable: a struct of arrays with one row per node; the state of every node.
 
-Owns the rows: which node is in which, which pods stand on it, its version. What is known of a row stands in columns.
-Each part in `state/columns` owns those for one kind of thing; the table tells it of nodes and pods that come and go.
-Columns are int64 throughout (float never decides a fit) and grow by doubling. Each row has one version counter, raised
+Owns the rows: which node is in which, which pods are on it, its version. The properties of a row are kept in columns;
+each part in `state/columns` owns those of one kind, and the table passes nodes and pods to it.
+Columns are int64 throughout (floats never decide a fit) and grow by doubling. Each row has one version counter, raised
 at each write. Rows of deleted nodes are reused. Only `ClusterCache` writes; plugins read it as a `NodeView`.
 """
 
@@ -32,12 +32,12 @@ ROWS_INITIAL = 64
 
 
 class NodeTable:
-    """Nodes and pods by row, and the columns of what is known of each row."""
+    """Nodes and pods by row, with columns of each row's properties."""
 
     def __init__(self) -> None:
         self._capacity = ROWS_INITIAL
         self.size = 0
-        """Rows ever used; live rows are below it."""
+        """Rows ever used; all rows with a node are below it."""
         self._free: list[int] = []
         self._nodes: list[Node | None] = []
         self._row_of: dict[str, int] = {}
@@ -48,7 +48,7 @@ class NodeTable:
         self.row_log = ChangeLog()
         """Rows whose node object or pods changed."""
         self.start_log = ChangeLog()
-        """Rows on which a pod has started since it came."""
+        """Rows on which a pod has started after it was added."""
         self.nodes_version = 0
         self._resources = ResourceColumns(self._pods, self.row_log, ROWS_INITIAL)
         self._derived = DerivedColumns(self.row_log)
@@ -144,9 +144,9 @@ class NodeTable:
     # -- what the cache writes -------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> int:
-        """Puts a node into its row, a new one if needed; pods on it stay. Returns the row.
+        """Puts a node into its row, a new one if needed; keeps the pods on it. Returns the row.
 
-        A heartbeat changes nothing that anybody reads: it raises no version, and no answer is computed again for it.
+        A heartbeat changes nothing that is read: it raises no version, so no result is computed again.
         """
         row = self._row_of.get(node.name)
         if row is None:
@@ -167,7 +167,7 @@ class NodeTable:
         """Empties and frees the node's row; the caller has moved its pods away. Returns the row."""
         row = self._row_of.pop(name)
         if self._pods[row]:
-            raise AssertionError(f"row {row} of node {name} is freed while {len(self._pods[row])} pods stand on it")
+            raise AssertionError(f"row {row} of node {name} is freed while it has {len(self._pods[row])} pods")
         before, self._nodes[row] = self._nodes[row], None
         self._images.write(row, before, None)
         self._labels.write(row, before, None)
@@ -180,20 +180,20 @@ class NodeTable:
         return row
 
     def add_pod(self, row: int, pod: Pod) -> None:
-        """Accounts a pod on a row, whether it fits or not: what is there is there."""
+        """Accounts for a pod on a row, whether it fits or not."""
         if pod.uid in self._pods[row]:
-            raise AssertionError(f"pod {pod.key} ({pod.uid}) is on row {row} already")
+            raise AssertionError(f"pod {pod.key} ({pod.uid}) is already on row {row}")
         self._pods[row][pod.uid] = pod
         self._account(row, pod, 1)
 
     def remove_pod(self, row: int, uid: str) -> Pod:
-        """Takes a pod off a row; returns what was accounted for it."""
+        """Removes a pod from a row; returns the pod that was accounted for."""
         pod = self._pods[row].pop(uid)
         self._account(row, pod, -1)
         return pod
 
     def replace_pod(self, row: int, pod: Pod) -> None:
-        """A newer object of a pod on the row that takes just what the old one took (labels or phase may differ)."""
+        """Replaces a pod on the row with a newer object that uses the same amounts (labels or phase may differ)."""
         before = self._pods[row][pod.uid]
         self._pods[row][pod.uid] = pod
         self._pod_counts.replace(row, before, pod)
@@ -201,10 +201,10 @@ class NodeTable:
         if not is_read_alike or (before.is_deleting, before.is_victim) != (pod.is_deleting, pod.is_victim):
             self._touch(row)
         elif before.started_s != pod.started_s:
-            self.start_log.note(row)  # apart: masks and scores need not be renewed for it
+            self.start_log.note(row)  # separate log: masks and scores do not depend on it
 
     def recount(self, row: int, pods: dict[str, Pod]) -> None:
-        """Writes the row anew from its node and these pods: the audit found that its columns are not their sum."""
+        """Rebuilds the row from its node and these pods, after the audit found that its columns are not their sum."""
         self._pods[row] = {}
         for part in (self._resources, self._volume_users, self._pod_counts, self._ports):
             part.forget_row(row)
@@ -214,7 +214,7 @@ class NodeTable:
         self._write_node(row, node, node)
 
     def reorder(self, row: int, uids: Sequence[str]) -> None:
-        """The row's pods in this order, which decides between equals: nothing else changes."""
+        """Sets the order of the row's pods, which breaks ties; changes nothing else."""
         pods = self._pods[row]
         assert pods.keys() == set(uids), f"row {row} has other pods"
         self._pods[row] = {uid: pods[uid] for uid in uids}
@@ -223,24 +223,24 @@ class NodeTable:
     # -- introspection ---------------------------------------------------------------------------------------------
 
     def live_rows(self) -> Iterable[tuple[int, Node]]:
-        """Rows with a node, ascending."""
+        """Returns the rows with a node, ascending."""
         return ((row, node) for row, node in enumerate(self._nodes) if node is not None)
 
     def pods_by_uid(self, row: int) -> Mapping[str, Pod]:
-        """The row's pods; a live view for the cache and the audit."""
+        """Returns the row's pods; a live view for the cache and the audit."""
         return self._pods[row]
 
     def node_at(self, row: int) -> Node | None:
-        """None for a free row."""
+        """Returns the row's node; None for a free row."""
         return self._nodes[row]
 
     @property
     def ports(self) -> Mapping[PortKey, Mapping[int, Mapping[str, int]]]:
-        """(protocol, port) -> row -> ip -> pods that hold it."""
+        """(protocol, port) -> row -> ip -> pods that use it."""
         return self._ports.by_port
 
     def label_columns(self) -> Iterable[tuple[str, LabelColumn]]:
-        """Label keys that somebody asked for, with their columns."""
+        """Returns the label keys in use, with their columns."""
         return self._labels.columns()
 
     @property
@@ -249,7 +249,7 @@ class NodeTable:
         return self._resources.names
 
     def has_column(self, resource: str) -> bool:
-        """True if some node had the resource at some time: what pods ask for of others is not counted."""
+        """Reports whether any node ever had the resource: requests for other resources are not counted."""
         return self._resources.has(resource)
 
     @property
@@ -258,7 +258,7 @@ class NodeTable:
         return self._capacity
 
     def validate(self) -> None:
-        """Asserts that every sum of every live row is the sum over its pods (I4)."""
+        """Raises AssertionError unless every sum of every row is the sum over its pods (I4)."""
         for row, node in self.live_rows():
             fault = self._resources.fault(row)
             if fault:
@@ -267,10 +267,10 @@ class NodeTable:
         if faults:
             raise AssertionError(f"rows {faults}")
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _write_node(self, row: int, before: Node | None, node: Node) -> None:
-        """Whatever columns say of a node. `before`: the row's node until now."""
+        """Writes a node into all columns. `before`: the row's previous node."""
         self._resources.write(row, node)
         self._unschedulable[row] = node.is_unschedulable
         self._taints.write(row, node.taints)
@@ -307,7 +307,7 @@ class NodeTable:
         self._touch(row)
 
     def _note_node(self, row: int) -> None:
-        """The row's node object is another one."""
+        """Records that the row's node object changed."""
         self.nodes_version += 1
         self.node_log.note(row)
         self._touch(row)

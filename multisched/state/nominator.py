@@ -1,11 +1,11 @@
-"""Pods that were promised a node by preemption: others of lower priority must leave them their room.
+"""Nominator: pods with nominated nodes, whose capacity there pods of lower priority must respect.
 
-Owns the nominations: those the API server knows, and those decided here that it does not know yet. Each has a rank, as a
-rule the pod's priority: pods of a lower one leave it its place. For each rank it keeps what the nominated pods ask for,
-node by node. So a cycle asks about a thousand nominated pods in a few vector operations. Written by the shell (`set`,
-`nominate`, `remove`) and by the cycle that assumes a promised pod; all synchronous.
+Owns the nominations: those in the API server, and those decided here that are not written yet. Each has a rank, usually
+the pod's priority: pods of lower priority respect the nomination. For each rank it keeps the requests of the nominated
+pods, node by node, so a cycle evaluates a thousand nominated pods in a few vector operations. Written by the shell
+(`set`, `nominate`, `remove`) and by the cycle that assumes a nominated pod; all synchronous.
 
-A rank that is not the priority is known here alone. A process that begins anew counts the pod by its priority.
+A rank that differs from the priority is not in the API: after a restart the pod's rank is its priority.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from multisched.state.node_table import NodeTable
 
 SLOTS_INITIAL = 16
 CHANGES_KEPT = 4_096
-"""Changes remembered; a reader that falls further behind looks at everything again."""
+"""Changes kept; a reader that is further behind evaluates everything again."""
 _NONE: Rows = np.zeros(0, np.intp)
 
 
 class _Level:
-    """What the promised pods of one rank ask for, by slot."""
+    """The requests of the nominated pods of one rank, by slot."""
 
     __slots__ = ("pods", "size", "sums")
 
@@ -51,16 +51,16 @@ class _Level:
 
 
 class NominatedRequests(msgspec.Struct, frozen=True):
-    """Rows promised to others, and what those others ask for there. Valid until the next nomination."""
+    """The rows of other nominated pods, and their requests there. Valid until the next nomination."""
 
     rows: Rows
-    """In no order; each once."""
+    """Unordered; each once."""
     _slots: Rows
     _levels: Sequence[_Level]
     _own: tuple[int, Pod] | None
 
     def amounts(self, resource: str) -> Int64:
-        """int64[rows]: as `NodeView.requested`, of the promised pods alone."""
+        """Returns int64[rows]: like `NodeView.requested`, for the nominated pods only."""
         total = np.zeros(len(self._slots), np.int64)
         for level in self._levels:
             column = level.pods if resource == PODS else level.sums.get(resource)
@@ -73,14 +73,14 @@ class NominatedRequests(msgspec.Struct, frozen=True):
 
 
 class Nominator:
-    """Pending pods by the node they are nominated to, over all domains."""
+    """Pending pods by nominated node, over all domains."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._known: dict[str, Pod] = {}
-        """uid -> the pod, with the node it is nominated to."""
+        """uid -> the pod, with its nominated node."""
         self._ranks: dict[str, int] = {}
-        """uid -> its rank, where that is not its priority."""
+        """uid -> its rank, if it differs from its priority."""
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         self._capacity = SLOTS_INITIAL
@@ -89,16 +89,16 @@ class Nominator:
         self._rows_mark: tuple[int, int] = (-1, -1)
         self._nodes_named = 0
         self.sequence = 0
-        """Nominations that have come or gone."""
+        """Number of changes of nominations."""
         self._changed: deque[str] = deque(maxlen=CHANGES_KEPT)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def set(self, pod: Pod, before: Pod | None = None) -> None:
-        """The pending pod as the API server has it now, and had it before; without a node it is nominated no more.
+        """Updates the nomination of a pending pod from its current and previous version in the API server.
 
-        A nomination decided here is not yet in versions of the pod that were written before it. It stands as long as
-        they name no node, neither before nor now (source: kube-scheduler 1.36, backend/queue/nominator.go).
+        A nomination decided here is missing in versions of the pod written before it. It is kept as long as neither
+        version names a node (source: kube-scheduler 1.36, backend/queue/nominator.go).
         """
         node = pod.nominated_node
         if not node and before is not None and not before.nominated_node:
@@ -107,9 +107,9 @@ class Nominator:
         self.nominate(pod, node)
 
     def nominate(self, pod: Pod, node: str, rank: int | None = None) -> None:
-        """The pod is promised this node from now on; an empty name ends its nomination.
+        """Nominates the pod to this node; an empty name ends its nomination.
 
-        `rank`: None keeps the one it has on this node, at first its priority.
+        `rank`: None keeps the rank it has on this node, initially its priority.
         """
         if rank is None and node and self.node_of(pod.uid) == node:
             rank = self._ranks.get(pod.uid)
@@ -153,31 +153,31 @@ class Nominator:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def pods(self) -> Sequence[Pod]:
-        """All nominated pods, each with the node it is nominated to."""
+        """Returns all nominated pods, each with its nominated node."""
         return tuple(self._known.values())
 
     def node_of(self, uid: str) -> str:
-        """The node the pod is nominated to; empty for none."""
+        """Returns the pod's nominated node; empty if there is none."""
         pod = self._known.get(uid)
         return "" if pod is None else pod.nominated_node
 
     def rank_of(self, pod: Pod) -> int:
-        """Pods of a lower priority than this leave a nominated pod its place."""
+        """Returns the pod's rank: pods of a lower priority respect its nomination."""
         return self._ranks.get(pod.uid, pod.spec.priority)
 
     def on(self, node: str) -> Sequence[Pod]:
-        """The pods nominated to a node."""
+        """Returns the pods nominated to a node."""
         return tuple(self._by_node.get(node, {}).values())
 
     def ahead_on(self, node: str, pod: Pod) -> list[Pod]:
-        """Nominated to this node, of a rank not below the pod's priority, and not itself."""
+        """Returns the other pods nominated to this node whose rank is not below the pod's priority."""
         pods = self._by_node.get(node)
         if not pods:
             return []
         return [p for p in pods.values() if self.rank_of(p) >= pod.spec.priority and p.uid != pod.uid]
 
     def ahead_of(self, pod: Pod) -> Iterator[tuple[str, list[Pod]]]:
-        """Nodes with nominated pods whose room this pod must leave: of a rank not below its priority, and not itself."""
+        """Yields the nodes with other nominated pods that this pod must respect: their rank is not below its priority."""
         if not any(rank >= pod.spec.priority for rank in self._levels):
             return
         for node in self._by_node:
@@ -186,7 +186,7 @@ class Nominator:
                 yield node, ahead
 
     def requests(self, pod: Pod, table: NodeTable) -> NominatedRequests | None:
-        """As `ahead_of`, in columns over the rows of `table`; None where nobody is ahead."""
+        """Returns the same as `ahead_of`, in columns over the rows of `table`; None if there are no such pods."""
         levels = [level for rank, level in self._levels.items() if rank >= pod.spec.priority]
         if not levels:
             return None
@@ -203,7 +203,7 @@ class Nominator:
         return NominatedRequests(rows[slots], slots, levels, own) if len(slots) else None
 
     def changed_since(self, sequence: int) -> frozenset[str] | None:
-        """Nodes to which nominations have come or from which they went; None when that is too long ago to know."""
+        """Returns the nodes whose nominations changed after `sequence`; None if some changes were dropped."""
         missed = self.sequence - sequence
         if missed > len(self._changed):
             return None
@@ -212,7 +212,7 @@ class Nominator:
     def __len__(self) -> int:
         return len(self._known)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _slot(self, node: str) -> int:
         slot = self._slots.get(node)
@@ -231,7 +231,7 @@ class Nominator:
         return slot
 
     def _rows_of_slots(self, table: NodeTable) -> Rows:
-        """intp[slots]: the row of each slot's node; -1 for a node that is not there."""
+        """Returns intp[slots]: the row of each slot's node; -1 if there is no such node."""
         mark = (table.nodes_version, self._nodes_named)
         if self._rows_mark != mark:
             self._rows = np.full(self._capacity, -1, np.intp)

@@ -1,8 +1,8 @@
-"""ObjectStore: the cluster's objects besides pods and nodes, as the watches brought them.
+"""ObjectStore: the cluster's objects besides pods and nodes, as the watches delivered them.
 
-Implements `framework.objects_view.ObjectsView`. Written synchronously by `shell/ingest/objects.py` (and by whoever loads a
-snapshot), read by plugins through `PluginContext.objects`; `ClusterCache.objects` is the one of a process. Holds the API's
-truth only: what a plugin assumes about an object (a binding on its way) is in that plugin's ledger.
+Implements `framework.objects_view.ObjectsView`. Written synchronously by `shell/ingest/objects.py` (and by code that
+loads a snapshot), read by plugins through `PluginContext.objects`; a process has one, `ClusterCache.objects`. It holds
+only the API server's state: what a plugin assumes about an object (a binding in flight) is in that plugin's ledger.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Found = dict[_Key, ClusterObject]
 
 
 class _Shelf:
-    """All objects of one kind, by key and by what they are asked for besides. An index is a dictionary: nothing is ever scanned."""
+    """All objects of one kind, by key and by one index. Look-ups never scan."""
 
     def __init__(self, index_of: Callable[[ClusterObject], str]) -> None:
         self.recency: Recency[_Key] = Recency()
@@ -82,7 +82,7 @@ class ObjectStore(ObjectsView):
         self.sequence = 0
         self._shelves = {kind: _Shelf(kind.definition.index_of or (lambda o: o.namespace)) for kind in ObjectKind}
         self._unreadable: dict[ObjectKind, str] = {}
-        # The kinds that plugins look up one by one, a hundred thousand times in a row: without the way over their kind.
+        # Direct references to the kinds that plugins look up individually, a hundred thousand times in a row.
         self._claims = cast(dict[_Key, PersistentVolumeClaim], self._found(ObjectKind.PERSISTENT_VOLUME_CLAIM))
         self._volumes = cast(dict[_Key, PersistentVolume], self._found(ObjectKind.PERSISTENT_VOLUME))
 
@@ -92,22 +92,22 @@ class ObjectStore(ObjectsView):
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
-        """The object appeared or changed. Returns what was known of it before."""
+        """Adds or updates the object. Returns its previous version, if known."""
         self.sequence += 1
         return self._shelves[kind].set(item)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
-        """The object is gone. Returns what was known of it; None for one that was not known."""
+        """Removes the object. Returns its last version; None if it is unknown."""
         self.sequence += 1
         return self._shelves[kind].remove(namespace, name)
 
     def set_last_removed(self, kind: ObjectKind, item: ClusterObject) -> None:
-        """Of a copy: what the original knows of an object that is not there any more."""
+        """Sets the last removed object in a copy of a store."""
         self.sequence += 1
         self._shelves[kind].last_removed = item
 
     def set_unreadable(self, kind: ObjectKind, why: str) -> None:
-        """The API server refuses to tell of the kind; an empty text: it does so again."""
+        """Records why the API server does not let this process read the kind; empty: it does."""
         if bool(why) != bool(self.unreadable(kind)):
             self.sequence += 1
             self._shelves[kind].recency.sequence += 1

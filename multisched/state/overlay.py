@@ -1,9 +1,9 @@
-"""Overlay: one copy-on-write view over the node table, with pods added and removed in thought.
+"""Overlay: a copy-on-write view of the node table with pods added and removed.
 
-Nominated pods and the dry runs of preemption use it; nothing else does the same job. It is a `NodeView` like the table
-itself. Columns of amounts are copied whole on the first change (30 us at 5,000 nodes); everything that pods cannot
-change is read through (`ReadThrough`). Only the plugins that own ledgers can overlay them: AddPod and RemovePod keep a
-copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step and never kept.
+Used for nominated pods and for the dry runs of preemption. It is a `NodeView` like the table itself. Columns of amounts
+are copied on the first change (30 us at 5,000 nodes); everything that pods cannot change is read from the table
+(`ReadThrough`). Only the plugins that own ledgers can overlay them: AddPod and RemovePod keep a copy of what changes in
+the overlay's own cycle state. An overlay is used within one synchronous step and never kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from multisched.state.node_table import NodeTable
 
 
 class ReadThrough(NodeView):
-    """What pods cannot change of a node table: its own columns, not copied."""
+    """The columns of a node table that pods cannot change, not copied."""
 
     _table: NodeTable
 
@@ -84,7 +84,7 @@ class ReadThrough(NodeView):
 
 
 class Overlay(ReadThrough):
-    """A NodeView in which some pods stand elsewhere, or not at all."""
+    """A NodeView in which some pods are on other rows, or on none."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
@@ -98,12 +98,12 @@ class Overlay(ReadThrough):
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def add_pod(self, row: int, pod: Pod) -> None:
-        """The pod stands on the row, whether it fits or not."""
+        """Adds the pod to the row, whether it fits or not."""
         self._row_pods(row)[pod.uid] = pod
         self._account(row, pod, 1)
 
     def remove_pod(self, row: int, uid: str) -> Pod:
-        """The pod no longer stands on the row; KeyError if it did not."""
+        """Removes the pod from the row. Raises KeyError if it is not there."""
         pod = self._row_pods(row).pop(uid)
         self._account(row, pod, -1)
         return pod
@@ -115,7 +115,7 @@ class Overlay(ReadThrough):
 
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         for name, amount in pod.requests.items():
-            if self._table.has_column(name):  # else no node has any of it, and the table does not count it either
+            if self._table.has_column(name):  # else no node has the resource, and the table does not count it either
                 self._writable("requested", name)[row] += sign * amount
         for name, amount in zip((CPU, MEMORY), pod.scoring_requests, strict=True):
             self._writable("scoring", name)[row] += sign * amount
@@ -142,7 +142,7 @@ class Overlay(ReadThrough):
             column = self._changed[(kind, resource)] = np.array(source(resource))
         return column
 
-    # -- NodeView: what pods change -------------------------------------------------------------------------------
+    # -- NodeView: columns that pods change -----------------------------------------------------------------------
 
     def requested(self, resource: str) -> Int64:
         if resource == PODS:
@@ -177,7 +177,7 @@ class Overlay(ReadThrough):
 
 
 class OverlayCycle:
-    """An overlay with its own copy of the cycle state, kept true by the plugins' AddPod and RemovePod."""
+    """An overlay with its own copy of the cycle state, updated by the plugins' AddPod and RemovePod."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class OverlayCycle:
         self.view = CycleView(self._overlay, state.copy(), attempt)
 
     def add_pod(self, other: Pod, row: int) -> Status:
-        """The first plugin that does not agree, or fails, ends it; the overlay must then be dropped."""
+        """Adds the pod. Returns the first status that is no success; the overlay must then be dropped."""
         self._overlay.add_pod(row, other)
         for plugin in self._plugins:
             status = self._runner.status(plugin, "AddPod", plugin.add_pod, self.view, self._pod, other, row)

@@ -1,7 +1,7 @@
-"""PodNews: pods that came, changed or left by no decision of ours, for who has decided and not sent yet.
+"""PodNews: pods that were added, changed or removed without a decision of this process, for binds that are decided but not sent.
 
-Owns a log that forgets: a reader that has waited for too long learns so. `ClusterCache` writes it. A confirmation of
-our own bind is no news, so a burst of binds leaves the log as it was.
+Owns a bounded log: a reader that is too far behind is told so. `ClusterCache` writes it. A confirmation of
+an own bind is not logged, so a burst of binds adds nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from multisched.model.objects import Pod
 
 NEWS_MAX: Final = 1_024
-"""Pods remembered at most; half of them go when there are more."""
+"""Pods kept at most; beyond this, half of them are dropped."""
 
 NEWS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of their specs and labels: the pods may be gone."""
+"""Of their specs and labels, which the log keeps after the pods are deleted."""
 
 
 class PodNews:
-    """A bounded log of pods that came, changed or left by no decision of ours."""
+    """A bounded log of pods that were added, changed or removed without a decision of this process."""
 
     __slots__ = ("_bytes", "_pods", "_start", "demanding", "end")
 
@@ -29,22 +29,22 @@ class PodNews:
         self._pods: list[Pod] = []
         self._start = self._bytes = 0
         self.end = 0
-        """News so far: what a decision has seen."""
+        """Number of entries so far; a decision records it."""
         self.demanding = 0
-        """`end` after the latest pod that keeps others away: those alone concern pods without rules of their own."""
+        """`end` after the latest pod with required anti-affinity: only such pods affect pods without affinity of their own."""
 
     def came(self, pod: Pod) -> None:
-        """It stands on a node now, or counts otherwise there."""
+        """Logs a pod that was added to a node, or changed there."""
         self._note(pod)
         if keeps_away(pod):
             self.demanding = self.end
 
     def left(self, pod: Pod) -> None:
-        """It stands there no more, or not as it did."""
+        """Logs a pod that was removed from a node, or its version before a change."""
         self._note(pod)
 
     def moved(self, pods: Iterable[Pod], count: int) -> None:
-        """So many pods came or left at once."""
+        """Logs `count` pods that were added or removed at once."""
         if count > NEWS_MAX // 2:
             self.lose()
             return
@@ -52,18 +52,18 @@ class PodNews:
             self.came(pod)
 
     def lose(self) -> None:
-        """Something happened that nobody can tell: whoever has decided before must ask anew."""
+        """Logs an unknown change: all earlier decisions must be checked again."""
         self.end += 1
         self.demanding = self._start = self.end
         self._pods.clear()
         self._bytes = 0
 
     def since(self, end: int) -> Sequence[Pod] | None:
-        """The pods of the news after that; None if they are forgotten."""
+        """Returns the pods logged after `end`; None if some were dropped."""
         return None if end < self._start else self._pods[end - self._start :]
 
     def _note(self, pod: Pod) -> None:
-        # Who is concerned goes by namespace, labels and spec (`PodSensitivity.matters`).
+        # Relevance depends on namespace, labels and spec only (`PodSensitivity.matters`).
         self._pods.append(msgspec.structs.replace(pod, annotations={}) if pod.annotations else pod)
         self._bytes += pod.kept_bytes
         self.end += 1
@@ -75,6 +75,6 @@ class PodNews:
 
 
 def keeps_away(pod: Pod) -> bool:
-    """It has a required anti-affinity."""
+    """Reports whether the pod has required anti-affinity."""
     affinity = pod.spec.pod_affinity
     return affinity is not None and bool(affinity.anti_required)

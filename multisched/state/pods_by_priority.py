@@ -1,9 +1,9 @@
-"""The pods on every row, the most important first, as columns: what preemption looks at on thousands of rows at once.
+"""PodsByPriority: the pods on every row in columns, most important first, for preemption on thousands of rows at once.
 
-Owns matrices [k, row]: priority, start, label set, and what the k-th pod of a row asks for. A row is written when
-somebody asks for it and it has changed since. Label sets and amounts are written only once somebody has read them. So
-nothing is kept where nobody preempts, and little where nobody can be displaced. Rows with more than WIDTH_MAX pods
-(virtual nodes) get matrices of their own each time. One per NodeTable; read by dry runs, synchronously.
+Owns matrices [k, row]: priority, start, label set, and the requests of the k-th pod of a row. A row is written when it
+is read after a change. Label sets and amounts are written only after their first use. So without preemptions nothing is
+kept, and little if no pod can be displaced. Rows with more than WIDTH_MAX pods (virtual nodes) get separate matrices
+each time. One per NodeTable; read by dry runs, synchronously.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ WIDTH_MAX = 128
 
 WIDTH_STEP = 8
 LABEL_SETS_MAX = 65_536
-"""Label sets that are numbered, or twice as many as pods stand if that is more; beyond it all are numbered anew."""
+"""Label sets that are numbered, or twice the number of placed pods if that is more; beyond this all are renumbered."""
 
 Float64 = NDArray[np.float64]
 Order = tuple[Pod, ...]
 Numbered = tuple[Int32, Sequence[LabelSet]]
-"""Which label set each pod has, and what the numbers stand for."""
+"""The label set of each pod, and the label sets by number."""
 A = TypeVar("A", bound=NDArray[Any])
 
 
 class PodColumns:
-    """`framework.preemption.PlacedPods`, and the amounts behind it."""
+    """`framework.preemption.PlacedPods`, with the pods' amounts."""
 
     __slots__ = ("_label_sets", "_number", "has_ports", "order", "priority", "requested", "rows", "started_s")
 
@@ -53,9 +53,9 @@ class PodColumns:
         self._number = number
         self._label_sets: Numbered | None = None
         self.order = order
-        """Position in `rows` -> the pods there, the most important first; the same object until the row changes."""
+        """Position in `rows` -> the pods there, most important first; the same object until the row changes."""
         self.requested = requested
-        """int64[k, rows]: what each pod takes of a resource other than `pods`; of no meaning where no pod stands."""
+        """int64[k, rows]: what each pod requests of a resource other than `pods`; undefined for empty entries."""
 
     @property
     def label_set(self) -> Int32:
@@ -80,23 +80,23 @@ class PodsByPriority:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._sequences: tuple[int, int] | None = None
-        """Of the table's logs when the rows that changed were last noted; None: never."""
+        """Positions in the table's logs when changed rows were last noted; None: never."""
         self._is_stale: Bools = np.zeros(0, np.bool_)
-        """Rows that have changed since they were written."""
+        """Rows that changed since they were written."""
         self._counts: NDArray[np.intp] = np.zeros(0, np.intp)
         self._lowest: Int64 = np.zeros(0, np.int64)
         self._orders: list[Order] = []
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._label_sets: list[LabelSet] = []
         self._label_set: Int32 | None = None
-        """None until somebody reads it."""
+        """None until it is read."""
         self._requested: dict[str, Int64] = {}
         self._priority: Int64 = np.zeros((0, 0), np.int64)
         self._started_s: Float64 = np.zeros((0, 0))
         self._has_ports: Bools = np.zeros((0, 0), np.bool_)
 
     def blocks(self, rows: Rows) -> list[PodColumns]:
-        """The pods on these rows (ascending), up to date: those of ordinary rows in one block, each wide row in its own."""
+        """Returns the current pods on these rows (ascending): those of ordinary rows in one block, each wide row in its own."""
         self._renew()
         if not len(rows):
             return []
@@ -110,29 +110,29 @@ class PodsByPriority:
         return blocks + [self._wide(int(row)) for row in rows[is_wide]]
 
     def column_of(self, pods: Iterable[Pod]) -> PodColumns:
-        """These pods in one column, whatever rows they stand on: its row is no row of the table."""
+        """Returns these pods in one column, whichever rows they are on: its row (-1) is not in the table."""
         order = sorted(pods, key=lambda pod: (-pod.spec.priority, _started(pod)))
         return self._one_column(np.array([-1], np.intp), tuple(order))
 
     def shape(self) -> tuple[int, int]:
-        """Depth and rows of the matrices, up to date."""
+        """Returns depth and rows of the current matrices."""
         self._renew()
         depth, capacity = self._priority.shape
         return depth, capacity
 
     def is_wide(self, rows: Rows) -> Bools:
-        """bool[rows]: rows that are looked at one by one, for the many pods on them."""
+        """Returns bool[rows]: rows that are handled one by one because of their many pods."""
         self._renew()
         wide: Bools = self._counts[rows] > WIDTH_MAX
         return wide
 
     def lowest(self, rows: Rows) -> Int64:
-        """int64[rows]: the lowest priority of a pod there; NOBODY where none stands."""
+        """Returns int64[rows]: the lowest priority of a pod there; NOBODY for an empty row."""
         self._renew()
         return self._lowest[rows]
 
     def requested(self, resource: str) -> Int64:
-        """int64[k, rows of the table] of the ordinary rows that somebody has asked for."""
+        """Returns int64[k, rows of the table], valid for ordinary rows that were read."""
         column = self._requested.get(resource)
         if column is None:
             column = self._requested[resource] = np.zeros(self._priority.shape, np.int64)
@@ -140,7 +140,7 @@ class PodsByPriority:
             column[at] = _amounts(pods, resource)
         return column
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _block(self, rows: Rows, depth: int) -> PodColumns:
         columns = (
@@ -173,7 +173,7 @@ class PodsByPriority:
         return PodColumns(rows, columns, number, lambda i: order, lambda resource: _amounts(order, resource)[:, None])
 
     def _renew(self) -> None:
-        """Notes which rows have changed, and what little is known of every row."""
+        """Notes which rows have changed, and updates their pod counts and lowest priorities."""
         table, known = self._table, self._sequences
         now = table.row_log.sequence, table.start_log.sequence
         if now == known:
@@ -188,7 +188,7 @@ class PodsByPriority:
         self._is_stale[changed] = True
 
     def _changed(self, known: tuple[int, int] | None) -> Rows:
-        """Rows written, or on which pods have started, since the logs were there; all where that is not known."""
+        """Returns the rows that were written or had pods started since `known`; all rows if that is too long ago."""
         if known is not None:
             rows, started = self._table.row_log.since(known[0]), self._table.start_log.since(known[1])
             if rows is not None and started is not None:
@@ -196,7 +196,7 @@ class PodsByPriority:
         return np.arange(self._table.size)
 
     def _fit(self, width: int) -> None:
-        """Makes room for the rows and for so many pods on them."""
+        """Enlarges the matrices for the table's rows and for `width` pods on them."""
         self._orders.extend(() for _ in range(self._table.size - len(self._orders)))
         depth, capacity = self._priority.shape
         if width <= depth and self._table.capacity <= capacity:
@@ -214,7 +214,7 @@ class PodsByPriority:
         self._is_stale = _enlarged(self._is_stale, shape[1:], False)
 
     def _write(self, rows: Rows) -> None:
-        """Writes these rows anew, all at once: a cluster's first dry run is about a hundred thousand pods."""
+        """Writes these rows, all at once: a cluster's first dry run reads about a hundred thousand pods."""
         pods = list(chain.from_iterable(self._table.pods_by_uid(row).values() for row in rows.tolist()))
         counts = self._counts[rows]
         priority = np.fromiter([pod.spec.priority for pod in pods], np.int64, len(pods))
@@ -239,14 +239,14 @@ class PodsByPriority:
             column[at] = _amounts(pods, resource)
 
     def _written(self) -> tuple[tuple[Rows, Rows], list[Pod]]:
-        """The pods of all ordinary rows that are up to date, and their places in the matrices."""
+        """Returns the pods of all ordinary rows that are up to date, and their positions in the matrices."""
         rows = np.flatnonzero(~self._is_stale & (self._counts > 0) & (self._counts <= WIDTH_MAX))
         return _places(rows, self._counts[rows]), list(chain.from_iterable(self._orders[row] for row in rows.tolist()))
 
     # -- label sets ------------------------------------------------------------------------------------------------
 
     def _numbered(self) -> Int32:
-        """int32[k, rows of the table]. Made when it is first read: few look at labels, and a Job's pods share none."""
+        """Returns int32[k, rows of the table]. Built at the first read: labels are rarely needed, and a Job's pods share none."""
         if len(self._label_sets) > max(LABEL_SETS_MAX, 2 * int(self._counts.sum())):
             self._numbers.clear()
             self._label_sets = []
@@ -258,7 +258,7 @@ class PodsByPriority:
         return self._label_set
 
     def _number(self, pods: Sequence[Pod]) -> Int32:
-        """Labels and specs are interned, so that their identity tells them apart; they are kept, so that it stays theirs."""
+        """Returns the label set number of each pod. Interned labels and specs are compared by identity; the list keeps them alive."""
         found = []
         for pod in pods:
             spec = pod.spec
@@ -272,10 +272,10 @@ class PodsByPriority:
 
 
 class JoinedColumns:
-    """Some pods of several blocks in one column, the most important first. The column's row is no row of the table."""
+    """Some pods of several blocks in one column, most important first. The column's row (-1) is not in the table."""
 
     def __init__(self, blocks: Sequence[PodColumns], masks: Sequence[Bools]) -> None:
-        """`masks`: for each block bool[k, rows], who of it is meant. One block at least."""
+        """`masks`: for each block bool[k, rows], which of its pods are included. At least one block."""
         self._masks = masks
         self._order: Rows | slice = slice(None)
         started = self.column([some.started_s for some in blocks])
@@ -301,13 +301,13 @@ class JoinedColumns:
         self.pods = PodColumns(np.array([-1], np.intp), columns, number, order, requested)
 
     def column(self, of_blocks: Sequence[A]) -> A:
-        """What is known of the pods of each block ([k, rows]), of those that are meant, in their order."""
+        """Returns the included values of the blocks' arrays ([k, rows] each), in the column's order."""
         parts = [some[mask] for some, mask in zip(of_blocks, self._masks, strict=True)]
         return cast(A, np.concatenate(parts)[self._order])
 
 
 def _started(pod: Pod) -> float:
-    """A pod that has not started counts as starting now: later than all that have."""
+    """Returns the pod's start; a pod that has not started sorts after all that have."""
     return pod.started_s or np.inf
 
 
@@ -316,13 +316,13 @@ def _amounts(pods: Sequence[Pod], resource: str) -> Int64:
 
 
 def _places(rows: Rows, counts: NDArray[np.intp]) -> tuple[Rows, Rows]:
-    """(k, row) of each pod, where so many stand on each row."""
+    """Returns (k, row) of each pod, given the number of pods on each row."""
     starts = np.repeat(counts.cumsum() - counts, counts)
     return np.arange(len(starts)) - starts, np.repeat(rows, counts)
 
 
 def _enlarged(array: A, shape: tuple[int, ...], fill: float) -> A:
-    """The array in the corner of a larger one."""
+    """Returns a larger array that starts with this one."""
     larger = np.full(shape, fill, array.dtype)
     larger[tuple(slice(length) for length in array.shape)] = array
     return cast(A, larger)

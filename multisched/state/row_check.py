@@ -1,6 +1,6 @@
-"""Whether a row of the NodeTable is the sum of its node and its pods: what the audit asks of every row (I4).
+"""Checks whether a row of the NodeTable is the sum of its node and its pods, for the audit of every row (I4).
 
-Pure: reads the table, changes nothing. `ClusterCache.mend_row` repairs what is found here.
+Pure: reads the table, changes nothing. `ClusterCache.mend_row` repairs the faults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from multisched.state.columns.resources import SCORED
 from multisched.state.node_table import NodeTable
 
 Ports = dict[tuple[str, int, str], int]
-"""(protocol, port, ip) -> pods on the row that hold it."""
+"""(protocol, port, ip) -> pods on the row that use it."""
 
 
 Volumes = dict[ClaimKey | Disk, int]
@@ -22,7 +22,7 @@ Volumes = dict[ClaimKey | Disk, int]
 
 
 def row_faults(table: NodeTable, rows: Sequence[int]) -> dict[int, str]:
-    """Row -> what is wrong there, with both sides; rows without a node are passed over."""
+    """Returns row -> what is wrong there, with both values; skips rows without a node."""
     ports = _ports_held(table, rows)
     volumes = _volumes_held(table, rows)
     counted = table.pod_counts.faults({row: table.pods_by_uid(row).values() for row in rows})
@@ -67,7 +67,7 @@ def _sums_fault(table: NodeTable, row: int, pods: Iterable[Pod], said: Mapping[s
 
 
 def _ports_held(table: NodeTable, rows: Sequence[int]) -> dict[int, Ports]:
-    """What the table says of these rows; costs at most one look per port and row."""
+    """Returns the table's port users on these rows; costs at most one look-up per port and row."""
     wanted = set(rows)
     held: dict[int, Ports] = {}
     for (protocol, port), users in table.ports.items():
@@ -87,7 +87,7 @@ def _ports_fault(pods: Iterable[Pod], said: Ports) -> str:
 
 
 def _volumes_held(table: NodeTable, rows: Sequence[int]) -> dict[int, Volumes]:
-    """What the table says of the claims and disks in use on these rows."""
+    """Returns the table's claims and disks in use on these rows."""
     wanted = set(rows)
     held: dict[int, Volumes] = {}
     claims, disks = table.volume_users.counts()

@@ -1,7 +1,7 @@
-"""Transaction: pods that are assumed together, all of them or none.
+"""Transaction: pods that are assumed together, all or none.
 
-Whatever decides pods assumes them here: a single pod is a transaction of one, a gang is one of many. A refusal, or a
-plugin that raises, undoes in reverse order what the transaction had assumed.
+Every decision assumes its pods here: a single pod is a transaction of one, a gang one of many. A refusal, or a
+plugin that raises, undoes in reverse order what the transaction assumed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache, PodState
 
 StillFits = Callable[[Pod, int], bool]
-"""(pod, row) -> do all of the profile's filters still pass it there?"""
+"""(pod, row) -> whether the pod still passes all of the profile's filters there."""
 Choose = Callable[[Pod, int], Choices]
-"""(pod, row) -> what the profile's plugins choose for it there, as things stand at this moment."""
+"""(pod, row) -> what the profile's plugins choose for it there, in the current state."""
 
 
 class NotTaken(msgspec.Struct, frozen=True):
-    """Nothing was assumed."""
+    """The pod was not assumed."""
 
     refusal: str = ""
-    """The node, and what a ledger has against the pod there, or what one has against it anywhere; empty where others had taken
-    the rows."""
+    """Node and reason of a ledger's refusal there, or reason of a cluster ledger's refusal; empty if other pods had taken the rows."""
     plugin: str = ""
-    """Who owns the ledger about the cluster that refuses it; empty for any other refusal."""
+    """The plugin that owns the refusing cluster ledger; empty for any other refusal."""
     condition_reason: str = ""
     """As `Status.condition_reason`, of that ledger."""
 
@@ -36,9 +35,9 @@ class NotTaken(msgspec.Struct, frozen=True):
 def assume(
     cache: ClusterCache, pod: Pod, row: int, choose: Choose, *, is_tentative: bool = False
 ) -> Assumption | NotTaken:
-    """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails.
+    """Assumes one pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails.
 
-    `is_tentative`: as `ClusterCache.assume` has it.
+    `is_tentative`: as in `ClusterCache.assume`.
     """
     refusal = cache.ledgers.fits_cluster(pod)
     if refusal.reason:
@@ -53,14 +52,13 @@ def assume(
 
 
 class Transaction:
-    """Pods that are assumed one after another in one block: all of them are kept, or none.
+    """Pods that are assumed one after another in one block: all are kept, or none.
 
-    The caller finds a row for each pod by what those before it have left: they may have taken its room, or keep it away.
-    What a pod gets of ledgers is chosen then, too. A block that ends without `keep`, for whatever reason, takes
-    back in reverse order what it assumed.
+    The caller finds a row for each pod in the state that the pods before it left, and then chooses what the pod gets
+    from ledgers. A block that ends without `keep`, for any reason, forgets its pods in reverse order.
 
-    The block of a gang may pause. Meanwhile its pods are assumed for everybody, but they count as no members that have
-    started: their gang needs as many as before until `keep`.
+    The block of a gang may pause. Meanwhile its pods are assumed for all readers, but do not count as started members:
+    until `keep`, their gang needs as many members as before.
     """
 
     def __init__(self, cache: ClusterCache) -> None:
@@ -75,14 +73,14 @@ class Transaction:
             self._cache.forget(self._assumed.pop().uid)
 
     def assume(self, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
-        """As the function `assume`. Raises PluginFailure for a plugin or a ledger that fails."""
+        """Like the function `assume`. Raises PluginFailure for a plugin or a ledger that fails."""
         found = assume(self._cache, pod, row, choose, is_tentative=True)
         if not isinstance(found, NotTaken):
             self._assumed.append(pod)
         return found
 
     def keep(self) -> None:
-        """All that is assumed stands from now on."""
+        """Keeps all assumed pods."""
         for pod in self._assumed:
             entry = self._cache.placed(pod.uid)
             if entry is not None and entry.state is PodState.ASSUMED:

@@ -1,9 +1,9 @@
-"""Trial: the real table and ledgers, with some placed pods away and some pending ones there, for one block.
+"""Trial: the real table and ledgers with some placed pods removed and some pending ones added, for one block.
 
-For dry runs of several pods, which need everything that a placement needs: filters, kept classes, ledgers. When the block
-ends, however it ends, table, ledgers, counts and nominations are as they were. Only versions have risen. The entries of
-the cache, and who counts for which gang, are never touched. The block may wait in `pause` only, which undoes everything
-before the wait and does it again after it.
+For dry runs of several pods, which need everything that a placement needs: filters, cached classes, ledgers. When the
+block ends, for any reason, table, ledgers, counts and nominations are restored; only versions have risen. The entries
+of the cache and the gang roster are never changed. The block may wait only in `pause`, which undoes everything before
+the wait and repeats it afterwards.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from multisched.state.transaction import Choose
 
 
 class Stand(NamedTuple):
-    """A pending pod that stands on a row within the block."""
+    """A pending pod that is placed on a row within the block."""
 
     pod: Pod
     row: int
     choices: Choices
-    """What it got of ledgers."""
+    """What it got from ledgers."""
 
 
 class Trial:
-    """One block. What is taken away and put there is put back and taken away when it ends."""
+    """One block. All changes are undone when it ends."""
 
     def __init__(self, cache: ClusterCache, nominator: Nominator) -> None:
         self._cache = cache
@@ -37,9 +37,9 @@ class Trial:
         self._away: dict[str, PlacedPod] = {}
         self._stands: dict[str, Stand] = {}
         self._orders: dict[int, tuple[str, ...]] = {}
-        """Row -> its pods in the order in which they stood."""
+        """Row -> its pods in their original order."""
         self._nominations: list[tuple[Pod, int]] = []
-        """Pods whose nominations do not count within the block, and their ranks."""
+        """Pods whose nominations are ignored within the block, with their ranks."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,10 +48,10 @@ class Trial:
         self._undo()
 
     def pause(self) -> Generator[None, None, Collection[str]]:
-        """Yields once, with everything as it is outside the block; afterwards the block's changes are made again.
+        """Yields once, with all changes undone; afterwards makes them again.
 
-        Returns the uids of pods that do not stand any more, as their rows changed during the pause. A pod that was deleted or
-        bound elsewhere during the pause is not taken away again.
+        Returns the uids of pods that are no longer placed because their rows changed during the pause. A removed pod
+        that was deleted or bound elsewhere during the pause is not removed again.
         """
         nodes = self._cache.nodes
         away, stands = list(self._away.values()), list(self._stands.values())
@@ -81,7 +81,7 @@ class Trial:
         self._nominations.clear()
 
     def take_away(self, entries: Iterable[PlacedPod]) -> None:
-        """Pods of the cache stand nowhere, and hold nothing that could not be given back. Skips what left the cache meanwhile."""
+        """Removes placed pods from their rows and releases their restorable holds. Skips entries that left the cache meanwhile."""
         cache = self._cache
         for entry in entries:
             if cache.placed(entry.pod.uid) is not entry:
@@ -93,7 +93,7 @@ class Trial:
             self._away[entry.pod.uid] = entry
 
     def give_back(self, entries: Iterable[PlacedPod]) -> None:
-        """They stand where they stood, whether they fit beside who has come or not. Skips those that are not away."""
+        """Restores removed pods on their rows, whether they still fit or not. Skips those that are not removed."""
         cache = self._cache
         for entry in entries:
             if self._away.pop(entry.pod.uid, None) is None:
@@ -103,7 +103,7 @@ class Trial:
             cache.ledgers.set_down(entry.pod, entry.row, is_settled=entry.state is PodState.CONFIRMED)
 
     def stand(self, pod: Pod, row: int, choose: Choose) -> Stand | None:
-        """A pending pod on a row that passed the filters; None if a ledger refuses it there. Raises PluginFailure."""
+        """Places a pending pod on a row that passed the filters; None if a ledger refuses it there. Raises PluginFailure."""
         cache = self._cache
         if cache.ledgers.fits_cluster(pod).reason:
             return None
@@ -117,14 +117,14 @@ class Trial:
         return found
 
     def leave(self, uid: str) -> Stand:
-        """A pod that stands within the block does so no longer."""
+        """Removes a pod that was placed within the block."""
         found = self._stands.pop(uid)
         self._cache.nodes.remove_pod(found.row, uid)
         self._cache.ledgers.release(uid)
         return found
 
     def lift_nominations(self, pods: Iterable[Pod]) -> None:
-        """Their nominations count for nobody within the block: they are about to be placed themselves."""
+        """Ignores the nominations of these pods within the block, because they are about to be placed."""
         nominator, uids = self._nominator, {pod.uid for pod in pods}
         for pod in nominator.pods():
             if pod.uid in uids:

@@ -1,1 +1,1 @@
-"""The columns of the node table: one part for each kind of thing that is known of a row, which owns and writes it."""
+"""The columns of the node table: each part owns and writes the columns of one kind of property."""

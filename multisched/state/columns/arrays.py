@@ -1,4 +1,4 @@
-"""Arrays over all rows of the table: how they grow, and how they are handed out."""
+"""Arrays over all rows of the table: growing them, and returning read-only views."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ A = TypeVar("A", bound=NDArray[Any])
 
 
 def frozen(array: A) -> A:
-    """A view that cannot be written."""
+    """Returns a read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def grown(array: A, capacity: int) -> A:
-    """A copy with so many rows, the new ones zero. Rows are the last axis."""
+    """Returns a copy with `capacity` rows, new ones zero. Rows are the last axis."""
     grown = np.zeros((*array.shape[:-1], capacity), array.dtype)
     grown[..., : array.shape[-1]] = array
     return cast(A, grown)

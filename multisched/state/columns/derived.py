@@ -1,4 +1,4 @@
-"""Columns that plugins make of what is on each row, kept and renewed where rows changed. Called by `NodeTable` alone."""
+"""Columns that plugins compute from each row, cached and renewed for changed rows. Used by `NodeTable` only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from multisched.framework.node_view import Derive, Int64, NodeView, Rows, column
 from multisched.state.change_log import ChangeLog
 
 DERIVED_MAX = 16
-"""Derived columns that are kept; 8 bytes a row each."""
+"""Derived columns kept; 8 bytes per row each."""
 
 _NO_COLUMN: Int64 = np.zeros(0, np.int64)
 
 
 class DerivedColumns:
-    """Owns key -> the change up to which the column holds, and the column."""
+    """Owns key -> (log position up to which the column is valid, column)."""
 
     __slots__ = ("_columns", "_row_log")
 
@@ -27,7 +27,7 @@ class DerivedColumns:
         self._columns: dict[Hashable, tuple[int, Int64]] = {}
 
     def at(self, key: Hashable, derive: Derive, nodes: NodeView, size: int, rows: Rows) -> Int64:
-        """int64[rows], read-only. `nodes`: the table, as `derive` is to see it; `size`: its rows."""
+        """Returns int64[rows], read-only. `nodes`: the table, passed to `derive`; `size`: its rows."""
         at, column = self._columns.get(key, (0, _NO_COLUMN))
         changed = self._row_log.since(at) if len(column) == size else None
         if changed is None:

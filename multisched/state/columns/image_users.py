@@ -1,4 +1,4 @@
-"""Images on nodes: which rows have an image, and of what size. Called by `NodeTable` alone."""
+"""Images on nodes: which rows have an image, and its size. Used by `NodeTable` only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_SIZES: Mapping[int, int] = {}
 class ImageUsers:
     """Owns image name -> row -> size in bytes.
 
-    An image counts everywhere with the size its first node reported, for as long as any node has it (as upstream).
+    On all nodes an image counts with the size that its first node reported, as long as any node has it (as upstream).
     """
 
     __slots__ = ("_by_name",)
@@ -21,11 +21,11 @@ class ImageUsers:
         self._by_name: dict[str, dict[int, int]] = {}
 
     def of(self, name: str) -> Mapping[int, int]:
-        """Row -> size in bytes."""
+        """Returns row -> size in bytes."""
         return self._by_name.get(name, _NO_SIZES)
 
     def write(self, row: int, before: Node | None, after: Node | None) -> None:
-        """Another node object in the row, or none."""
+        """Replaces the row's node object; None: no node."""
         for image in before.images if before else ():
             for name in image.names:
                 users = self._by_name.get(name)

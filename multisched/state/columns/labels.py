@@ -1,7 +1,7 @@
-"""Labels of nodes, by key: a column of codes for each key that somebody asked for.
+"""Labels of nodes, by key: a column of codes for each key in use.
 
-Owns the columns, and how many nodes have each key. Keys that only pods name get no column: their authors are not trusted.
-Called by `NodeTable` alone.
+Owns the columns, and the number of nodes with each key. Keys that only pods name get no column: their authors are not
+trusted. Used by `NodeTable` only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from multisched.model.objects import Node
 from multisched.state.columns.arrays import grown
 
 LABEL_COLUMNS_MAX = 512
-"""Label keys with a column; beyond it the column unused for longest goes (it is rebuilt when asked for again)."""
+"""Label keys with a column; beyond this the least recently used column is dropped (and rebuilt at its next use)."""
 
 
 class LabelColumn:
-    """Codes of one label key over all rows; code 0 is absence."""
+    """Codes of one label key over all rows; 0 means that the label is absent."""
 
     __slots__ = ("_index", "codes", "values")
 
@@ -56,7 +56,7 @@ class LabelColumns:
         self._capacity = capacity
         self._columns: dict[str, LabelColumn] = {}
         self._nodes_with: Counter[str] = Counter()
-        """Label key -> nodes that have it."""
+        """Label key -> number of nodes that have it."""
         self._nowhere = LabelColumn(capacity)
         """The column of every label that no node has."""
 
@@ -75,15 +75,15 @@ class LabelColumns:
         return column
 
     def columns(self) -> Iterable[tuple[str, LabelColumn]]:
-        """Keys that somebody asked for, with their columns."""
+        """Returns the keys in use, with their columns."""
         return self._columns.items()
 
     def is_on_nodes(self, key: str) -> bool:
-        """True if some node has this key."""
+        """Reports whether any node has this key."""
         return key in self._nodes_with
 
     def write(self, row: int, before: Node | None, after: Node | None) -> bool:
-        """Another node object in the row, or none; True if it has a key that no node had until now."""
+        """Replaces the row's node object; returns True if it has a key that no node had before."""
         for key, column in self._columns.items():
             column.set(row, None if after is None else after.labels.get(key))
         old, new = (node.labels.keys() if node else set() for node in (before, after))

@@ -1,4 +1,4 @@
-"""Host ports in use: which rows hold pods that use a port, and on which addresses. Called by `NodeTable` alone."""
+"""Host ports in use: which rows hold pods that use a port, and on which addresses. Used by `NodeTable` only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_USERS: Mapping[int, Mapping[str, int]] = {}
 
 
 class PortUsers:
-    """Owns (protocol, port) -> row -> ip -> pods that hold it; nothing empty is kept."""
+    """Owns (protocol, port) -> row -> ip -> number of pods, without empty entries."""
 
     __slots__ = ("_by_port",)
 
@@ -19,7 +19,7 @@ class PortUsers:
         self._by_port: dict[PortKey, Users] = {}
 
     def of(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
-        """Row -> ip -> pods that hold the port there."""
+        """Returns row -> ip -> number of pods that use the port there."""
         return self._by_port.get((protocol, port), _NO_USERS)
 
     @property
@@ -28,7 +28,7 @@ class PortUsers:
         return self._by_port
 
     def account(self, row: int, pod: Pod, sign: int) -> None:
-        """A pod with host ports comes to the row (1) or leaves it (-1)."""
+        """Adds a pod with host ports to the row (`sign` 1) or removes it (-1)."""
         for port in pod.spec.host_ports:
             key = (port.protocol, port.port)
             users = self._by_port.setdefault(key, {})

@@ -1,7 +1,7 @@
-"""Amounts of resources: what each row has (allocatable), and what its pods take (requested). int64 throughout.
+"""Amounts of resources: what each row has (allocatable), and what its pods request. int64 throughout.
 
-Owns one matrix for each, and which of their lines stands for which resource. What nearly every call asks for stands side by
-side, so that one slice takes it; the line NOTHING stays zero. Called by `NodeTable` alone.
+Owns one matrix for each, and the line of each resource in them. The resources that most calls read are adjacent,
+so that one slice reads them; the line NOTHING stays zero. Used by `NodeTable` only.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from multisched.state.change_log import ChangeLog
 from multisched.state.columns.arrays import frozen, grown
 
 RESOURCES_MAX = 256
-"""Distinct resource names with a column: those that nodes have. A node's further ones are not schedulable."""
+"""Distinct resource names with a column: those that nodes have. Further ones of a node are not schedulable."""
 
 SCORED = (CPU, MEMORY)
 NOTHING, PODS_INDEX = 0, 1
 NATIVE_END = 5
-"""The lines before are what nearly every call asks for: see `ResourceColumns._index`."""
+"""The lines before it are those that most calls read: see `ResourceColumns._index`."""
 SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
-"""Lines of `ResourceColumns._requested` with what scores count of SCORED; such lines of the other matrices stay zero."""
+"""Lines of `ResourceColumns._requested` with the scoring amounts of SCORED; these lines of the other matrices stay zero."""
 
 BLOCKS_MAX = 1_024
-"""Combinations of resources whose place is remembered."""
+"""Combinations of resources whose lines are cached."""
 
 _ALLOCATABLE: Final = Amount.ALLOCATABLE
-"""Bound once, as the next: to find a member of an enum takes Python 3.11 as long as three calls."""
+"""These are bound once: an enum member look-up takes Python 3.11 as long as three calls."""
 _SCORING: Final = Amount.SCORING
 
 
 class _FewRows:
-    """Amounts of a few rows as they were at one moment (`row_log`): views to be cut by a block of native resources."""
+    """Amounts of a few rows at one moment (`row_log`), to be sliced for a block of native resources."""
 
     __slots__ = ("allocatable", "at", "capacities", "requested", "rows")
 
@@ -52,7 +52,7 @@ class _FewRows:
 
 
 class ResourceColumns:
-    """Resource -> int64[all rows], for each kind of amount. See `NodeView` for what the readers give."""
+    """Resource -> int64[all rows], for each kind of amount. `NodeView` documents the readers."""
 
     __slots__ = (
         "_absent",
@@ -76,16 +76,16 @@ class ResourceColumns:
         """Resource -> its line in the matrices."""
         self._allocatable = np.zeros((8, capacity), np.int64)
         self._capacities = np.zeros((8, capacity))
-        """`_allocatable` again: quotients are taken in float64, and converting costs as much as dividing."""
+        """`_allocatable` as float64: quotients are computed in float64, and converting costs as much as dividing."""
         self._requested = np.zeros((8, capacity), np.int64)
         self._absent: Int64 = frozen(np.zeros(capacity, np.int64))
         """The column of every resource that no node has."""
         self._blocks: dict[tuple[str, ...], slice | Rows] = {}
         self._ranges: dict[tuple[str, ...], tuple[int, float, float]] = {}
-        """Resources -> when they were looked at (`nodes_version`), and their smallest and largest capacity."""
+        """Resources -> `nodes_version` at which they were computed, smallest and largest capacity."""
         self._views: dict[tuple[str, str], Int64] = {}
         self._few = _FewRows(None, 0, self._allocatable, self._requested)
-        """Those that were asked about last: three plugins ask about the same ones."""
+        """The rows read last: three plugins read the same ones."""
 
     # -- what plugins read -----------------------------------------------------------------------------------------
 
@@ -153,13 +153,13 @@ class ResourceColumns:
         return self._index
 
     def has(self, resource: str) -> bool:
-        """True if some node had the resource at some time."""
+        """Reports whether any node ever had the resource."""
         return resource in self._index
 
     # -- what the table writes -------------------------------------------------------------------------------------
 
     def write(self, row: int, node: Node | None) -> None:
-        """What the node in the row has; None: there is none any more."""
+        """Writes the amounts of the row's node; None: it was removed."""
         self._allocatable[:, row] = 0
         for name, amount in () if node is None or node.malformed else node.allocatable.items():
             index = self._index_of(name)
@@ -168,12 +168,12 @@ class ResourceColumns:
         self._capacities[:, row] = self._allocatable[:, row]
 
     def account(self, row: int, pod: Pod, sign: int) -> None:
-        """A pod comes to the row (1) or leaves it (-1)."""
+        """Adds a pod to the row (`sign` 1) or removes it (-1)."""
         requested = self._requested
         for name, amount in pod.requests.items():
             index = self._index.get(name)
             if index == PODS_INDEX:
-                continue  # nobody can ask for it; it is the number of pods
+                continue  # it cannot be requested; the line holds the number of pods
             if index is not None:
                 requested[index, row] += sign * amount
         cpu, memory = pod.scoring_requests
@@ -182,7 +182,7 @@ class ResourceColumns:
         requested[PODS_INDEX, row] += sign
 
     def forget_row(self, row: int) -> None:
-        """No pod counts there any more."""
+        """Zeroes the requests on the row."""
         self._requested[:, row] = 0
 
     def grow(self, capacity: int) -> None:
@@ -193,7 +193,7 @@ class ResourceColumns:
         self._views.clear()
 
     def fault(self, row: int) -> str:
-        """What is wrong where the row's columns are not the sum of its pods; empty if nothing is."""
+        """Returns how the row's columns differ from the sum of its pods; empty if they do not."""
         pods = self._pods[row]
         sums = {**dict.fromkeys(self._index, 0), PODS: len(pods)}
         cpu = memory = 0
@@ -207,7 +207,7 @@ class ResourceColumns:
         is_right = found == sums and [cpu, memory] == self._requested[SCORING, row].tolist()
         return "" if is_right else f"columns say {found}, its pods {sums}"
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _column(self, kind: str, array: Int64, resource: str) -> Int64:
         key = (kind, resource)
@@ -220,12 +220,12 @@ class ResourceColumns:
         return view
 
     def _take_few(self, rows: Rows) -> _FewRows:
-        """Taken once for all who ask about the same array in the same state: nobody changes an array of rows (`NodeView`)."""
+        """Reads the rows once for all callers with the same array in the same state: arrays of rows are never changed (`NodeView`)."""
         self._few = _FewRows(rows, self._row_log.sequence, self._allocatable, self._requested)
         return self._few
 
     def _block(self, resources: tuple[str, ...]) -> slice | Rows:
-        """Where the resources stand in the matrices: a slice where they stand side by side."""
+        """Returns the lines of the resources: a slice if they are adjacent."""
         if len(self._blocks) >= BLOCKS_MAX:
             self._blocks.clear()
         at = [self._index.get(name, NOTHING) for name in resources]
@@ -235,20 +235,20 @@ class ResourceColumns:
         return block
 
     def _scoring_block(self, resources: tuple[str, ...]) -> Rows:
-        """Where what scores count of the resources stands in `_requested`."""
+        """Returns the lines with the scoring amounts of the resources in `_requested`."""
         scored = dict(zip(SCORED, range(SCORING.start, SCORING.stop), strict=True))
         at = [scored.get(name, self._index.get(name, NOTHING)) for name in resources]
         return np.array(at, np.intp)[:, None]
 
     def _index_of(self, name: str) -> int | None:
-        """The column of a resource that a node has, made if need be. Pods make none: their authors are not trusted."""
+        """Returns the line of a node's resource, adding it if it is new. Pods add none: their authors are not trusted."""
         index = self._index.get(name)
         if index is not None:
             return index
         if len(self._index) >= RESOURCES_MAX:
             return None
         index = self._index[name] = SCORING.stop + len(self._index) + 1 - NATIVE_END
-        self._blocks.clear()  # some may take this resource for one that no node has
+        self._blocks.clear()  # some blocks may use NOTHING for this resource
         if index >= len(self._allocatable):
             empty = np.zeros_like(self._allocatable)
             self._allocatable = np.concatenate((self._allocatable, empty))

@@ -1,4 +1,4 @@
-"""Taints of nodes: equal ones have equal codes. Called by `NodeTable` alone."""
+"""Taints of nodes: equal ones have equal codes. Used by `NodeTable` only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multisched.state.columns.arrays import frozen, grown
 
 
 class TaintSets:
-    """Owns the code of each row, and the distinct tuples of taints that the codes stand for."""
+    """Owns the code of each row, and the distinct tuples of taints by code."""
 
     __slots__ = ("_codes", "_index", "_sets")
 
@@ -28,7 +28,7 @@ class TaintSets:
 
     @property
     def sets(self) -> Sequence[tuple[Taint, ...]]:
-        """Grows only."""
+        """The distinct tuples of taints by code. Only grows."""
         return self._sets
 
     def write(self, row: int, taints: tuple[Taint, ...]) -> None:

@@ -31,7 +31,7 @@ claim that differs is found when the audit next comes to its kind. A volume's bi
 for as long as any."""
 DECEIT = ("lost line", "false answer", "false 404")
 """Faults that nobody but the audit can find out."""
-SET_ASIDE = "set aside: the API server has refused this pod"
+SET_ASIDE = "quarantined: the API server has refused this pod"
 """Part of the condition of a pod that the server always refuses."""
 HEARD_S = 2.0
 """After the last fault, for what was on its way."""

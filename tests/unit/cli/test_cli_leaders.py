@@ -157,7 +157,7 @@ def test_a_leader_that_cannot_be_reached_is_named_with_the_next_step() -> None:
     [
         (LedElsewhere("job"), "no replica leads domain job at the moment; ask again in a few seconds"),
         (LedElsewhere("job", is_taken_over=True), "domain job is being taken over by this replica; ask again"),
-        (led_by(""), "whose Lease does not say where it answers"),
+        (led_by(""), "whose Lease has no address"),
     ],
 )
 def test_without_a_leader_to_ask_it_is_said_why(led: LedElsewhere, told: str) -> None:

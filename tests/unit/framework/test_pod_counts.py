@@ -290,10 +290,10 @@ def test_the_audit_finds_a_count_that_is_no_sum() -> None:
     table, query = a_table(), PodQuery((PodScope(LabelSelector()),))
     table.add_pod(1, Pod("a", "p", "p", 1))
     table.pod_counts.matching(query).held[1] = 2
-    assert "counts 2 pods, there are 1" in table.pod_counts.faults({1: table.pods_on(1), 2: table.pods_on(2)})[1]
+    assert "counts 2 pods, but the row has 1" in table.pod_counts.faults({1: table.pods_on(1), 2: table.pods_on(2)})[1]
     faults = row_faults(table, range(ROWS))
     assert list(faults) == [1]
     assert faults[1].startswith("node node-1: ")
-    assert "counts 2 pods, there are 1" in faults[1]
-    with pytest.raises(AssertionError, match=r"^rows \{1: .*counts 2 pods, there are 1"):
+    assert "counts 2 pods, but the row has 1" in faults[1]
+    with pytest.raises(AssertionError, match=r"^rows \{1: .*counts 2 pods, but the row has 1"):
         table.validate()

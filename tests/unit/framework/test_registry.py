@@ -175,11 +175,19 @@ def test_a_factory_gets_what_it_takes() -> None:
         (f"{HERE}:LacksArgs", {}, "LacksArgs: KeyError: 'licence'; name it in args, if it is a setting"),
         (f"{HERE}:Nothing", {}, "implements no extension point"),
         (f"{HERE}:Nameless", {}, "has no name"),
-        (f"{HERE}:NoDependency", {}, "has filter and no depends_on"),
-        (f"{HERE}:NoReasons", {}, "has filter and no reasons"),
-        (f"{HERE}:SlipOfThePen", {}, "depend_on is Dependency.NODE, and nobody reads it; write depends_on"),
+        (f"{HERE}:NoDependency", {}, "has filter but no depends_on"),
+        (f"{HERE}:NoReasons", {}, "has filter but no reasons"),
+        (
+            f"{HERE}:SlipOfThePen",
+            {},
+            "depend_on is Dependency.NODE, but the framework reads only depends_on; rename it",
+        ),
         (f"{HERE}:NamesNothing", {}, "depends_on is 'node'; write a Dependency"),
-        (f"{HERE}:make_scalar_slip", {}, "dependsOn is Dependency.ROW, and nobody reads it; write depends_on"),
+        (
+            f"{HERE}:make_scalar_slip",
+            {},
+            "dependsOn is Dependency.ROW, but the framework reads only depends_on; rename it",
+        ),
         ("NodeResourcesFit", {"scoringStrateg": {}}, "scoringStrateg"),
     ],
 )
@@ -197,7 +205,7 @@ def test_what_a_plugin_says_of_its_dependency_is_all_that_is_read() -> None:
 
 def test_a_name_is_registered_once() -> None:
     registry = in_tree()
-    with pytest.raises(PluginSetupError, match="registered by in-tree already, again by mine"):
+    with pytest.raises(PluginSetupError, match="already registered by in-tree, registered again by mine"):
         registry.add("NodeName", Plain, "mine")
     assert registry.names()["NodeName"] == "in-tree"
 
@@ -232,7 +240,7 @@ def test_a_weight_of_nought_filters_without_scoring() -> None:
         ((SORT, PluginUse("PrioritySort"), BINDER), "found QOSSort, PrioritySort"),
         ((SORT,), "a Bind plugin is needed"),
         ((SORT, BINDER, BINDER), "DefaultBinder is enabled twice"),
-        ((SORT, BINDER, PluginUse("NodeName", isolation=Isolation.THREAD)), "nothing here runs isolated plugins"),
+        ((SORT, BINDER, PluginUse("NodeName", isolation=Isolation.THREAD)), "this program cannot run isolated plugins"),
     ],
 )
 def test_a_profile_that_cannot_work_is_refused(uses: tuple[PluginUse, ...], words: str) -> None:
@@ -279,10 +287,10 @@ def test_a_point_runs_the_plugins_listed_for_it_in_that_order_and_others_run_all
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ("NodeName", "profile: plugin NodeName is listed for Score and has no such point; remove it there"),
+        ("NodeName", "profile: plugin NodeName is listed for Score but does not implement it; remove it there"),
         (
             "NodePorts",
-            "profile: plugin NodePorts is listed for Score and is not enabled in the profile; remove it there",
+            "profile: plugin NodePorts is listed for Score but is not enabled in the profile; remove it there",
         ),
     ],
 )

@@ -76,11 +76,11 @@ def test_a_plugin_has_the_traits_that_it_says_and_none_else() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("OldSwitch", r"may_fail is a trait and no attribute; write traits = Traits\(may_fail=\.\.\.\)"),
+        ("OldSwitch", r"may_fail is a trait, not an attribute; write traits = Traits\(may_fail=\.\.\.\)"),
         ("NoStruct", r"traits is dict; write traits = Traits\(\.\.\.\)"),
-        ("OfAnotherPoint", "keeps_deadline is about bind, which the plugin does not have; remove it"),
-        ("Unsigned", "signs_spec_only is about sign, which the plugin does not have; remove it"),
-        ("NormalizesTwice", "normalizer stands in place of normalize_score; remove one of them"),
+        ("OfAnotherPoint", "keeps_deadline applies to bind, which the plugin does not have; remove it"),
+        ("Unsigned", "signs_spec_only applies to sign, which the plugin does not have; remove it"),
+        ("NormalizesTwice", "normalizer replaces normalize_score; remove one of them"),
     ],
 )
 def test_wrong_traits_are_told_with_the_plugin_and_the_fix(name: str, words: str) -> None:

@@ -37,7 +37,7 @@ PATHS = (
         (
             LedElsewhere("job", Leader("stranger"), runs_out_in_s=12.5),
             421,
-            "domain job is led by stranger, whose Lease does not say where it answers",
+            "domain job is led by stranger, whose Lease has no address",
         ),
         (LedElsewhere("job"), 503, "no replica leads domain job at the moment; ask again in a few seconds"),
         (

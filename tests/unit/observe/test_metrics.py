@@ -282,10 +282,13 @@ async def test_a_plugin_cannot_take_a_name_of_the_program_nor_split_a_family() -
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": "Mine"}, "write a-z"),
-        ({"name": "mine", "labels": ("domain",), "values": {("x",): 1}}, "the label domain is added"),
-        ({"name": "mine", "labels": ("quantile",), "values": {("1",): 1}}, "le and quantile are those of"),
-        ({"name": "mine", "labels": ("kind",), "values": {(): 1}}, "a value for each of"),
+        ({"name": "Mine"}, "use a-z"),
+        (
+            {"name": "mine", "labels": ("domain",), "values": {("x",): 1}},
+            "the labels domain, le and quantile are reserved",
+        ),
+        ({"name": "mine", "labels": ("quantile",), "values": {("1",): 1}}, "le and quantile are reserved"),
+        ({"name": "mine", "labels": ("kind",), "values": {(): 1}}, "each series needs one value per label"),
         ({"name": "mine", "labels": ("n",), "values": {(str(n),): n for n in range(300)}}, "300 series"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> Non
     placed = refuse(queue, "u", times=1, at_s=600)
 
     assert placed.place is Place.UNSCHEDULABLE
-    assert placed.set_aside.startswith("set aside: the API server has refused this pod 5 times in the same words")
+    assert placed.set_aside.startswith("quarantined: the API server has refused this pod 5 times with the same message")
     assert placed.set_aside.endswith(WORDS)
     entry = queue.entry("u")
     assert entry is not None

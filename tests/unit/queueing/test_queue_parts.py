@@ -161,7 +161,7 @@ def test_each_time_the_log_is_full_is_counted() -> None:
 
 
 def test_a_log_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^the event log needs room for one event at least, not 0$"):
+    with pytest.raises(ValueError, match=r"^in_flight_events_max must be >= 1, got 0$"):
         EventsInFlight(limit=0)
 
 

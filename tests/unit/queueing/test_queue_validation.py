@@ -121,7 +121,7 @@ def test_parked_pods_at_odds_are_told() -> None:
 
 
 def test_events_beyond_the_bound_or_for_nobody_are_told() -> None:
-    with pytest.raises(ValueError, match="the event log needs room for one event at least, not 0"):
+    with pytest.raises(ValueError, match="in_flight_events_max must be >= 1, got 0"):
         EventsInFlight(0)
     events = EventsInFlight(2)
     events.begin("p")

@@ -27,7 +27,7 @@ def test_a_pod_whose_bind_a_webhook_always_refuses_is_set_aside_and_told_why() -
         assert entry.is_quarantined
         told = house.desk.conditions[-1][1]
         assert (told.status, told.reason) == ("False", "SchedulerError")
-        assert told.message.startswith("set aside: the API server has refused this pod 5 times in the same words")
+        assert told.message.startswith("quarantined: the API server has refused this pod 5 times with the same message")
         assert told.message.endswith(WORDS)
         assert house.desk.events[-1].note == told.message
         assert house.node_of("p") is None

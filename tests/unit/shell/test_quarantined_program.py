@@ -65,7 +65,7 @@ async def _is_shown(site: ProgramSite, program: Program) -> None:
     view = ProgramQueues(program, "me").queue(domain="forecast", limit=10)
     (shown,) = view.pods
     assert (shown.name, shown.state, shown.plugins) == ("quarantined", "quarantined", ("APIServer",))
-    assert shown.message.startswith("set aside: the API server has refused this pod 5 times in the same words")
+    assert shown.message.startswith("quarantined: the API server has refused this pod 5 times with the same message")
     assert shown.message.endswith(WORDS)
     assert (view.domains[0].counts["quarantined"], view.domains[0].counts["unschedulable"]) == (1, 0)
 

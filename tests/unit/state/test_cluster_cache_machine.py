@@ -361,7 +361,9 @@ def test_a_ledger_that_fails_when_it_is_told_is_not_asked_again_until_it_is_mend
     cache.validate()
     assert [entry.pod.uid for entry in cache] == ["meanwhile"]
     told = "version" if point == "concerns" else point  # what was asked of it last
-    with pytest.raises(PluginFailure, match=rf"its books are wrong since it failed \({told}: ConnectionError: down\)"):
+    with pytest.raises(
+        PluginFailure, match=rf"its state is inconsistent after an error \({told}: ConnectionError: down\)"
+    ):
         cache.ledgers.fits(make_pod("new", annotations=wants), 0)
     assert cache.ledgers.fits(make_pod("without"), 0) == ""
     cache.ledgers.trust("tickets")

@@ -291,7 +291,7 @@ def test_one_that_fails_as_it_is_told_takes_no_pod_until_it_is_mended(point: str
     cache.place(pod_of("stray", node="unknown"))
     cache.remove("before")
     room.raises = ""
-    words = rf"its books are wrong since it failed \({point}: ConnectionError: down\)"
+    words = rf"its state is inconsistent after an error \({point}: ConnectionError: down\)"
     with pytest.raises(PluginFailure, match=words):
         assume(cache, pod_of("late"), 0, choose_nothing)
     assert cache.ledgers.fits_cluster(make_pod("free", make_spec(0))).reason == ""

@@ -272,13 +272,13 @@ def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
     roster, heard = GangRoster(), list[str]()
     roster.on_change = heard.append
     roster.set(together("a", "x"))
-    assert roster.why_not_yet("team/x") == "gang team/x: starts with gang team/y, of which no member is there"
+    assert roster.why_not_yet("team/x") == "gang team/x: starts with gang team/y, which has no members"
     heard.clear()
     roster.set(together("b", "y"))
     assert "team/x" in heard, "it waited for this one"
     assert roster.why_not_yet("team/x") == roster.why_not_yet("team/y") == ""
     roster.remove("uid-b")
-    assert roster.why_not_yet("team/x").endswith("no member is there")
+    assert roster.why_not_yet("team/x").endswith("which has no members")
 
 
 def test_members_held_by_a_paused_attempt_do_not_count_as_started() -> None:

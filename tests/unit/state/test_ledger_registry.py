@@ -137,7 +137,7 @@ def test_a_ledger_that_raises_when_it_is_told_is_broken_alone_until_it_is_truste
     assert book.broken == {"failing": f"{point}: RuntimeError: boom"}
     with pytest.raises(PluginFailure) as refused:
         book.fits(POD, 3)
-    words = f"its books are wrong since it failed ({point}: RuntimeError: boom); the next audit mends them"
+    words = f"its state is inconsistent after an error ({point}: RuntimeError: boom); the next audit repairs it"
     assert refused.value.status.message == f'running Ledger "failing": {words}'
     book.trust("after")
     book.trust("failing")

@@ -220,7 +220,7 @@ class CountsTwice(AtPreFilter):
 def test_a_plugin_that_counts_victims_itself_is_not_asked_again() -> None:
     registry = Registry()
     registry.add("CountsTwice", CountsTwice, "here")
-    with pytest.raises(PluginSetupError, match="stands in place of add_pod and remove_pod; remove one of them"):
+    with pytest.raises(PluginSetupError, match="replaces add_pod and remove_pod; remove one of them"):
         registry.build(PluginUse("CountsTwice"), make_context())
 
 

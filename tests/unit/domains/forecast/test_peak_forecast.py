@@ -318,7 +318,7 @@ def test_setting_of_a_dimension_that_the_files_do_not_have_is_refused_unless_it_
     [
         ({"file": ["a"]}, ["args.file", "files"]),
         ({"files": "a.csv"}, ["args.files", "list"]),
-        ({"files": [1]}, ["args.files[0]", "1 is no text; put it in quotes"]),
+        ({"files": [1]}, ["args.files[0]", "1 is not text; put it in quotes"]),
         ({"files": ["a", "a"]}, ["args.files[1]: names a twice"]),
         ({"files": ["/nowhere/history.csv"]}, ["/nowhere/history.csv", "No such file"]),
         ({"historyDir": 5}, ["args.historyDir"]),

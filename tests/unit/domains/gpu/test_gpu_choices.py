@@ -328,5 +328,5 @@ def test_a_profile_has_one_plugin_that_chooses_from_a_ledger() -> None:
 def test_a_plugin_that_chooses_cannot_be_isolated(isolation: Isolation) -> None:
     plugin: ChoosingPlugin = FromTickets(make_context())
     workshop: Any = None
-    with pytest.raises(PluginSetupError, match="what it chooses is taken in the same step; run it inline"):
+    with pytest.raises(PluginSetupError, match="its choice is taken in the same step; run it inline"):
         Isolator(workshop)(plugin, PluginUse("FromTickets", isolation=isolation), FromTickets)

@@ -379,10 +379,10 @@ class Extends(Roomy):
 @pytest.mark.parametrize(
     ("plugin", "isolation", "words"),
     [
-        (OnlySorts(), Isolation.THREAD, "neither Filter nor Score"),
-        (Asks({}), Isolation.THREAD, "it asks by itself"),
+        (OnlySorts(), Isolation.THREAD, "only Filter and Score can be isolated"),
+        (Asks({}), Isolation.THREAD, "it awaits its response"),
         (Extends({}), Isolation.THREAD, "AddPod and RemovePod"),
-        (ScalarPlugin(Scalar()), Isolation.PROCESS, "Reserve would run in another object"),
+        (ScalarPlugin(Scalar()), Isolation.PROCESS, "Reserve would run in another instance"),
         (ReadsClaims(), Isolation.PROCESS, "it reads objects"),
     ],
 )

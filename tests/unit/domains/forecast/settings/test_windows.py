@@ -190,7 +190,7 @@ def test_each_day_opens_once_at_most_and_an_hour_longer_or_shorter_at_most(
             '{from: "01:00", to: "02:00", zone: /etc/passwd}',
             "windows[0].zone: '/etc/passwd' is no time zone known here",
         ),
-        ('{from: "01:00", to: "02:00", zone: 2}', "windows[0].zone: 2 is no text"),
+        ('{from: "01:00", to: "02:00", zone: 2}', "windows[0].zone: 2 is not text"),
     ],
 )
 def test_a_wrong_window_is_told_which_field_and_what_to_write(text: str, message: str) -> None:
