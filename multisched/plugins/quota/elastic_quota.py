@@ -238,7 +238,13 @@ class ElasticQuota:
         if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
             return why_not
         found = yield from dry_run.displace_by_members(
-            lambda: GangReclaim(cycle.nodes, self._reclaim(self._claim_of_all(pods)), self._reclaim, self._going)
+            lambda: GangReclaim(
+                cycle.nodes,
+                self._reclaim(self._claim_of_all(pods)),
+                self._reclaim,
+                self._going,
+                lambda: self._nominated_beside_all(pods),
+            )
         )
         reclaim = self._reclaim(self._claim_of_all(pods))  # others may have come during a pause
         if found is None or not found.victims or reclaim.without(chain(*found.victims.values())) is None:
@@ -257,9 +263,11 @@ class ElasticQuota:
 
     def _claim_of_all(self, pods: Sequence[Pod]) -> Claim:
         """What pods that start together claim at this moment."""
+        return claim_of(self._ledger, *pods, nominated=self._nominated_beside_all(pods))
+
+    def _nominated_beside_all(self, pods: Sequence[Pod]) -> Nominated:
         members = {pod.uid for pod in pods}
-        others = [one for one in self._nominations.pods() if one.uid not in members]
-        return claim_of(self._ledger, *pods, nominated=self._ledger.nominated_amounts(others))
+        return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid not in members)
 
     def nomination_rank(self, pod: Pod) -> int | None:
         """Whoever has a quota is nominated by this plugin alone."""

@@ -19,7 +19,7 @@ from multisched.plugins.quota.evicted_over_needed import Cap
 from multisched.plugins.quota.node_search import ROWS_COMPARED_MAX, Borrowers, NodeSearch
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key
-from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Removal, claim_of
+from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Nominated, Removal, claim_of
 
 Again = Callable[[Claim, Collection[str], Floors], Reclaim]
 """(claim, uids of pods that count as gone, what those have left) -> the reclaim as things stand at this moment."""
@@ -33,12 +33,24 @@ ROWS_COMPARED_MIN: Final = 2
 class GangReclaim:
     """`framework.preemption.MemberVictims`"""
 
-    def __init__(self, nodes: NodeView, reclaim: Reclaim, again: Again, going: Callable[[], Sequence[str]]) -> None:
-        """`reclaim`: of all members together, before any of them stands. `going`: nodes from which pods are going."""
+    def __init__(
+        self,
+        nodes: NodeView,
+        reclaim: Reclaim,
+        again: Again,
+        going: Callable[[], Sequence[str]],
+        nominated: Callable[[], Nominated],
+    ) -> None:
+        """`reclaim`: of all members together, before any of them stands. `going`: nodes from which pods are going.
+
+        `nominated`: what other pods that are nominated count on now. In a pause some of them may be placed, and the ledger
+        counts them from then on.
+        """
         self._nodes = nodes
         self._whole = reclaim
         self._again = again
         self._going = going
+        self._nominated = nominated
         self._rule = Borrowers(reclaim)
         self._compared = min(max(ROWS_TOGETHER // len(reclaim.claim.pods), ROWS_COMPARED_MIN), ROWS_COMPARED_MAX)
         self._taken: dict[str, Pod] = {}
@@ -79,7 +91,7 @@ class GangReclaim:
 
     def _found(self, pod: Pod, dry_run: DryRun, floors: Floors) -> Sequence[Pod]:
         whole, ledger = self._whole.claim, self._whole.ledger
-        own = claim_of(ledger, pod, nominated=whole.nominated)
+        own = claim_of(ledger, pod, nominated=self._nominated())
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, self._taken.keys(), floors)
         no_cap = Cap(inf)  # the victims of all members are looked at together

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from multisched.cycle.effort import Effort
@@ -15,6 +17,7 @@ from multisched.framework.step_budget import UNLIMITED
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.testing.builders import make_node
+from tests.kit.counted_steps import CountedSteps
 from tests.unit.plugins.quota.test_gang_victims import CPU, gang
 from tests.unit.plugins.quota.town import Town
 from tests.unit.plugins.quota.trees import leaf, node
@@ -180,6 +183,40 @@ def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
         None,
         "reclaim: pods of several quotas that must start together displace nobody",
     )
+
+
+def placed_meanwhile(at: int) -> int | None:
+    """A search for three pods, in whose pause `at` a nominated pod is placed. How many go; None: it ended before."""
+    town = cluster(16, full=8, sure=4)
+    for number in range(6):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    town.leaves("far0")
+    nominated = town.add("near0", "near", CPU)
+    town.domain.nominator.nominate(nominated, "n0")
+    claim(town, 3)
+    members = tuple(pod for pod in town.pending.values() if pod.namespace == "taker")
+    search = town.domain.cycle.group_post_filters.run(
+        GroupOfPods("taker/c", members), Effort(CountedSteps(1), pauses_max=1_000_000)
+    )
+    pauses = 0
+    while True:
+        try:
+            next(search)
+        except StopIteration as ended:
+            preemption = ended.value.preemption
+            going = () if preemption is None else preemption.every_victim
+            return None if pauses < at else sum(not pod.is_leaving for pod in going)
+        pauses += 1
+        if pauses == at:
+            town.domain.nominator.remove(nominated.uid)
+            town.add("near0", "near", CPU, node="n0")
+
+
+def test_pod_that_is_placed_in_a_pause_is_not_counted_as_nominated_besides() -> None:
+    """Two others would go, and one is enough as soon as the pod that is leaving has left."""
+    found = list(itertools.takewhile(lambda one: one is not None, map(placed_meanwhile, itertools.count(1))))
+    assert len(found) >= 4
+    assert all(one is not None and one <= 1 for one in found), found
 
 
 def test_members_of_different_sizes_find_room_on_nodes_that_are_cleared_for_each() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
+from multisched.framework.preemption import Preemption
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.builders import container, node_document, pod_document
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -22,6 +24,7 @@ from multisched.verify.gangs import GangJudge
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.gang_checker import LATE_S
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.process.preemptions import PreemptionChecker
 from tests.kit.settings.setting import ASKING
 from tests.kit.world.api_user import ApiUser
 from tests.kit.world.definitions import POD_GROUP, install
@@ -29,6 +32,7 @@ from tests.kit.world.policies import Policies
 
 GANG_LOOKS = 30
 """LATE_S apart: beyond any timeout of a gang."""
+SUCCEEDED = {"status": {"phase": "Succeeded"}}
 NODES = {"a1": ("a", "2"), "a2": ("a", "1"), "b1": ("b", "2"), "none": ("", "1")}
 """Node -> its zone, and CPUs. Each zone has less room than all nodes together."""
 
@@ -163,6 +167,29 @@ def test_two_members_assumed_in_two_domains_are_a_fault() -> None:
         assert "another domain" in delivered.fault_of_domain(second, delivered.nodes["a1"])
         delivered.given_up(first.uid)
         assert delivered.fault_of_domain(second, delivered.nodes["a1"]) == ""
+
+    play(scene)
+
+
+def test_a_member_that_has_succeeded_counts_when_another_one_is_to_go() -> None:
+    """The watch of running pods has handed it on as gone."""
+
+    async def scene(stand: Stand) -> None:
+        await stand.build(2)
+        await stand.add_members(3, "b1")
+        delivered = stand.delivered()
+        program: Any = SimpleNamespace(preemptor=SimpleNamespace(start=None))
+        judge = PreemptionChecker(program, delivered, loading.parse(ASKING, "test"), {}, stand.checker, is_plain=False)
+        victim, other = (pod for pod in delivered.pods.values() if pod.name in ("m1b1", "m2b1"))
+        one, both = {"b1": (victim,)}, {"b1": (victim, other)}
+        await stand.send("PATCH", "/api/v1/namespaces/default/pods/m0b1/status", SUCCEEDED, MERGE_PATCH)
+        delivered.pod_gone("default/m0b1")
+        assert judge._units(Preemption(one, (), "")) == [[victim]]
+        assert stand.broken == []
+        await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
+        judge._units(Preemption(one, (), ""))
+        assert stand.broken == ["I13: default/m1b1 goes, and its gang falls below its minimum, and does not go"]
+        assert judge._units(Preemption(both, (), "")) == [[victim, other]]
 
     play(scene)
 
