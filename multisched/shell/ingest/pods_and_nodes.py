@@ -195,7 +195,7 @@ class PodIngest:
         if worker is not None and pending is not None and not is_ours:
             # Bound by someone else while it waited here, was being decided, or was on its way to another node.
             worker.queue.remove(pod.uid)
-            worker.binding.turn_back(pod.uid, Status.error(f"somebody else bound it to {pod.node} meanwhile"))
+            worker.binding.turn_back(pod.uid, Status.error(f"another client bound it to {pod.node}"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if nominated_node not in ("", pod.node):
