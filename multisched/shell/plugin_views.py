@@ -1,6 +1,6 @@
-"""Documents of plugins that have views (`framework.views.ViewedPlugin`), of a running program or of a sandbox over a dump.
+"""Serves the views of plugins (`framework.views.ViewedPlugin`), of a running program or of a sandbox over a dump.
 
-What a plugin copies, it copies on the loop in small pieces; documents are made and encoded in a thread, VIEWS_MAX at a time.
+A plugin copies its data on the event loop in small pieces. Documents are built and encoded in a thread, VIEWS_MAX at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
 VIEWS_MAX: Final = 2
-"""Documents that are made at a time."""
+"""Documents built concurrently."""
 ASKERS_MAX: Final = 8
-"""Who waits for one or is getting it; who comes then is asked to try again."""
+"""Requests in progress or waiting; further ones are refused with 429."""
 
 
 class ProgramViews:
@@ -31,7 +31,7 @@ class ProgramViews:
     def __init__(
         self, program: Program, in_thread: InThread = in_worker_thread, find_leader: FindLeader = led_here
     ) -> None:
-        """`in_thread`: another way to compute, for simulations."""
+        """`in_thread`: how documents are built; simulations replace it."""
         self._program = program
         self._find_leader = find_leader
         self._in_thread = in_thread
