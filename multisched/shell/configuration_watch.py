@@ -49,7 +49,7 @@ class ReloadStatistics(msgspec.Struct):
 
 
 class ConfigurationWatch:
-    """Follows one file for one program."""
+    """Watch of the configuration file of one program."""
 
     def __init__(
         self,

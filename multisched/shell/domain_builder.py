@@ -75,7 +75,7 @@ class SharedParts(msgspec.Struct, frozen=True):
 
 
 class StandingLedgers:
-    """Implements `framework.context.Ledgers` for plugins that are built at run time: refuses new ledgers.
+    """The `framework.context.Ledgers` for plugins that are built at run time: refuses new ledgers.
 
     A new ledger would lack the pods that are on nodes already.
     """
@@ -98,7 +98,7 @@ class StandingLedgers:
 
 
 class StandingWorkshop:
-    """Implements `framework.isolation.Workshop` at run time: refuses new workers, which are created only at the start."""
+    """The `framework.isolation.Workshop` at run time: refuses new workers, which are created only at the start."""
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker:
         raise RestartNeededError(
@@ -122,7 +122,7 @@ class BuiltDomain(msgspec.Struct):
 
 
 class DomainBuilder:
-    """Builds each domain from its part of the configuration, and new profiles for it at run time."""
+    """Builder of each domain from its part of the configuration, and of new profiles at run time."""
 
     def __init__(self, configuration: Configuration, registry: Registry, shared: SharedParts) -> None:
         self.domains: dict[str, BuiltDomain] = {}

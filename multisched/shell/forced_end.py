@@ -27,7 +27,7 @@ _SIGNAL, _OVER = b"s", b"o"
 
 
 class ForcedEnd:
-    """Ends a process that does not stop gracefully. Must be created in the main thread."""
+    """Forced end of a process that does not stop gracefully. Must be created in the main thread."""
 
     def __init__(self, end: Callable[[], object], *, within_s: float = END_WITHIN_S) -> None:
         """`end`: ends the process; called in a thread. `within_s`: time from the first signal."""

@@ -19,7 +19,7 @@ PERIOD_S: Final = 10.0
 
 
 class HalfGangs:
-    """Checks the gangs of all domains."""
+    """Periodic check of the gangs of all domains."""
 
     def __init__(self, cache: ClusterCache, router: Router, events: EventSink, clock: Clock) -> None:
         self._cache = cache
@@ -47,9 +47,8 @@ class HalfGangs:
             is_due = key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s
             if is_due and self._report(gang):
                 self._reported.add(key)
-            if (
-                key in self._reported and not gang.is_overdue
-            ):  # repeated, because the roster clears it after a refused bind
+            # Repeated, because a bind that is refused later clears the mark.
+            if key in self._reported and not gang.is_overdue:
                 self._cache.gangs.note_overdue(key)
 
     def _report(self, gang: Gang) -> bool:

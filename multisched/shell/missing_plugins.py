@@ -43,7 +43,7 @@ READING_PLUGINS: Final = (
 
 
 class MissingPlugins:
-    """Finds objects in the cluster that have no effect on the pods of a domain."""
+    """Search for objects in the cluster that have no effect on the pods of a domain."""
 
     def __init__(
         self, transport: Transport, objects: ObjectWatch, workers: Callable[[], Sequence[DomainWorker]]

@@ -52,7 +52,7 @@ class MoverPorts(msgspec.Struct, frozen=True):
 
 
 class DomainMover:
-    """Moves pods of one domain, for one background task at a time."""
+    """Mover of one domain's pods, for one background task at a time."""
 
     def __init__(self, worker: DomainWorker, view: MoverView, hands: MoverPorts) -> None:
         self._worker = worker

@@ -17,7 +17,7 @@ READS_MAX = 64
 
 
 class NewsShare:
-    """Pauses scheduling tasks for watch events. One per program; each scheduling task calls `pause` after a slice of work."""
+    """Pauses of scheduling tasks for watch events. One per program; each scheduling task calls `pause` after a slice of work."""
 
     def __init__(self, handled: Callable[[], int], monotonic: Callable[[], float]) -> None:
         """`handled`: returns the number of watch events handled since the start."""

@@ -31,7 +31,7 @@ Watching = Callable[[ObjectKind, ReflectorHandler], ReflectorHandler]
 
 
 class ReflectorFactory(Protocol):
-    """Builds a reflector of one path for a handler."""
+    """A function that builds the reflector of one path for a handler."""
 
     def __call__(
         self,
@@ -56,7 +56,7 @@ def watched_kinds(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
 
 
 class ObjectWatch:
-    """Runs one reflector and one handler for each kind that an enabled plugin reads."""
+    """One reflector and one handler per kind that an enabled plugin reads."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from multisched.model.objects import Pod
 
 
 class DomainObserver(PluginObserver, Protocol):
-    """Observes one domain. Methods must be cheap and never raise."""
+    """Observer of one domain. Methods must be cheap and never raise."""
 
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
         """`result`: scheduled, unschedulable, error or conflict."""

@@ -26,7 +26,7 @@ ASKERS_MAX: Final = 8
 
 
 class ProgramViews:
-    """Implements `observe.plugin_view.ViewSource`."""
+    """The `observe.plugin_view.ViewSource` of a program."""
 
     def __init__(
         self, program: Program, in_thread: InThread = in_worker_thread, find_leader: FindLeader = led_here
@@ -64,7 +64,7 @@ class ProgramViews:
         if not chosen:
             raise NoViewError(f"domain {domain} shows no {view}; it is shown by {names}")
         if len(chosen) > 1:
-            raise NoViewError(f"say which domain: {names}", status=422)
+            raise NoViewError(f"several domains show this view; name one of them: {names}", status=422)
         return chosen[0]
 
     def _viewed(self) -> Iterator[tuple[DomainWorker, ViewedPlugin]]:

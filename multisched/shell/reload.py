@@ -72,7 +72,7 @@ class _News(msgspec.Struct, frozen=True):
 
 
 class Reload:
-    """Applies configurations to one program."""
+    """Applier of configurations to one program."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class _Sent:
 
 
 class Removals:
-    """Implements `framework.preemption.Victims`."""
+    """The `framework.preemption.Victims` of one program."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self.version = 0

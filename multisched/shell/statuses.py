@@ -47,7 +47,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class Statuses:
-    """Implements `framework.object_status.StatusMarks` for plugins, and `StatusOffer` for the `ApiStatusWriter`."""
+    """Source of object statuses: `framework.object_status.StatusMarks` for plugins, `StatusOffer` for the `ApiStatusWriter`."""
 
     def __init__(
         self, transport: Transport, limiter: WriteLimiter, clock: Clock, objects: ObjectsView, *, timeout_s: float

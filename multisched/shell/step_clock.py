@@ -26,7 +26,7 @@ class Steps(StepBudget, Protocol):
 
 
 class StepClock:
-    """Limits steps by a monotonic clock. One per program, because its event loop runs one step at a time."""
+    """Step budget by a monotonic clock. One per program, because its event loop runs one step at a time."""
 
     def __init__(self, monotonic: Callable[[], float], step_s: float = STEP_S) -> None:
         self._monotonic = monotonic

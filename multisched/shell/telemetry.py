@@ -37,7 +37,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class ProgramQueues:
-    """Implements `observe.queue_view.QueueSource` for a running program."""
+    """The `observe.queue_view.QueueSource` of a running program."""
 
     def __init__(self, program: Program, identity: str, find_leader: FindLeader = led_here) -> None:
         self._program = program

@@ -137,7 +137,7 @@ class _Round(msgspec.Struct):
 
 
 class Audit:
-    """Compares the cache with a consistent list in each period, and repairs it."""
+    """The periodic comparison of the cache with a consistent list, and its repair."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ AddPage = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
 
 class JudgeError(RefusedError):
-    """Nodes or pods cannot be listed; the message says why."""
+    """An error: nodes or pods cannot be listed. The message says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.NO_CLUSTER)
@@ -150,7 +150,7 @@ class JudgeStatistics(msgspec.Struct):
 
 
 class ClusterJudge:
-    """Judges the cluster every `every_s` while `may_look` returns True. A failed run is logged and retried in the next period."""
+    """A judge that runs every `every_s` while `may_look` returns True. A failed run is logged and retried in the next period."""
 
     def __init__(
         self,

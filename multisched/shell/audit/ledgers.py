@@ -28,7 +28,7 @@ Nodes = Mapping[int, Node]
 
 
 class LedgerAudit:
-    """Audits the ledgers of one cache. Has no state between audits."""
+    """The audit of one cache's ledgers. Has no state between audits."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache

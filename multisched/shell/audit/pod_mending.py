@@ -19,7 +19,7 @@ from multisched.state.cluster_cache import ClusterCache
 
 
 class PodMending:
-    """Checks single pods against the cache and the queues, and repairs them."""
+    """Checks and repairs of single pods in the cache and the queues."""
 
     def __init__(
         self,
@@ -60,9 +60,8 @@ class PodMending:
         self._pods.upsert(key, raw)
         worker = self._router.worker_of(pod)
         if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
-            self._pods.revise(
-                worker, pod, refusal_of(pod)
-            )  # the pending pod may have been correct, and its cache entry wrong
+            # The pending pod may have been correct, and its cache entry wrong.
+            self._pods.revise(worker, pod, refusal_of(pod))
 
     def is_lost(self, pod: Pod) -> bool:
         """Reports whether a pending pod is in no queue and not assumed either (I3)."""

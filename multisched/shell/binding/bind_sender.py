@@ -42,7 +42,7 @@ _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
 class BindSender:
-    """Sends the binds of one domain. Owns the count of binds whose outcome is currently unknown."""
+    """Sender of one domain's binds. Owns the count of binds whose outcome is currently unknown."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ _STOPPED: Final = Status.error("the scheduler stopped while the pod waited at Pr
 
 
 class PreBindStage:
-    """Runs the PreBind plugins of one domain."""
+    """The PreBind stage of one domain."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

@@ -43,7 +43,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class SendCheck:
-    """Checks the placed pods of one domain."""
+    """The last check of one domain's placed pods."""
 
     def __init__(self, cache: ClusterCache, rows: DomainRows) -> None:
         self._cache = cache

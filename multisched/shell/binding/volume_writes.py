@@ -15,7 +15,7 @@ RAISED = "error"
 
 
 class CountedVolumeWriter:
-    """Wraps a `framework.ports.VolumeWriter`."""
+    """Wrapper of a `framework.ports.VolumeWriter` that counts and times its writes."""
 
     def __init__(self, inner: VolumeWriter, stopwatch: Callable[[], float]) -> None:
         """`stopwatch`: seconds of a monotonic clock."""

@@ -23,7 +23,7 @@ SUCCEEDED_PODS: Final = "status.phase=Succeeded"
 
 
 class FinishedMembers:
-    """Applies succeeded pods to the roster of gangs. Before their first list, a gang may require more members than necessary."""
+    """Ingest of succeeded pods into the roster of gangs. Before their first list, a gang may require too many members."""
 
     def __init__(self, roster: GangRoster, decoder: Decoder, build: Callable[[ReflectorHandler], Reflector]) -> None:
         """`build`: builds the reflector of `SUCCEEDED_PODS`; called when the first gang appears."""

@@ -21,7 +21,7 @@ SAID_MAX: Final = 10_000
 
 
 class KeyRemarks:
-    """Records events about keys of pods that have no effect."""
+    """Recorder of events about keys of pods that have no effect."""
 
     def __init__(self, events: EventSink) -> None:
         self._events = events

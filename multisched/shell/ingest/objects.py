@@ -42,7 +42,7 @@ OnState = Callable[[ObjectKind, KindState], None]
 
 
 class ObjectIngest:
-    """Applies watch events of one kind to the object store."""
+    """Ingest of one kind into the object store."""
 
     def __init__(self, kind: ObjectKind, store: ObjectStore, notify: Notify, events: EventSink, by: str) -> None:
         """`by`: schedulerName that events report as their source."""

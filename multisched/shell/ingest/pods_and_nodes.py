@@ -52,7 +52,7 @@ class RefusedPod(NamedTuple):
 
 
 class PodIngest:
-    """Applies watch events of pods to the cache and the queues."""
+    """Ingest of pods into the cache and the queues."""
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ class PodIngest:
 
 
 class NodeIngest:
-    """Applies watch events of nodes to the cache."""
+    """Ingest of nodes into the cache."""
 
     def __init__(
         self,

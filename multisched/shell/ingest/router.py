@@ -36,7 +36,7 @@ def _distant(event: ClusterEvent) -> ClusterEvent:
 
 
 class Router:
-    """Routes pods by schedulerName, and events by row."""
+    """Routing of pods by schedulerName, and of events by row."""
 
     def __init__(self) -> None:
         self._workers: list[tuple[DomainWorker, DomainRows]] = []

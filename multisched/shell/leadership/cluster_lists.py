@@ -15,7 +15,7 @@ from multisched.shell.object_watch import ObjectWatch
 
 
 class ClusterLists:
-    """Waits for the first lists of all kinds, and relists nodes and pods if their latest list is too old."""
+    """The first lists of all kinds, and relists of nodes and pods whose latest list is too old."""
 
     def __init__(self, reflectors: Mapping[str, Reflector], objects: ObjectWatch, clock: Clock) -> None:
         self._reflectors = reflectors

@@ -98,7 +98,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 class Handover:
-    """Withholds a node that joins a domain until no bind of its former leader is in flight.
+    """Handover of nodes: withholds one that joins a domain until no bind of its former leader is in flight.
 
     Leases are identified by group, without the common name prefix.
     """
@@ -169,9 +169,8 @@ class Handover:
         if not made:
             return
         await self._relist(max(keeper.term.made_unseen_at for keeper in made.values()))
-        made = self._made_unseen(
-            made
-        )  # another domain of this process may have decided in the meantime, and begun to bind
+        # Another domain of this process may have decided in the meantime, and begun to bind.
+        made = self._made_unseen(made)
         is_led = self._may_be_led_unseen()
         for group, keeper in made.items():
             if is_led:
@@ -284,9 +283,8 @@ class Handover:
             for one, node in free:
                 self._let_in(one, node.uid)
             return
-        async with (
-            anyio.create_task_group() as tasks
-        ):  # concurrently: a node whose list hangs or fails does not block others
+        # Concurrently: a node whose list hangs or fails does not block others.
+        async with anyio.create_task_group() as tasks:
             for one, node in free:
                 tasks.start_soon(self._let_in_once_counted, one, node)
 
@@ -404,7 +402,7 @@ class Handover:
             if claims is None:
                 return f"{who}, which does not publish its node selection"
             if self._groups[domain] not in claims.groups.values():
-                return f"{who}, whose configuration has no lease for domain {domain} and would not wait for it to release the node"
+                return f"{who}, whose configuration has no lease for domain {domain} and may use the node without waiting for that domain"
             if claims.claims(group, node):
                 return f"{who}, whose configuration also claims the node"
             if not is_covered(version, _seen(holding)):

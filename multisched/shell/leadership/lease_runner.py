@@ -35,7 +35,7 @@ END_S: Final = 3.0
 
 
 class LeaseRunner(Protocol):
-    """Runs the lease keepers of one program."""
+    """Runner of one program's lease keepers."""
 
     transport: Transport
     """Transport of the keepers."""
@@ -58,7 +58,7 @@ class LeaseRunner(Protocol):
 
 
 class LeasesOnLoop:
-    """Runs the keepers on the program's event loop, possibly in virtual time."""
+    """Runner on the program's event loop, possibly in virtual time."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -79,7 +79,7 @@ class LeasesOnLoop:
 
 
 class LeasesInThread:
-    """Runs the keepers in a thread with its own event loop and connections."""
+    """Runner in a thread with its own event loop and connections."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Transport]], clock: Clock) -> None:
         """`connect`: opens the thread's transport; called on the thread's event loop."""
@@ -181,7 +181,7 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 class _Line:
-    """Forwards requests to the thread's transport, which is opened after the keepers are built."""
+    """Proxy of the thread's transport, which is opened after the keepers are built."""
 
     def __init__(self, runner: LeasesInThread) -> None:
         self._runner = runner

@@ -52,7 +52,7 @@ class _Trusting(LeaseHolder):
 
 
 class Leases:
-    """Keeps one lease per group of domains. Empty if leases are disabled: then only one process may run."""
+    """One lease per group of domains. Empty if leases are disabled: then only one process may run."""
 
     def __init__(
         self,
@@ -168,9 +168,8 @@ class Leases:
 
     def _changed(self, group: str, state: LeaseState) -> None:
         held, lost = self._held[group], self._lost[group]
-        if (
-            state is not LeaseState.RELEASED or held.is_set()
-        ):  # no log line for the release of a lease that was never held
+        # The release of a lease that was never held is not logged.
+        if state is not LeaseState.RELEASED or held.is_set():
             logger.info("lease", extra={"group": group, "state": state.name})
         if state is LeaseState.LEADING:
             lost.clear()

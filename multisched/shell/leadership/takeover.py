@@ -13,7 +13,7 @@ from multisched.shell.leadership.leases import Leases
 
 
 class Takeover:
-    """Takes over the domains of one process."""
+    """Takeover of the domains of one process."""
 
     def __init__(self, leases: Leases, handover: Handover, lists: ClusterLists, clock: Clock) -> None:
         self._leases = leases

@@ -32,7 +32,7 @@ LATENCIES_KEPT: Final = 100_000
 
 
 class BindOutcomes:
-    """Handles the ends of one domain's binding cycles."""
+    """Handler of the ends of one domain's binding cycles."""
 
     def __init__(
         self,

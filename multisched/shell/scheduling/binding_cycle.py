@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class BindingCycle:
-    """Runs Permit, PreBind and bind for the assumed pods of one domain; `domain` is its name."""
+    """Permit, PreBind and bind of the assumed pods of one domain; `domain` is its name."""
 
     def __init__(
         self,

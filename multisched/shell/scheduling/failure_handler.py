@@ -28,7 +28,7 @@ MEMBERS_MAX: Final = 32_768
 
 
 class FailureHandler:
-    """Handles failed pods of one domain. Owns the count of refusals and the delayed conditions of gang members."""
+    """Handler of failed pods of one domain. Owns the count of refusals and the delayed conditions of gang members."""
 
     def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, outside: DomainPorts) -> None:
         self.refused = 0

@@ -6,7 +6,7 @@ from multisched.shell.idle_workers import IdleWorkers
 
 
 class Intake:
-    """Is open while the domain leads, the cluster cache can be trusted, and the domain is not stopping."""
+    """A gate, open while the domain leads, the cluster cache can be trusted, and the domain is not stopping."""
 
     def __init__(self) -> None:
         self.is_leading = False

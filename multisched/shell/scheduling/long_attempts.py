@@ -246,7 +246,7 @@ class LongAttempts:
         if attempt.why_undone:
             return attempt.why_undone
         if not self._intake.is_open:
-            return "the domain stopped deciding"
+            return "the domain stopped scheduling"
         if attempt.cycle is not self._current():
             return "another profile is in force"
         if attempt.topology and (

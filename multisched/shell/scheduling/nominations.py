@@ -34,7 +34,7 @@ _PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
 
 
 class DomainNominations:
-    """Manages the nominations of one domain. Implements `Home` for `Preemptor`."""
+    """The nominations of one domain. Implements `Home` for `Preemptor`."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ SLICE_S = 0.005
 
 
 class SchedulingLoop:
-    """Drives the attempts of one domain in one or more concurrent tasks. Owns the count of attempts."""
+    """Driver of one domain's attempts, in one or more concurrent tasks. Owns the count of attempts."""
 
     def __init__(
         self,

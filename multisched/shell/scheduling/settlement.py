@@ -22,7 +22,7 @@ from multisched.shell.scheduling.nominations import DomainNominations
 
 
 class Settlement:
-    """Applies the results of one domain's attempts."""
+    """Applier of the results of one domain's attempts."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class _Meters:
-    """Implements `framework.measures.Meters`, without pauses, because no scheduling cycle shares this interpreter."""
+    """The `framework.measures.Meters` of a child process, without pauses, because no scheduling cycle shares this interpreter."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

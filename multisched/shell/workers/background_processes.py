@@ -41,7 +41,7 @@ OpenProcess = Callable[[str, object, int], OwnedProcess]
 
 
 class ChildProcess:
-    """Implements `OwnedProcess`."""
+    """An `OwnedProcess` that runs as a child process."""
 
     def __init__(self, factory: str, settings: object, seed: int) -> None:
         self._opening = Opening(factory, settings, seed)

@@ -75,7 +75,7 @@ class _Running(msgspec.Struct):
 
 
 class BackgroundTasks:
-    """Runs the background tasks of all domains."""
+    """The background tasks of all domains."""
 
     def __init__(self, clock: Clock, rng: random.Random, threads: Callable[[], InThread] | None = None) -> None:
         """`rng`: seeds each background task. `threads`: replaces threads in simulations, which have no processes either."""
@@ -183,7 +183,7 @@ def has_tasks(plugins: PluginSet) -> bool:
 
 
 class NetworkMeasures:
-    """Implements `framework.measures.Measures` over the network. Each call of `meter` opens a new meter."""
+    """The `framework.measures.Measures` over the network. Each call of `meter` opens a new meter."""
 
     def __init__(self, transport: Transport, rng: random.Random) -> None:
         self._transport = transport

@@ -24,7 +24,7 @@ async def in_worker_thread(work: Callable[[], T]) -> T:
 
 
 class BackgroundThreads:
-    """Implements `framework.background.InThread` with daemon threads: one that hangs does not delay the exit (I11)."""
+    """A `framework.background.InThread` with daemon threads: one that hangs does not delay the exit (I11)."""
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(THREADS_MAX)

@@ -39,7 +39,7 @@ _BROKEN = (OSError, EOFError, anyio.BrokenResourceError, anyio.ClosedResourceErr
 
 
 class ProcessWorker:
-    """Implements `isolation.Worker`."""
+    """An `isolation.Worker` with processes."""
 
     def __init__(self, plugin: Plugin, use: PluginUse) -> None:
         self._use = use

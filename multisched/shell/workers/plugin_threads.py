@@ -26,7 +26,7 @@ _Job = tuple[IsolatedRequest, asyncio.AbstractEventLoop, "asyncio.Future[Isolate
 
 
 class ThreadWorker:
-    """Implements `isolation.Worker`. The plugin must be thread-safe."""
+    """An `isolation.Worker` with threads. The plugin must be thread-safe."""
 
     def __init__(self, plugin: Plugin, timeout_s: float) -> None:
         self._plugin = plugin

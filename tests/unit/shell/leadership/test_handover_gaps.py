@@ -208,7 +208,7 @@ def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() ->
         assert handover._ahead({"gpu": Holding("other", {SEEN_ANNOTATION: position}), "nobody": None}) == []
         assert obstacle("free", selection=three, seen=position) == ""
         assert obstacle("free", group="forecast") == "", "what is settled is ours"
-        unknown = f"{held}, whose configuration has no lease for domain forecast and would not wait for it to release the node"
+        unknown = f"{held}, whose configuration has no lease for domain forecast and may use the node without waiting for that domain"
         assert obstacle("free", selection=written(ONE), seen=position) == unknown
 
     play(scene)
