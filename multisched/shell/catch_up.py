@@ -20,7 +20,7 @@ CATCH_UP_EVERY_S = 1.0
 
 
 class CatchUp:
-    """Caller of the plugins that keep counts, between scheduling cycles."""
+    """Periodic calls of the plugins that keep counts, between scheduling cycles."""
 
     def __init__(self, profiles: Callable[[], Iterable[tuple[PluginSet, Runner]]]) -> None:
         """`profiles`: returns the current profile of each domain, with the runner that calls its plugins."""

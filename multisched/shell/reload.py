@@ -72,7 +72,7 @@ class _News(msgspec.Struct, frozen=True):
 
 
 class Reload:
-    """Applier of configurations to one program."""
+    """The reload of one program's configuration."""
 
     def __init__(
         self,

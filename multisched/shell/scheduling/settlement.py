@@ -22,7 +22,7 @@ from multisched.shell.scheduling.nominations import DomainNominations
 
 
 class Settlement:
-    """Applier of the results of one domain's attempts."""
+    """The settlement of one domain's attempts."""
 
     def __init__(
         self,

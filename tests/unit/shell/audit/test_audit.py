@@ -518,7 +518,7 @@ def test_a_node_and_an_object_that_the_cache_made_up_are_dropped() -> None:
         differences = [*await program.audit.once(), *await program.audit.once()]
 
         assert [(one.kind, one.key) for one in differences] == [("node", "phantom"), (disk.kind.value, "phantom")]
-        assert all("version 1 here, not in the list of version" in one.what for one in differences)
+        assert all("version 1 in the cache, not in the list of version" in one.what for one in differences)
         assert program.cache.nodes.row_of("phantom") is None
         assert program.cache.objects.volume("phantom") is None
         assert stage.is_true()
