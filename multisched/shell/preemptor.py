@@ -96,7 +96,7 @@ class Home(Protocol):
         ...
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
-        """Notifies pods that reserved capacity for the nomination that it ended, even if it was never written."""
+        """Requeues pods that may have been refused because of this nomination: it ended, and may never have been written."""
         ...
 
     def let_go(self, pod: Pod, *, failed: bool) -> None:

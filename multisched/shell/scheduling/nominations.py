@@ -1,7 +1,7 @@
 """The nominated nodes of one domain's pods, and the start of their preemptions.
 
-A cycle decides the nomination; `Preemptor` removes the victims. When a nomination ends, pods that reserved capacity for it
-are requeued. `Preemptor` asks this class about the state of the preemptor pod's domain.
+A cycle decides the nomination; `Preemptor` removes the victims. When a nomination ends, pods that may have been refused because
+of it are requeued. `Preemptor` asks this class about the state of the preemptor pod's domain.
 
 A gated pod whose victims are not being removed loses its nomination: it cannot be scheduled, so the capacity reserved for it
 would be wasted. Therefore a gang that is not eligible to start (a member or its PodGroup was deleted, or its minimum was
@@ -126,8 +126,8 @@ class DomainNominations:
     def retry_nominated(self, node: str) -> None:
         """Activates all pods nominated to the node: it left the domain, or a victim left it.
 
-        No queueing hint would requeue them, and until they are retried other pods reserve capacity that they may no longer
-        be able to use.
+        No queueing hint would requeue them, and until they are retried, other pods may be refused because of nominations that
+        have become useless.
         """
         for pod in self._nominator.on(node):
             if self._queue.activate(pod.uid, self._clock.monotonic()) is not None:
@@ -140,7 +140,10 @@ class DomainNominations:
             self._intake.wake()
 
     def release_gated(self) -> Sequence[QueueEntry]:
-        """Ends the nominations of gated pods, and requeues pods that reserved capacity for them. Returns the gated pods."""
+        """Ends the nominations of gated pods, and requeues pods that may have been refused because of them.
+
+        Returns the queue entries of the gated pods.
+        """
         if not self._are_gated:
             return ()
         self._are_gated, released = False, list[QueueEntry]()

@@ -97,7 +97,7 @@ class Settlement:
             self._failures.retry(entry.pod, why)
 
     def release_gated(self) -> None:
-        """Ends the nominations of gated pods, so that others may use the reserved capacity."""
+        """Ends the nominations of gated pods, so that other pods may use the capacity."""
         self._failures.release_gated()
 
     def report_gated(self, moved: Moved) -> None:
