@@ -142,7 +142,7 @@ class _Write(msgspec.Struct, frozen=True):
 
 
 class _Held(msgspec.Struct, frozen=True, eq=False):
-    """Preemptors that wait for the watch: their deletions were accepted, except that the last one may be in flight."""
+    """Preemptors that wait for the watch. The API server has accepted the victims' deletions; the last may still be in flight."""
 
     job: _Job
     unseen: set[str]
@@ -343,7 +343,7 @@ class Preemptor:
     # -- until the watch has shown it ------------------------------------------------------------------------------
 
     def _expect(self, job: _Job) -> None:
-        """Waits for the watch already before the last victim is deleted, as it may be faster than the API server's answer."""
+        """Registers the wait for the watch before the last victim is deleted: the watch may be faster than the API's answer."""
         unseen = self._unseen(job)
         if unseen:
             self._await(_Held(job, unseen, None))

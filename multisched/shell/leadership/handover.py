@@ -9,7 +9,7 @@ confirms it: each leader writes two annotations to its Lease with every renewal:
 - `node-selection`: its selection rules. Other leaders need them, because configurations may differ during a rolling update.
 
 A row that joins a domain at version v is withheld until no other lease blocks it. A lease does not block if it is free (released,
-or expired for a bind deadline), or if its holder has seen v and does not claim the node. If the holder has seen a newer version
+or expired for at least a bind deadline), or if its holder has seen v and does not claim the node. If the holder has seen a newer version
 than this process, a consistent read must also show the node unchanged, since a watch may lag by a minute while no node changes.
 Then the row is withheld until the cache accounts for all pods that a consistent read shows on the node. If the rules of two
 leaders claim one node, both leave it unused. Rows that move between domains of one process are never withheld, because both use
