@@ -1,4 +1,4 @@
-"""The asynchronous drivers: domain loops, bind workers, ingest, timers. The only waiting done around the synchronous core.
+"""The asynchronous drivers of the synchronous core: domain loops, bind workers, ingest and timers.
 
-Everything outside comes in through `framework.ports` and `model.wire`, so all of this runs unchanged under a virtual clock.
+All I/O and clocks are ports (`framework.ports`, `model.wire`), so this code runs unchanged in virtual time.
 """

@@ -1,8 +1,7 @@
-"""CatchUp: lets plugins that keep counts keep up with the watch, a piece at a time, while no cycle runs.
+"""CatchUp: lets plugins that keep counts process watch events in small pieces between scheduling cycles.
 
-Owns nothing. Before a domain leads, `once` lets them count what the first lists brought; after
-that `run` looks every CATCH_UP_EVERY_S. A plugin that fails is reported to its domain's observer and asked again next
-time.
+Before a domain leads, `once` lets them process the first lists; after that `run` calls them every CATCH_UP_EVERY_S. A plugin
+that fails is reported to its domain's observer and called again in the next period.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from multisched.framework.registry import PluginSet, implements
 from multisched.framework.runner import PluginFailure, Runner
 
 CATCH_UP_EVERY_S = 1.0
-"""Between two looks whether there is anything to count; what came in between is the most that one attempt has to count."""
+"""Period of the calls. An attempt has to process at most the events of one period itself."""
 
 
 class CatchUp:
-    """Lets plugins that keep counts follow the watch while no cycle runs."""
+    """Periodic calls of the plugins that keep counts, between scheduling cycles."""
 
     def __init__(self, profiles: Callable[[], Iterable[tuple[PluginSet, Runner]]]) -> None:
-        """`profiles`: those in force, with who calls their plugins."""
+        """`profiles`: returns the current profile of each domain, with the runner that calls its plugins."""
         self._profiles = profiles
 
     async def once(self) -> None:
-        """Returns when all that has happened until now is counted; others have their turn after each piece."""
+        """Processes everything that has happened until now; yields to other tasks after each piece."""
         for plugin, runner in self._plugins():
             while _has_more(plugin, runner):
                 await anyio.lowlevel.checkpoint()

@@ -1,7 +1,7 @@
-"""Follows the configuration file of a running program: what it says is put in force as soon as it is seen.
+"""Follows the configuration file of a running program and applies its changes.
 
-A file with a mistake changes nothing; what was in force stays. Log, metrics, an event of the leader and the view say what
-became of it. Owns that outcome. Called by the composition root.
+A file with a mistake changes nothing; the last good configuration stays in force. The result is reported by the log, metrics,
+an event (written by the leader) and the configuration view. Called by the composition root.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from multisched.shell.workers.background_threads import in_worker_thread
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
-"""Between two looks at the file."""
+"""Period of the check of the file."""
 CHANGES_NAMED: Final = 20
-"""In one log line or event."""
+"""Maximum number of changes named in one log line or event."""
 
 Look = Callable[[], Awaitable[Configuration | None]]
-"""What the file says if that is another thing than last time. Raises ConfigError."""
+"""Returns the file's configuration if it has changed since the last call, else None. Raises ConfigError."""
 
 
 class ReloadStatistics(msgspec.Struct):
-    """What became of the file's changes."""
+    """Counters of reloads, and the state of the latest one."""
 
     applied: int = 0
     rejected: int = 0
     is_last_good: bool = True
     last_good_s: float = 0.0
-    """Unix time."""
+    """Unix time of the latest valid configuration."""
     waiting: int = 0
     """Settings that wait for a restart."""
 
 
 class ConfigurationWatch:
-    """Of one program and one file."""
+    """Watch of the configuration file of one program."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class ConfigurationWatch:
         in_thread: InThread = in_worker_thread,
         on_applied: Callable[[Configuration], None] = lambda configuration: None,
     ) -> None:
-        """`look`: None for a program without a file. `restart_command`: what to tell people to restart it with; empty: unknown.
+        """`look`: None for a program without a file. `restart_command`: shown to the user; empty: unknown.
 
-        `on_applied` hears of what lies outside the program, such as logging."""
+        `on_applied`: applies settings outside the program, such as logging."""
         self._program = program
         self._look = look
         self._file = file
@@ -77,13 +77,13 @@ class ConfigurationWatch:
         self.statistics = ReloadStatistics(last_good_s=self._since_s)
 
     def look_now(self) -> None:
-        """As SIGHUP asks."""
+        """Checks the file at once. Called on SIGHUP."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Checks the file periodically until cancelled."""
         while self._look is not None:
-            self._asked = anyio.Event()  # before the look: what is asked for meanwhile is another one
+            self._asked = anyio.Event()  # before the check: a request during it leads to another check
             await self._once(self._look)
             with anyio.move_on_after(LOOK_S):
                 await self._asked.wait()
@@ -95,7 +95,7 @@ class ConfigurationWatch:
         since_s, command = self._since_s, self._restart_command
         return ConfigurationView(settings, self._file, since_s, self._problems, waiting, command)
 
-    # -- one look --------------------------------------------------------------------------------------------------
+    # -- one check -------------------------------------------------------------------------------------------------
 
     async def _once(self, look: Look) -> None:
         try:
@@ -123,11 +123,9 @@ class ConfigurationWatch:
         if waiting:
             named = [f"{text} ({one.restart})" for text, one in zip(_named(waiting), waiting, strict=False)]
             how = f" ({self._restart_command})" if self._restart_command else ""
-            self._report(
-                "RestartNeeded", "Warning", f"a restart is needed for changes of the configuration{how}", named
-            )
+            self._report("RestartNeeded", "Warning", f"configuration changes need a restart{how}", named)
         if not applied and not waiting:
-            logger.info("configuration is what is in force", extra={"file": self._file})
+            logger.info("configuration unchanged", extra={"file": self._file})
 
     def _reject(self, problems: Sequence[str]) -> None:
         self._problems = tuple(problems)
@@ -139,11 +137,11 @@ class ConfigurationWatch:
     def _report(self, reason: str, kind: str, what: str, named: Sequence[str]) -> None:
         log = logger.info if kind == "Normal" else logger.warning
         log(what, extra={"file": self._file, "changes": list(named)})
-        if any(worker.is_leading for worker in self._program.router.workers()):  # else each replica would say it
+        if any(worker.is_leading for worker in self._program.router.workers()):  # else each replica would record it
             self._program.events.record(self._event(reason, kind, f"{what}: {'; '.join(named)}"))
 
     def _event(self, reason: str, kind: str, note: str) -> Event:
-        """On the lease, which all replicas have in common."""
+        """Returns an event about the lease, which all replicas share."""
         configuration, outside = self._program.configuration, self._program.outside
         group = next(iter(lease_groups_of(configuration).values()))
         keeper = self._program.leases.keeper_of(configuration.domains[0].name)
@@ -154,7 +152,7 @@ class ConfigurationWatch:
 
 
 def reading_of(statistics: ReloadStatistics) -> ReloadReading:
-    """For metrics."""
+    """Converts the statistics for metrics."""
     return ReloadReading(**msgspec.structs.asdict(statistics))
 
 

@@ -1,7 +1,7 @@
-"""One domain at work: its queue, its parallel cycles, its pods at Permit and its bind workers.
+"""One running domain: its queue, scheduling tasks, pods at Permit and bind workers.
 
-Builds the parts of `scheduling/` and `binding/` over one queue and starts, holds and stops them. The synchronous core
-decides; the parts wait, for plugins that ask outside, for Permit, for the API server, and for the lease.
+Builds the parts of `scheduling/` and `binding/` over one queue, and starts, pauses and stops them. The synchronous core
+decides; these parts wait for remote plugins, Permit, the API server and the lease.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ IDLE_WAKEUP_MAX_S = 30.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much of a domain happens at once."""
+    """Concurrency limits of a domain."""
 
     cycles: int
-    """Attempts that may wait for answers from outside."""
+    """Attempts that may wait for remote plugins concurrently."""
     binds: int
-    """Bindings on the wire."""
+    """Binds in flight."""
 
 
 class DomainCounters(msgspec.Struct, frozen=True):
-    """What the domain has done since the start."""
+    """Counters of a domain since the start."""
 
     bound: int
     refused: int
     attempts: int
     unknown: int
-    """Binds whose outcome is unknown right now."""
+    """Binds whose outcome is currently unknown."""
 
 
 class DomainWorker:
-    """The running half of a domain; `Program` builds it from the configuration and starts `run`.
+    """The running part of a domain. `Program` builds it from the configuration and starts `run`.
 
-    Ingest and the router reach what they need by its parts: each is synchronous, but for `run` and `drained`.
+    Ingest and `Router` call its parts directly. All methods except `run` and `drained` are synchronous.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class DomainWorker:
 
     @property
     def cycle(self) -> SchedulingCycle:
-        """Of the profile in force."""
+        """The cycle of the current profile."""
         return self._loop.cycle
 
     @property
@@ -141,7 +141,7 @@ class DomainWorker:
 
     @property
     def long_attempts(self) -> LongAttempts:
-        """The attempts that take more than one step."""
+        """The attempts that last longer than one step."""
         return self._loop.long
 
     @property
@@ -150,7 +150,7 @@ class DomainWorker:
 
     @property
     def latencies_s(self) -> deque[float]:
-        """First-schedulable-to-bound of the latest pods."""
+        """Seconds from first schedulable to bound, of the latest pods."""
         return self.outcomes.latencies_s
 
     @property
@@ -160,24 +160,24 @@ class DomainWorker:
     # -- from start to stop ----------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """The lease is ours: start deciding."""
+        """Starts scheduling: this process now leads the domain."""
         self.nominations.rank_all()
         self.intake.is_leading = True
         self.intake.wake()
 
     def hold(self) -> None:
-        """Nothing is decided from now on until `go_on`: what is known may not be true any more."""
+        """Pauses scheduling until `go_on`: the cache may be out of date."""
         self.intake.is_held = True
 
     def go_on(self, turned_back: str = "") -> None:
-        """What is known is true again. `turned_back`: why what was decided before is to be decided anew; empty: it is not."""
+        """Resumes scheduling. `turned_back`: reason to cancel all binds that have not been sent; empty: they continue."""
         if turned_back:
             self.binding.turn_back_all(Status.error(turned_back))
         self.intake.is_held = False
         self.intake.wake()
 
     def close_intake(self) -> None:
-        """No new attempts from now on; what is decided is still bound, what Permit holds goes back to the queue."""
+        """Stops new attempts and requeues pods at Permit. Binds in flight continue."""
         self.intake.is_closing = True
         for pod in self.waiting.waiting():
             self.waiting.reject(pod.uid, "", "the scheduler stopped while the pod waited for others")
@@ -186,12 +186,12 @@ class DomainWorker:
 
     @property
     def is_drained(self) -> bool:
-        """No bind is under way or queued, and no victim is being removed."""
+        """True if no binding cycle and no preemption is in progress."""
         return self._under_way.is_empty
 
     @property
     def has_strayed_binds(self) -> bool:
-        """True while a bind is under way to a node that has left the domain since it was decided."""
+        """True while a bind is in flight to a node that has left the domain since the decision."""
         return self.binding.has_strayed
 
     async def drained(self) -> None:
@@ -200,10 +200,10 @@ class DomainWorker:
             await self._under_way.wait()
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others.
+        """Turns back a victim whose bind has not been sent. Returns False for other pods.
 
-        A gang's attempt in progress that has assumed the pod is undone. True also for a pending pod without a node: another
-        victim of its gang was turned back before, and this one with it.
+        If a paused attempt has assumed the pod, that attempt is undone. Returns True also for a pending pod without a node: it
+        was turned back together with another victim of its gang.
         """
         if self._cache.placed(uid) is None and self.nominations.still_waits(uid):
             return True
@@ -212,16 +212,16 @@ class DomainWorker:
     # -- another configuration -------------------------------------------------------------------------------------
 
     def resize(self, sizes: Sizes) -> None:
-        """So much at once from now on; what is under way goes on."""
+        """Changes the concurrency limits. Attempts and binds in progress continue."""
         self._loop.cycles = sizes.cycles
         self._loop.adjust()
         self.limit.set_max(sizes.binds)
         self.binding.add_workers()
 
     def use(self, cycle: SchedulingCycle, *, is_tried: bool) -> None:
-        """Another profile decides from now on. Attempts and binds under way end by the one that began them.
+        """Switches to the cycle of another profile. Attempts and binds in progress keep the cycle that they began with.
 
-        `is_tried`: refused pods may fit by it, and gates may say otherwise.
+        `is_tried`: retries refused and gated pods, because the new profile may accept them.
         """
         self._loop.cycle = cycle
         self._loop.adjust()
@@ -232,14 +232,14 @@ class DomainWorker:
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until cancelled: the parallel cycles, the bind workers and the timers of this domain."""
+        """Runs the scheduling tasks, bind workers and timers of this domain until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._loop.start(tasks)
             self.binding.start(tasks)
             tasks.start_soon(self._keep_time)
 
     async def _keep_time(self) -> None:
-        """Ends backoffs, flushes leftovers, times out Permit waits and reviews barriers of gangs, each when it is due."""
+        """Ends backoffs, flushes unschedulable pods, times out Permit waits and reviews gang barriers, each when it is due."""
         while True:
             now_s = self._clock.monotonic()
             due = [t for t in (self.queue.next_wakeup_s(), self.waiting.next_deadline_s()) if t is not None]

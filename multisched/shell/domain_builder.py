@@ -1,6 +1,6 @@
-"""Builds the domains of one program over what they share: their profiles, queues and workers.
+"""Builds the domains of one program (profiles, queues and workers) over the parts that they share.
 
-Owns what each domain was built of, so that another profile can be built for it while it runs.
+Owns the inputs of each domain, so that another profile can be built for it while it runs.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from multisched.state.nominator import Nominator
 
 
 class SharedParts(msgspec.Struct, frozen=True):
-    """What all domains of a program work with."""
+    """The parts that all domains of a program share."""
 
     clock: Clock
     rng: random.Random
-    """The seeds of cycles come from it."""
+    """Source of the cycles' seeds."""
     cache: ClusterCache
     nominator: Nominator
     router: Router
@@ -64,20 +64,20 @@ class SharedParts(msgspec.Struct, frozen=True):
     conditions: ConditionWriter
     statuses: StatusMarks
     pending: Callable[[], Iterable[Pod]]
-    """Pods of all domains that the API server has on no node."""
+    """Returns the pods of all domains without a node, according to the API server."""
     extenders: Extenders
     news: NewsShare
     steps: Steps
     workshop: Workshop
     measures: Measures | None
     observer: Callable[[str], DomainObserver]
-    """Domain name -> who hears of it."""
+    """Domain name -> its observer."""
 
 
 class StandingLedgers:
-    """`framework.context.Ledgers` for plugins that are built while the program runs: what others hold stays as it is.
+    """The `framework.context.Ledgers` for plugins that are built at run time: refuses new ledgers.
 
-    A ledger that is new here would know of no pod that stands already.
+    A new ledger would lack the pods that are on nodes already.
     """
 
     def __init__(self, ledgers: LedgerRegistry) -> None:
@@ -85,9 +85,9 @@ class StandingLedgers:
         self.demands = ledgers.demands
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
-        """The ledger of that name. Raises LedgerSettingsError where there is none."""
+        """Returns the registered ledger of that name. Raises LedgerSettingsError if there is none."""
         if all(known.name != ledger.name for known in self._ledgers):
-            raise LedgerSettingsError(f"ledger {ledger.name} does not hold the pods that are there already")
+            raise LedgerSettingsError(f"ledger {ledger.name} does not hold the pods already on nodes")
         return self._ledgers.register(ledger)
 
     def pods(self) -> Iterable[Pod]:
@@ -98,28 +98,31 @@ class StandingLedgers:
 
 
 class StandingWorkshop:
-    """`framework.isolation.Workshop` while the program runs: isolated plugins have their workers from the start."""
+    """The `framework.isolation.Workshop` at run time: refuses new workers, which are created only at the start."""
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker:
-        raise RestartNeededError(f"plugin {use.name}: it runs in a thread or process of its own")
+        raise RestartNeededError(
+            f"plugin {use.name}: it runs in a thread or process, which is created only at the start"
+        )
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing."""
 
 
 class BuiltDomain(msgspec.Struct):
-    """A domain at work, and what its plugins were built of."""
+    """A running domain, and the inputs of its plugins."""
 
     config: DomainConfig
     profile: Profile
-    """The one in force."""
+    """The current profile."""
     worker: DomainWorker
     context: PluginContext
     beside: tuple[Plugin, ...]
+    """Plugins in addition to the profile: the extenders' plugin."""
 
 
 class DomainBuilder:
-    """Builds each domain from its part of the configuration, and other profiles for it while it runs."""
+    """Builder of each domain from its part of the configuration, and of new profiles at run time."""
 
     def __init__(self, configuration: Configuration, registry: Registry, shared: SharedParts) -> None:
         self.domains: dict[str, BuiltDomain] = {}
@@ -130,19 +133,19 @@ class DomainBuilder:
         self._standing = Isolator(StandingWorkshop())
 
     def add_all(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
-        """Registers every domain with cache and router. Returns what each schedulerName's domain adds to its pods."""
+        """Registers every domain with cache and router. Returns schedulerName -> tolerations added to its pods."""
         for domain in self._configuration.domains:
             self._add(domain, nodes)
         return tolerations_of(self._configuration)
 
     def profile_of(self, domain: DomainConfig) -> Profile:
-        """The plugins that a part of a configuration asks for."""
+        """Resolves the profile of a domain's configuration."""
         return resolve_profile(domain, self._registry)
 
     def plugins_beside(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
-        """The plugins of another profile for a domain at work. Those that are used as before are the same ones.
+        """Builds the plugins of another profile for a running domain. Plugins with the same settings are reused.
 
-        Raises PluginSetupError, and RestartNeededError where what is held speaks against it. Nothing changes by it.
+        Raises PluginSetupError; RestartNeededError if the profile needs another ledger or worker. Does not change the domain.
         """
         hold = StandingLedgers(self._shared.cache.ledgers)
         context = replace(domain.context, hold=hold)
@@ -151,7 +154,7 @@ class DomainBuilder:
         )
 
     def cycle_of(self, domain: BuiltDomain, plugins: PluginSet) -> SchedulingCycle:
-        """The cycle that follows the one in force."""
+        """Builds the cycle that replaces the current one."""
         shared, before = self._shared, domain.worker.cycle
         return SchedulingCycle(
             plugins,
@@ -242,22 +245,22 @@ class DomainBuilder:
 
 
 def sizes_of(domain: DomainConfig) -> Sizes:
-    """How much of the domain happens at once."""
+    """Returns the concurrency limits of the domain."""
     concurrency = domain.concurrency
     return Sizes(concurrency.cycles, min(concurrency.bind_workers, concurrency.max_in_flight_binds))
 
 
 def backoff_of(domain: DomainConfig) -> BackoffPolicy:
-    """How long its refused pods wait."""
+    """Returns the backoff of the domain's queue."""
     return BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s)
 
 
 def annotations_of(tolerations: Mapping[str, tuple[Toleration, ...]]) -> set[str]:
-    """Keys of the pod annotations that decide which pods are given one of these."""
+    """Returns the keys of the pod annotations that decide which pods get one of these tolerations."""
     every = (one for added in tolerations.values() for one in added)
     return {key for one in every if isinstance(one, LimitedToleration) for key in one.pods.annotations}
 
 
 def tolerations_of(configuration: Configuration) -> Mapping[str, tuple[Toleration, ...]]:
-    """What each schedulerName's domain adds to its pods."""
+    """Returns schedulerName -> tolerations that its domain adds to its pods."""
     return {name: domain.policy.compile() for domain in configuration.domains for name in domain.scheduler_names}

@@ -1,4 +1,4 @@
-"""The HTTP extenders of a program: their clients, the whole objects they are sent, and the plugin that asks them.
+"""The HTTP extenders of a program: their clients, the full objects sent to them, and the plugin that calls them.
 
 Owns the clients from the start to `close`. Called by `program`.
 """
@@ -22,19 +22,22 @@ OpenExtender = Callable[[ExtenderSettings], ExtenderClient]
 
 
 class Extenders:
-    """Those of all domains. Domains that name the same extender have a client each: their requests do not wait for one another."""
+    """The extenders of all domains. Each domain has its own client, so requests of two domains to one extender run concurrently."""
 
     def __init__(
         self, domains: Sequence[DomainConfig], transport: Transport, open_client: OpenExtender | None = None
     ) -> None:
-        """`open_client`: another way to reach an extender than HTTP, for simulations."""
+        """`open_client`: creates a client instead of HTTP, for simulations."""
         self._open_client = open_client or HttpExtenderClient
         self._clients: list[ExtenderClient] = []
         self._documents = ApiDocuments(transport)
         self._sends_nodes = any(_sends_nodes(extender) for domain in domains for extender in domain.extenders)
 
     def plugins_of(self, domain: DomainConfig) -> tuple[Plugin, ...]:
-        """What stands beside the domain's profile; nothing for one without extenders. Raises PluginSetupError."""
+        """Returns the plugin for the domain's extenders, to be added to its profile; empty if it has none.
+
+        Raises PluginSetupError.
+        """
         if not domain.extenders:
             return ()
         try:
@@ -45,7 +48,7 @@ class Extenders:
         return (HTTPExtenders(clients, self._documents),)
 
     def watching(self, nodes: ReflectorHandler) -> ReflectorHandler:
-        """The handler of nodes; with an extender that is sent whole nodes, one that keeps them too."""
+        """Returns the handler of nodes; wrapped to keep full node objects if an extender receives them."""
         return self._documents.watching(nodes) if self._sends_nodes else nodes
 
     async def close(self) -> None:
@@ -54,20 +57,20 @@ class Extenders:
 
 
 class UnaskedExtender:
-    """An `ExtenderClient` for sandboxes, which ask nobody: needs no certificate and no network."""
+    """An `ExtenderClient` for sandboxes: calls no extender, and needs no certificate and no network."""
 
     def __init__(self, settings: ExtenderSettings) -> None:
         self.settings = settings
 
     async def post(self, verb: str, body: bytes, *, answer_bytes_max: int) -> bytes:
-        raise ExtenderError(f'extender "{self.settings.url}" ({verb}): is not asked in a sandbox', was_sent=False)
+        raise ExtenderError(f'extender "{self.settings.url}" ({verb}): is not called in a sandbox', was_sent=False)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
 
 def settings_of(extender: ExtenderConfig) -> ExtenderSettings:
-    """What the configuration says, as the framework takes it."""
+    """Converts the configuration of an extender to the framework's settings."""
     return ExtenderSettings(
         extender.url_prefix,
         filter_verb=extender.filter_verb,

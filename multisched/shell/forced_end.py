@@ -1,7 +1,7 @@
-"""The end of a process whose event loop hangs: signals reach the loop's handlers only when it comes around.
+"""Forced end of a process whose event loop hangs, because the loop's own signal handlers then never run.
 
-A thread hears of each signal through a pipe, which a handler of the interpreter writes to in between two lines of whatever
-hangs. It logs what the loop is at and ends the process at the second signal, or when the orderly end takes too long.
+The interpreter's signal handler, which can interrupt the code that hangs, writes each signal to a pipe that a thread reads. The
+thread logs the stack of the main thread and ends the process at a second signal, or when the graceful stop takes too long.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from multisched.shell.leadership.lease_runner import stack_of
 logger = logging.getLogger(__name__)
 
 END_WITHIN_S: Final = 25.0
-"""More than an orderly end takes at most, and less than a kubelet waits before it kills."""
+"""Longer than a graceful stop takes, and shorter than the kubelet's default grace period of 30 s."""
 _SIGNAL, _OVER = b"s", b"o"
 
 
 class ForcedEnd:
-    """Ends the process when it must. To be made in the main thread."""
+    """Forced end of a process that does not stop gracefully. Must be created in the main thread."""
 
     def __init__(self, end: Callable[[], object], *, within_s: float = END_WITHIN_S) -> None:
-        """`end`: called in a thread, for it must not return to what hangs. `within_s`: from the first signal on."""
+        """`end`: ends the process; called in a thread. `within_s`: time from the first signal."""
         self._end = end
         self._within_s = within_s
         self._main = threading.get_ident()
@@ -38,7 +38,7 @@ class ForcedEnd:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While the process is to end by itself at a signal."""
+        """Watches for signals while its body runs."""
         thread = threading.Thread(target=self._watch, name="forced end", daemon=True)
         thread.start()
         try:
@@ -48,7 +48,7 @@ class ForcedEnd:
             thread.join()
 
     def listen_to(self, *signals: signal.Signals) -> None:
-        """Hears of these before whoever handles them now, and instead of nobody."""
+        """Installs a handler for these signals that also calls the previous one."""
         for one in signals:
             signal.signal(one, self._handler(signal.getsignal(one)))
 
@@ -71,8 +71,10 @@ class ForcedEnd:
             if ready and os.read(self._reads, 1) == _OVER:
                 return
             why = "at a second signal" if ready else f"{self._within_s:g} s after the first signal"
-            stack = [frame for frame in stack_of(self._main) if not frame.startswith(__file__)]  # but for our handler
+            stack = [
+                frame for frame in stack_of(self._main) if not frame.startswith(__file__)
+            ]  # without this module's signal handler
             fields = {"why": why, "stack": stack}
-            logger.critical("ended by force: the program hangs in this function; its leases run out", extra=fields)
+            logger.critical("forced end: the event loop hangs; its leases will expire", extra=fields)
             self._end()
             return

@@ -1,6 +1,6 @@
-"""How seldom Python looks for cyclic garbage in a process that keeps a cluster in memory.
+"""Tunes Python's cyclic garbage collector for a process that keeps a cluster in memory.
 
-Called where processes begin: the command line, `app`, and what measures or simulates the program without it.
+Called at process start: by the command line, by `app`, and by benchmarks and simulations.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import gc
 
 GC_YOUNG_MAX = 50_000
-"""Allocations between two looks for cycles among young objects; 700 as shipped, some five pods."""
+"""Allocations between two collections of the young generation. Python's default is 700, which is about five pods."""
 GC_YOUNG_STARTING_MAX = 250_000
-"""The same until the first lists are in: what is imported and listed stays, and is looked through in vain."""
+"""The same until the first lists are complete: imported modules and listed objects stay, so collections free nothing."""
 
 
 def collect_seldom(young_max: int = GC_YOUNG_MAX) -> None:
-    """Takes what is loaded out of the cyclic collector's sight, and lets it look once in many allocations only."""
+    """Excludes all present objects from collection (`gc.freeze`), and makes collections rare."""
     gc.freeze()
     gc.set_threshold(young_max, 20, 50)
     gc.enable()
 
 
 def leave_to_reference_counts() -> None:
-    """As `collect_seldom`, with what the first lists brought.
+    """Excludes the objects of the first lists, too.
 
-    Pods and nodes have no cycles; a full collection that walks 100,000 of them stops every domain for 60 to 100 ms. Not even one
-    is made before: the start leaves hardly any garbage, and what there is may stay.
+    Pods and nodes have no reference cycles, and a full collection over 100,000 of them stops every domain for 60 to 100 ms. No
+    collection runs before the freeze: the start leaves little garbage, which may stay.
     """
     collect_seldom()

@@ -1,7 +1,7 @@
-"""Gangs that run without their minimum for longer than their timeout: their running members hear of it.
+"""Records an event on the running members of gangs that stay below their minimum for longer than their timeout.
 
-Members that wait have a condition that says so. Those that run, and whose fellows are gone or were never bound, have none:
-they get an event. Owns since when each gang is below its minimum. Called by nobody; `Program` runs it.
+Pending members have a condition for this; running members of a gang whose other members were deleted or never bound have none.
+Owns the time since which each gang has been below its minimum. Run by `Program`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.gang_roster import Gang
 
 PERIOD_S: Final = 10.0
-"""Between two looks at all gangs."""
+"""Period of the check of all gangs."""
 
 
 class HalfGangs:
-    """Looks at the gangs of all domains."""
+    """Periodic check of the gangs of all domains."""
 
     def __init__(self, cache: ClusterCache, router: Router, events: EventSink, clock: Clock) -> None:
         self._cache = cache
@@ -27,17 +27,17 @@ class HalfGangs:
         self._events = events
         self._clock = clock
         self._since_s: dict[str, float] = {}
-        """Gangs below their minimum; at most as many as there are gangs."""
+        """Key of each gang below its minimum -> since when. At most one entry per gang."""
         self._reported: set[str] = set()
 
     async def run(self) -> None:
-        """Looks from time to time until cancelled."""
+        """Checks periodically until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
             self.look(self._clock.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Reports each gang once for each time that it is below its minimum too long; the status of its group says so, too."""
+        """Reports each overdue gang once per period below its minimum, and notes it for the status of its PodGroup."""
         below = {gang.key: gang for gang in self._cache.gangs.gangs() if gang.bound and gang.needs > 0}
         self._since_s = {key: self._since_s.get(key, now_s) for key in below}
         self._reported = {
@@ -47,11 +47,12 @@ class HalfGangs:
             is_due = key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s
             if is_due and self._report(gang):
                 self._reported.add(key)
-            if key in self._reported and not gang.is_overdue:  # again after each bind that was refused
+            # Repeated, because a bind that is refused later clears the mark.
+            if key in self._reported and not gang.is_overdue:
                 self._cache.gangs.note_overdue(key)
 
     def _report(self, gang: Gang) -> bool:
-        """False: this process leads for none of its members. Whoever takes over from a leader that was killed tells them."""
+        """Records the events. Returns False if this process leads no member's domain; a later leader then reports the gang."""
         spec, is_heard = gang.spec, False
         if spec is None:
             return False

@@ -1,4 +1,4 @@
-"""Tasks of one kind that wait for work, woken one by one: an event would wake all sixty-four for one bind."""
+"""Wakes idle tasks one at a time. An `asyncio.Event` would wake all of them for one piece of work."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections import deque
 
 
 class IdleWorkers:
-    """Whoever finds no work sleeps here; whoever brings some wakes one.
+    """The idle tasks of one kind. A task without work calls `sleep`; the producer of work calls `wake_one`.
 
-    No work is left lying. A task looks for work right before it sleeps, with no await in between. Tasks that are awake
-    look again before they sleep.
+    No work is lost: a task checks for work right before it sleeps, without an await in between.
     """
 
     def __init__(self) -> None:
@@ -20,15 +19,15 @@ class IdleWorkers:
         return len(self._waiting)
 
     async def sleep(self) -> None:
-        """Until woken, first come, first served. May wake to find that somebody else was faster."""
+        """Waits until woken; tasks are woken in FIFO order. Another task may have taken the work by then."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(woken)
         await woken
 
     def wake_one(self) -> None:
-        """Nobody, if nobody sleeps."""
+        """Wakes the task that has slept longest; does nothing if none sleeps."""
         while self._waiting:
             woken = self._waiting.popleft()
-            if not woken.done():  # else it was cancelled in its sleep
+            if not woken.done():  # done means that the sleeping task was cancelled
                 woken.set_result(None)
                 return

@@ -1,7 +1,7 @@
-"""Reports domains whose profile lacks the plugin that reads objects of the cluster: quotas that limit nobody, gangs that start in parts.
+"""Reports domains that lack the plugin for objects in the cluster, such as quotas without effect and gangs that start in parts.
 
-Kinds that some domain's plugin reads are watched, and looked up in the store. Of other kinds one object is asked for
-from time to time. Owns the answers. `Program` runs it; `health_of` shows `remarks` in `/readyz?verbose`.
+Kinds that some domain's plugin reads are watched and looked up in the store. For other kinds, one object is listed
+periodically. `health_of` shows `remarks` in `/readyz?verbose`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.object_watch import ObjectWatch
 
 PERIOD_S: Final = 300.0
-"""Between two questions whether there are objects of kinds that are not watched."""
+"""Period of the list requests for kinds that are not watched."""
 
 
 class ReadingPlugin(msgspec.Struct, frozen=True):
-    """A plugin, the kinds that only it gives an effect, and what happens without it."""
+    """A plugin, the kinds that have no effect without it, and the consequence."""
 
     name: str
     kinds: tuple[ObjectKind, ...]
@@ -43,7 +43,7 @@ READING_PLUGINS: Final = (
 
 
 class MissingPlugins:
-    """Knows which objects of the cluster have no effect on the pods of which domain."""
+    """Search for objects in the cluster that have no effect on the pods of a domain."""
 
     def __init__(
         self, transport: Transport, objects: ObjectWatch, workers: Callable[[], Sequence[DomainWorker]]
@@ -53,23 +53,23 @@ class MissingPlugins:
         self._workers = workers
         self._unwatched = [kind for one in READING_PLUGINS for kind in one.kinds if kind not in objects.ingests]
         self._found: set[ObjectKind] = set()
-        """Unwatched kinds of which there was an object when it was last asked."""
+        """Unwatched kinds of which the latest list request returned an object."""
 
     async def run(self) -> None:
-        """Asks from time to time until cancelled. Returns at once if every kind is watched."""
+        """Checks periodically until cancelled. Returns at once if every kind is watched."""
         while self._unwatched:
             await self.look()
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Asks for one object of each unwatched kind. A kind that is not served, or must not be read, has none."""
+        """Lists one object of each unwatched kind. A 404 or 403 counts as no object."""
         for kind in self._unwatched:
             try:
                 has_objects = await self._has_objects(kind)
             except (Forbidden, NotFound):
                 has_objects = False
             except (ApiError, TransportError, MalformedAnswerError):
-                continue  # no answer: what was known stays, and the next look asks again
+                continue  # keeps the previous answer until the next period
             (self._found.add if has_objects else self._found.discard)(kind)
 
     async def _has_objects(self, kind: ObjectKind) -> bool:
@@ -80,7 +80,7 @@ class MissingPlugins:
         return False
 
     def remarks(self) -> Iterator[str]:
-        """Yields a sentence for each plugin that some domain lacks although the cluster has objects of its kinds."""
+        """Yields a message for each plugin that a domain lacks although the cluster has objects of its kinds."""
         domains = [(worker.name, {built.plugin.name for built in worker.plugins.built}) for worker in self._workers()]
         for one in READING_PLUGINS:
             lacking = [name for name, plugins in domains if one.name not in plugins]

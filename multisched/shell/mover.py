@@ -1,9 +1,9 @@
-"""Moves pods of one domain on behalf of its plugins' background tasks: `framework.moving.Mover`.
+"""Moves pods of one domain for the background tasks of its plugins. Implements `framework.moving.Mover`.
 
-Owns the place that is kept for the replacement of the pod that moves. Nothing is written without the lease. A place is
-kept only where the domain's own filters take the pod. Pods that wait for such room hear of it when it is given up.
-Nothing stays held once the background task has ended. Questions about the cluster's state are answered from the cache,
-and by a consistent read where an eviction depends on them.
+Owns the reservation for the replacement of the pod that is moved. Nothing is written without the lease. Capacity is reserved
+only on a node that passes the domain's filters for the pod. When a reservation ends unused, pods that wait for capacity are
+requeued. No reservation outlives the background task. Cluster state comes from the cache, and from a consistent read if an
+eviction depends on it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from multisched.shell.removals import Removals
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import Reservations, stand_in_of
 
-NOT_LEADING = "the domain does not lead"
+NOT_LEADING = "this process does not lead the domain"
 
 
 class MoverView(msgspec.Struct, frozen=True):
-    """What a mover knows the program by."""
+    """The parts of the program that a mover reads."""
 
     cache: ClusterCache
     pods: PodIngest
@@ -39,7 +39,7 @@ class MoverView(msgspec.Struct, frozen=True):
 
 
 class MoverPorts(msgspec.Struct, frozen=True):
-    """What it acts through."""
+    """The ports through which a mover acts."""
 
     binder: Binder
     evictor: Evictor
@@ -48,20 +48,20 @@ class MoverPorts(msgspec.Struct, frozen=True):
     plan: Callable[[RepairAsked], Awaitable[RepairPlan]]
     is_closing: Callable[[], bool]
     reporter: str
-    """The schedulerName that events speak for."""
+    """The schedulerName that events report as their source."""
 
 
 class DomainMover:
-    """Moves pods of one domain for a plugin's background task. For one background task at a time."""
+    """Mover of one domain's pods, for one background task at a time."""
 
     def __init__(self, worker: DomainWorker, view: MoverView, hands: MoverPorts) -> None:
         self._worker = worker
         self._view = view
         self._hands = hands
         self._held: tuple[str, Pod] | None = None
-        """For whose replacement a place is kept, and the stand-in with the node it is nominated to."""
+        """uid of the pod whose replacement has a reservation, and the stand-in pod that holds it in the nominator."""
         self._victim: Pod | None = None
-        """The pod whose eviction was sent and not answered yet."""
+        """The pod whose eviction is in flight."""
         self.write_timeout_s = worker.write_timeout_s
 
     def may_act(self) -> bool:
@@ -70,7 +70,7 @@ class DomainMover:
     async def plan(self, asked: RepairAsked) -> RepairPlan:
         return await self._hands.plan(msgspec.structs.replace(asked, domain=self._worker.name))
 
-    # -- what stands -----------------------------------------------------------------------------------------------
+    # -- cluster state ---------------------------------------------------------------------------------------------
 
     def standing(self, uid: str) -> Pod | None:
         entry = self._view.cache.placed(uid)
@@ -79,8 +79,8 @@ class DomainMover:
         return entry.pod
 
     def peers(self, namespace: str, owner: str) -> Sequence[Pod]:
-        """Looks at every pod there is: some ten milliseconds for a hundred thousand. Not by the uid alone: whoever creates
-        a pod may name any owner in it, one of another namespace too."""
+        """Scans all pods: about 10 ms for 100,000. Compares the namespace too, because the creator of a pod may write any
+        owner into it, even one of another namespace."""
         placed = (entry.pod for entry in self._view.cache)
         waiting = (one for uid, one in self._view.pods.pending.items() if self._view.cache.placed(uid) is None)
         return [
@@ -112,7 +112,7 @@ class DomainMover:
         row = self._view.cache.nodes.row_of(name)
         return row is not None and self._view.router.rows_of(self._worker).has(row)
 
-    # -- the place -------------------------------------------------------------------------------------------------
+    # -- the reservation -------------------------------------------------------------------------------------------
 
     def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
         self.release()
@@ -131,7 +131,7 @@ class DomainMover:
         reservations, placed = self._view.reservations, self._view.cache.placed
         reservations.hand_over(self._held[0], known)
         waiting = [pod for pod in self._view.pods.pending.values() if placed(pod.uid) is None]
-        if any(reservations.offer(pod) for pod in waiting):  # one that came before us, after a restart
+        if any(reservations.offer(pod) for pod in waiting):  # the replacement may already be pending after a restart
             self._worker.intake.wake()
 
     def taker(self) -> str:
@@ -166,12 +166,12 @@ class DomainMover:
         reply = await self._hands.evictor.evict(pod, timeout_s=timeout_s)
         if reply.answer in (EvictAnswer.EVICTED, EvictAnswer.GONE):
             self._view.removals.sent(pod.uid)
-        if reply.answer is not EvictAnswer.UNKNOWN:  # else `reads` says what became of it
+        if reply.answer is not EvictAnswer.UNKNOWN:  # after UNKNOWN, `reads` finds the outcome
             self._stop_removal()
         return reply
 
     def _removal_refusal(self, pod: Pod) -> str:
-        """Why the pod must not be evicted at this moment, by what other plans have decided; empty: it may."""
+        """Returns why the pod must not be evicted now, given other plans in progress; empty: it may be."""
         if pod.is_victim and self._victim is None:
             return "the pod is being removed for another pod"
         gangs = self._view.cache.gangs
@@ -181,7 +181,7 @@ class DomainMover:
         return self.budget_refusal(pod)
 
     def _stop_removal(self) -> None:
-        """The eviction under way has ended."""
+        """Unmarks the victim: its eviction has ended."""
         if self._victim is not None:
             self._view.removals.release(self, (self._victim,))
             self._victim = None

@@ -1,7 +1,7 @@
-"""Shares the event loop between decisions and what the watches bring: half and half where both have work.
+"""Shares the event loop between scheduling and watch events: half of the time each if both have work.
 
-The loop reads no more than some 64 KiB of a watch per turn. Decisions of five milliseconds a turn would leave its
-events waiting for seconds. A watch is one line of all tenants: whoever posts large pods would hold up everybody's.
+One turn of the loop reads at most about 64 KiB of a watch. If scheduling took 5 ms in every turn, watch events would wait for
+seconds. One watch serves all tenants, so large pods of one tenant would delay the events of all.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import asyncio
 from collections.abc import Callable
 
 TURNS_PER_READ = 2
-"""Of the loop: in the first a chunk is read, in the second its events are handled."""
+"""Turns of the event loop per chunk: the first reads it, the second handles its events."""
 
 READS_MAX = 64
-"""Chunks after which decisions go on, whatever the clock says."""
+"""Chunks after which scheduling continues, whatever the clock says."""
 
 
 class NewsShare:
-    """One for the program; every cycle that has decided for a while asks it for a pause."""
+    """Pauses of scheduling tasks for watch events. One per program; each scheduling task calls `pause` after a slice of work."""
 
     def __init__(self, handled: Callable[[], int], monotonic: Callable[[], float]) -> None:
-        """`handled`: how many events of watches have been handled since the start."""
+        """`handled`: returns the number of watch events handled since the start."""
         self._handled = handled
         self._monotonic = monotonic
 
     async def pause(self, seconds: float) -> None:
-        """Lets the loop run: once, and on as long as events keep coming, up to so many seconds."""
+        """Yields to the event loop once, and again while watch events are being handled, for at most `seconds`."""
         ends_s = self._monotonic() + seconds
         for _ in range(READS_MAX):
             handled = self._handled()

@@ -1,9 +1,8 @@
-"""The watches for the cluster's other objects: one reflector and one handler per kind that an enabled plugin reads.
+"""The watches of objects other than pods and nodes: one reflector and one handler per kind that an enabled plugin reads.
 
-Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register;
-no other kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading. It is logged
-once and asked for again with backoff. `unreadable` names it, which makes the process unready. An optional kind that is
-not installed has no objects, and that is all.
+Only kinds that a plugin declares in `reads_objects`, or whose events it registers, are watched. If the API server returns 404
+or 403 for a kind, the process can still lead: the error is logged once and the list is retried with backoff. `unreadable` names
+the kind, which makes the process unready. An optional kind that is not installed simply has no objects.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from multisched.shell.ingest.objects import Notify, ObjectIngest, OnState
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
-"""Audits from one comparison of a kind with the API server to the next: workloads and volumes are many and change seldom."""
+"""A kind is compared with the API server in every n-th audit, because these objects are many and change rarely."""
 
 
 Watching = Callable[[ObjectKind, ReflectorHandler], ReflectorHandler]
 
 
 class ReflectorFactory(Protocol):
-    """Builds a reflector of one path for a handler."""
+    """A function that builds the reflector of one path for a handler."""
 
     def __call__(
         self,
@@ -46,7 +45,7 @@ class ReflectorFactory(Protocol):
 
 
 def watched_kinds(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
-    """The kinds that some plugin of some profile reads, or whose events it has registered, in the order of ObjectKind."""
+    """Returns the kinds that a plugin of these profiles reads or whose events it registers, in the order of ObjectKind."""
     wanted = set[EventResource]()
     for plugins in profiles:
         wanted.update(kind for built in plugins.built for kind in traits_of(built.plugin).reads_objects)
@@ -57,7 +56,7 @@ def watched_kinds(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
 
 
 class ObjectWatch:
-    """Runs one reflector and one handler for each kind that an enabled plugin reads."""
+    """One reflector and one handler per kind that an enabled plugin reads."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class ObjectWatch:
         watching: Watching,
         on_state: OnState,
     ) -> None:
-        """`watching`: puts whoever else hears of a kind around its handler. `on_state`: see `ObjectIngest`."""
+        """`watching`: wraps the handler of a kind with further observers. `on_state`: see `ObjectIngest`."""
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         for ingest in self.ingests.values():
@@ -88,12 +87,12 @@ class ObjectWatch:
         }
 
     async def wait_settled(self) -> None:
-        """Returns once every kind has been listed for the first time, or refused."""
+        """Waits until every kind has been listed for the first time, or its list was refused."""
         for reflector in self.reflectors.values():
             await reflector.wait_settled()
 
     def unreadable(self) -> str:
-        """Which kinds cannot be read, and why; empty when all can."""
+        """Returns the kinds that cannot be read, with reasons; empty if all can."""
         refused = [(kind, self._store.unreadable(kind)) for kind in self.ingests]
         return "; ".join(f"{kind.value}: {why}" for kind, why in refused if why)
 
@@ -102,12 +101,12 @@ class ObjectWatch:
         return bool(self._store.all(kind))
 
     def sides(self) -> Sequence[Side]:
-        """What the audit compares."""
+        """Returns one side per kind, for the audit."""
         return [ObjectSide(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]
 
 
 class ObjectSide(NamedSide):
-    """Objects of one kind, by namespace/name or name."""
+    """The audit's view of one kind; objects are identified by namespace/name or name."""
 
     selector = ""
     every = AUDITED_EVERY
@@ -123,7 +122,7 @@ class ObjectSide(NamedSide):
         return self.reflector.path
 
     def handles(self) -> Sequence[str]:
-        """Keys."""
+        """Returns the keys of all objects."""
         return [item.key for item in self._store.all(self._ingest.kind)]
 
     def here(self, handle: str) -> Here | None:

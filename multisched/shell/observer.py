@@ -1,4 +1,4 @@
-"""What the shell tells of itself; `observe.metrics` counts it, tests record it."""
+"""The observer interface of the shell: `observe.metrics` counts what it reports, tests record it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from multisched.model.objects import Pod
 
 
 class DomainObserver(PluginObserver, Protocol):
-    """Hears what happens in one domain. Must be cheap and never raise."""
+    """Observer of one domain. Methods must be cheap and never raise."""
 
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
         """`result`: scheduled, unschedulable, error or conflict."""
         ...
 
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
-        """Seconds from the moment the pod could first be scheduled to the definite bind."""
+        """`seconds`: from the time the pod was first schedulable to its confirmed bind."""
         ...
 
     def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None: ...
@@ -25,16 +25,16 @@ class DomainObserver(PluginObserver, Protocol):
     def permit_waited(self, result: str, seconds: float) -> None: ...
 
     def preemption_began(self, victims: int) -> None:
-        """A cycle has chosen so many victims, those included that are being deleted already."""
+        """`victims`: number of victims, including those that are being deleted already."""
         ...
 
     def preemption_ended(self, result: str, seconds: float) -> None:
-        """`result`: success or error. Seconds in which the victims were marked and deleted."""
+        """`result`: success or error. `seconds`: time to mark and delete the victims."""
         ...
 
 
 class SilentObserver:
-    """A DomainObserver that does nothing. Who hears of some things alone derives from it."""
+    """A DomainObserver that does nothing; base class for observers of a few events."""
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None: ...
 

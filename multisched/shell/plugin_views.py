@@ -1,6 +1,6 @@
-"""Documents of plugins that have views (`framework.views.ViewedPlugin`), of a running program or of a sandbox over a dump.
+"""Serves the views of plugins (`framework.views.ViewedPlugin`), of a running program or of a sandbox over a dump.
 
-What a plugin copies, it copies on the loop in small pieces; documents are made and encoded in a thread, VIEWS_MAX at a time.
+A plugin copies its data on the event loop in small pieces. Documents are built and encoded in a thread, VIEWS_MAX at a time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
 VIEWS_MAX: Final = 2
-"""Documents that are made at a time."""
+"""Documents built concurrently."""
 ASKERS_MAX: Final = 8
-"""Who waits for one or is getting it; who comes then is asked to try again."""
+"""Requests in progress or waiting; further ones are refused with 429."""
 
 
 class ProgramViews:
-    """Implements `observe.plugin_view.ViewSource`."""
+    """The `observe.plugin_view.ViewSource` of a program."""
 
     def __init__(
         self, program: Program, in_thread: InThread = in_worker_thread, find_leader: FindLeader = led_here
     ) -> None:
-        """`in_thread`: another way to compute, for simulations."""
+        """`in_thread`: how documents are built; simulations replace it."""
         self._program = program
         self._find_leader = find_leader
         self._in_thread = in_thread
@@ -64,7 +64,7 @@ class ProgramViews:
         if not chosen:
             raise NoViewError(f"domain {domain} shows no {view}; it is shown by {names}")
         if len(chosen) > 1:
-            raise NoViewError(f"say which domain: {names}", status=422)
+            raise NoViewError(f"several domains show this view; name one of them: {names}", status=422)
         return chosen[0]
 
     def _viewed(self) -> Iterator[tuple[DomainWorker, ViewedPlugin]]:

@@ -1,16 +1,15 @@
-"""Carries out preemptions: takes lower nominations back, marks and deletes the victims, and lets the preemptor go on.
+"""Carries out preemptions: clears lower nominations, marks and deletes the victims, then makes the preemptor schedulable.
 
-Owns who preempts at this moment and whose deletion is under way; one per process, for all domains. A cycle decides and
-hands over a value (`framework.preemption.Preemption`); everything that waits happens here. A pod is not scheduled while
-its victims go (`is_preempting`). Pods that are to start together are held, and let go, together. Nothing is written
-without the lease, and no two preemptions delete one victim. Each preemptor goes on, whatever fails. Nothing here needs
-to survive the process: the next one finds the preemptors pending and decides anew, by what has become of the victims.
+Owns the preemptions in progress and the deletions in flight; one per process, for all domains. A cycle decides a
+`framework.preemption.Preemption`; all writes and waits happen here. A preemptor (the pod that preempts) is held, that is, not
+scheduled, while its victims are being removed (`is_preempting`). Pods that start together are held and released together.
+Nothing is written without the lease, and no victim is deleted by two preemptions. Every preemptor is released in the end, also
+after failures. No state has to survive the process: the next one finds the preemptors pending and decides again.
 
-A preemptor is held until the watch, too, has said that its victims go. Upstream lets it go once the server has. Then
-the deletion of anybody else's victim wakes it; it finds its own still standing, and removes some more pods in vain. The
-watch may be first, while the server's answer about the last victim is on its way. Then the preemptor goes on at once,
-as upstream. Victims that take their time to end wake it one by one as they are gone, by the hints of the plugins that
-refused it.
+A preemptor is held until the watch shows its victims as deleting. Upstream releases it when the API server has accepted the
+deletions. Then any other victim's deletion may requeue it while its own victims still count, and it preempts more pods
+needlessly. If the watch shows the last victim as deleting before the API server answers, the preemptor is released at once, as
+upstream. Victims with a grace period requeue it when they end, by the queueing hints of the plugins that rejected it.
 Source: kube-scheduler 1.36, framework/preemption/executor.go.
 """
 
@@ -46,17 +45,17 @@ from multisched.state.reservations import is_stand_in
 logger = logging.getLogger(__name__)
 
 WORKERS: Final = 32
-"""Preemptions carried out at once; more wait in line. Each pod in a queue has one at most."""
+"""Preemptions carried out concurrently; others wait. A pending pod has at most one."""
 VICTIMS_AT_ONCE: Final = 16
-"""Victims of one preemption removed at once."""
+"""Victims of one preemption removed concurrently."""
 ATTEMPTS_MAX: Final = 5
-"""Sendings of one write whose effect is not known, or that got a 429."""
+"""Attempts of one write whose outcome is unknown or that got a 429."""
 FAILURE_PAUSE_S: Final = 1.0
-"""A pod whose preemption failed is held for so long: an idle queue would try it again at once, and again in vain."""
+"""Hold time of a pod whose preemption failed: an idle queue would retry it at once, with the same failure."""
 SEEN_MAX_S: Final = 5.0
-"""A pod whose victims were deleted is held for so long at most if the watch is late to say that they go."""
+"""Maximum hold time after the deletions were accepted, if the watch does not show them."""
 RETRY_DELAY_S: Final = 0.1
-"""Before the second sending; doubled before each further one."""
+"""Delay before the second attempt of a write; doubled before each further one."""
 
 NO_LEASE = "the lease was lost"
 NO_NODE = "the node has left the domain"
@@ -66,14 +65,14 @@ class VictimHome(Protocol):
     """The domain of a victim."""
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
+        """Turns back a pod of this domain whose bind has not been sent. Returns False for other pods."""
         ...
 
 
 class Home(Protocol):
     """The domain of a preemptor.
 
-    Border: it is `DomainNominations`, above the preemptor, which hands it preemptions.
+    Implemented by `DomainNominations`, which is in a layer above and starts preemptions.
     """
 
     lease: LeaseHolder
@@ -81,47 +80,49 @@ class Home(Protocol):
     write_timeout_s: float
 
     def still_waits(self, uid: str) -> bool:
-        """True while the pod is there and wants a node, and its gang, if it has one, is eligible to start."""
+        """Reports whether the pod is still pending and its gang, if it has one, is eligible to start."""
         ...
 
     def may_use(self, node: str) -> bool:
-        """The node is the domain's at this moment, and nobody else may be binding to it."""
+        """Reports whether the node belongs to the domain now and no other leader may be binding to it."""
         ...
 
     def is_standing(self, uid: str) -> bool:
-        """True for a pod that the watch has shown on a node, and of which it has not said that it goes."""
+        """Reports whether the watch has shown the pod on a node, and has not shown it as deleting."""
         ...
 
     def preemption_ended(self) -> None:
-        """Nothing more is written for one of the domain's preemptors."""
+        """Handles the end of a preemption: there are no further writes for it."""
         ...
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
-        """A pod is promised this node no more: who left it the room hears of it, though the server need not know."""
+        """Requeues pods that may have been refused because of this nomination: it ended, and may never have been written."""
         ...
 
     def let_go(self, pod: Pod, *, failed: bool) -> None:
-        """The pod is held no longer: its victims are gone, or going, or could not be removed."""
+        """Releases a held pod: its victims are deleted, deleting, or could not be removed."""
         ...
 
 
 class _Job(msgspec.Struct, frozen=True, eq=False):
+    """A preemption, and the domain of its preemptors."""
+
     preemption: Preemption
     home: Home
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Its preemptors."""
+        """The preemptors."""
         return tuple(pod for pod, _ in self.preemption.nominations)
 
     @property
     def first(self) -> Pod:
-        """The one that speaks for all of them."""
+        """The first preemptor; it represents all of them in logs, events and indexes."""
         return self.preemption.nominations[0].pod
 
     @property
     def still_waits(self) -> bool:
-        """True while all preemptors do: without one of them, the victims of the others might go in vain."""
+        """True while all preemptors are pending: without one of them, the others may not need their victims' capacity."""
         return all(self.home.still_waits(pod.uid) for pod in self.pods)
 
     @property
@@ -130,28 +131,28 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Write(msgspec.Struct, frozen=True):
-    """What became of one write."""
+    """The outcome of one write."""
 
     problem: str = ""
-    """Empty if it was carried out, or the pod is gone."""
+    """Why it failed; empty if it succeeded or the pod does not exist any more."""
     is_gone: bool = False
-    """The pod is gone."""
+    """The pod does not exist any more."""
     may_have_happened: bool = False
-    """The API server has carried it out, or may have."""
+    """The API server has carried out the write, or may have."""
 
 
 class _Held(msgspec.Struct, frozen=True, eq=False):
-    """Preemptors whose victims the server has deleted, or is just deleting the last of."""
+    """Preemptors that wait for the watch. The API server has accepted the victims' deletions; the last may still be in flight."""
 
     job: _Job
     unseen: set[str]
-    """uids of victims that stand as far as the watch has said."""
+    """uids of victims that the watch has not shown as deleting."""
     timer: asyncio.TimerHandle | None
-    """Runs from the server's last answer on."""
+    """Ends the wait; set once the API server has accepted the last deletion."""
 
 
 class Preemptor:
-    """`framework.preemption.PreemptionsUnderWay`, and the work behind it."""
+    """Executor of preemptions; implements `framework.preemption.PreemptionsUnderWay`."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class Preemptor:
         removals: Removals,
         home_of: Callable[[Pod], VictimHome | None],
     ) -> None:
-        """`home_of`: the domain that serves a pod; None for a pod of another scheduler."""
+        """`home_of`: returns the domain that schedules a pod; None for a pod of another scheduler."""
         self._writer = writer
         self._events = events
         self._clock = clock
@@ -170,14 +171,14 @@ class Preemptor:
         self.removals = removals
         self._home_of = home_of
         self._jobs: dict[str, _Job] = {}
-        """uid of each preemptor -> what is done for it."""
+        """uid of each preemptor -> its preemption in progress."""
         self._waiting: deque[_Job] = deque()
         self._going: dict[str, asyncio.Event] = {}
-        """uid of a victim -> set when its removal has ended."""
+        """uid of each victim whose removal is in flight -> event that is set when it has ended."""
         self._held: dict[str, _Held] = {}
-        """By the uid of each preemptor."""
+        """uid of each preemptor that waits for the watch."""
         self._awaited: dict[str, list[_Held]] = {}
-        """uid of an unseen victim -> who is held for it."""
+        """uid of each unseen victim -> the preemptors held for it."""
         self._wake = asyncio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -185,7 +186,7 @@ class Preemptor:
         return uid in self._jobs or uid in self._held
 
     def saw_going(self, uid: str) -> None:
-        """The watch has said that this pod is gone, or going."""
+        """Handles a pod that the watch has shown as deleting or deleted."""
         self.removals.seen(uid)
         for held in self._awaited.pop(uid, ()):
             held.unseen.discard(uid)
@@ -193,12 +194,11 @@ class Preemptor:
                 self._let_go(held.job)
 
     def start(self, preemption: Preemption, home: Home) -> bool:
-        """Begins to carry out what a cycle has decided. The preemptors count as preempting from this call on, until their
-        home hears of the end.
+        """Starts a preemption. `is_preempting` is true for its preemptors from this call until they are released.
 
-        False: all victims are being deleted already, or their binds are turned back; or the same preemption is under way for
-        another of its preemptors. Victims wake the preemptors as they leave. To turn a bind back once more would end at once, and
-        so the preemptors would be tried again at once, without end.
+        Returns False if there is nothing to do: all victims are deleting or their binds are being turned back, or the same
+        preemption was started for another of its preemptors. The victims' deletions then requeue the preemptors. Turning back
+        such a bind again would end at once and release the preemptors at once, in an endless loop.
         """
         victims, job = preemption.every_victim, _Job(preemption, home)
         known = self._jobs.get(job.first.uid)
@@ -214,11 +214,11 @@ class Preemptor:
         return True
 
     def _is_turned_back(self, victim: Pod, home: Home) -> bool:
-        """Its bind is turned back, and it may still be assumed: the bind ends in a step of its own."""
+        """Reports whether the victim's bind is being turned back. It may still be assumed, until its binding cycle ends."""
         return self.removals.is_sent(victim.uid) and not home.is_standing(victim.uid)
 
     def drop_waiting(self, home: Home) -> None:
-        """The domain ends: of its preemptions those that have not begun never will."""
+        """Drops the waiting preemptions of a domain and releases its held preemptors: the domain stops."""
         for job in [job for job in self._waiting if job.home is home]:
             self._waiting.remove(job)
             self._end(job, failed=True)
@@ -226,7 +226,7 @@ class Preemptor:
             self._let_go(job)
 
     async def run(self) -> None:
-        """Works until cancelled. Cancelled, it leaves victims that were not asked to go where they are."""
+        """Carries out preemptions until cancelled. Victims that were not deleted by then stay."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             for _ in range(WORKERS):
@@ -245,7 +245,7 @@ class Preemptor:
             await self._carry_out(self._waiting.popleft())
 
     async def _carry_out(self, job: _Job) -> None:
-        if not job.still_waits:  # one was deleted meanwhile, or their gang lost a member: nobody has to go for them
+        if not job.still_waits:  # a preemptor was deleted, or its gang lost a member: no victim is needed
             await self._end_in_vain(job)
             return
         began = self._clock.monotonic()
@@ -256,7 +256,7 @@ class Preemptor:
         failures: list[str] = []
         await self._remove_all(job, victims[:-1], failures)
         if not failures:
-            # Last and alone: once it is gone the preemptor has its room, and is not held any longer than that.
+            # The last victim is removed after all others: the watch may then release the preemptor before the answer arrives.
             self._expect(job)
             await self._remove(job, *victims[-1], failures)
         seconds = self._clock.monotonic() - began
@@ -265,7 +265,7 @@ class Preemptor:
             fields = {"pod": job.first.key, "node": job.preemption.nominations[0].node, "error": text}
             logger.warning("preemption", extra=fields)
         if self._jobs.get(job.first.uid) is not job:
-            self._finish(job)  # the watch has shown all victims going before the server answered
+            self._finish(job)  # the watch showed all victims as deleting before the API server answered
             return
         self._forget_held(job)
         if not failures:
@@ -274,8 +274,8 @@ class Preemptor:
         await self._end_in_vain(job)
 
     async def _end_in_vain(self, job: _Job) -> None:
-        """Takes the nominations back, and lets the preemptors go after a pause."""
-        # First: who is woken by the end of the nominations must count as standing what this job does not remove.
+        """Ends the nominations, and releases the preemptors after a pause."""
+        # First, because pods requeued by the end of the nominations must not count these victims as leaving.
         self.removals.release(job, job.preemption.every_victim)
         await self._give_up(job)
         assert self._tasks is not None, "run has begun"
@@ -287,19 +287,19 @@ class Preemptor:
         self._end(job, failed=True)
 
     async def _clear_lower(self, job: _Job, problems: list[str]) -> None:
-        """Pods that give way to a preemptor on its node may look for another one: what they count on goes away."""
+        """Ends the nominations of lower-priority pods on the nominated nodes, so that these pods are scheduled elsewhere."""
         own = {pod.uid for pod in job.pods}
         for pod, node in job.preemption.nominations:
             for other in self._nominator.on(node):
                 if other.uid in own or self._nominator.rank_of(other) >= pod.spec.priority:
                     continue
                 self._nominator.remove(other.uid)
-                if is_stand_in(other):  # a place that is kept: no pod has it
+                if is_stand_in(other):  # a reservation, not a pod
                     continue
                 job.home.nomination_ended(other, node)
                 problem = await self._cleared(job, other)
                 if problem:
-                    problems.append(f"the nomination of {other.key} was not taken back: {problem}")
+                    problems.append(f"the nomination of {other.key} was not cleared: {problem}")
 
     async def _cleared(self, job: _Job, pod: Pod) -> str:
         ref, timeout_s = pod_ref(pod), job.home.write_timeout_s
@@ -310,7 +310,7 @@ class Preemptor:
 
         async def remove(victim: Pod, node: str) -> None:
             async with places:
-                if not failures:  # as upstream: after the first failure no further victim is asked to go
+                if not failures:  # as upstream, stops deleting victims after the first failure
                     await self._remove(job, victim, node, failures)
 
         async with anyio.create_task_group() as tasks:
@@ -318,7 +318,7 @@ class Preemptor:
                 tasks.start_soon(remove, victim, node)
 
     async def _give_up(self, job: _Job) -> None:
-        """The nodes are not what they were promised to be: the nominations end, here and on the pods."""
+        """Ends the nominations of a failed preemption, in memory and on the API server."""
         for pod, node in job.preemption.nominations:
             if self._nominator.node_of(pod.uid) == node:
                 self._nominator.remove(pod.uid)
@@ -343,13 +343,13 @@ class Preemptor:
     # -- until the watch has shown it ------------------------------------------------------------------------------
 
     def _expect(self, job: _Job) -> None:
-        """Nothing but the last victim's removal is left to do: whatever the server says of it, the watch may say it first."""
+        """Registers the wait for the watch before the last victim is deleted: the watch may be faster than the API's answer."""
         unseen = self._unseen(job)
         if unseen:
             self._await(_Held(job, unseen, None))
 
     def _hold(self, job: _Job) -> None:
-        """All victims are deleted at the server: holds the preemptors until the watch has said so of each."""
+        """Holds the preemptors until the watch has shown all victims as deleting; the API server has accepted the deletions."""
         unseen = self._unseen(job)
         if not unseen or not job.still_waits:
             self._end(job, failed=False)
@@ -392,7 +392,7 @@ class Preemptor:
     async def _remove(self, job: _Job, victim: Pod, node: str, failures: list[str]) -> None:
         going = self._going.get(victim.uid)
         if going is not None:
-            await going.wait()  # for another preemptor; if that fails, this one's next attempt will see it
+            await going.wait()  # another preemption deletes it; a failure shows in this preemptor's next attempt
             return
         going = self._going[victim.uid] = asyncio.Event()
         try:
@@ -404,7 +404,7 @@ class Preemptor:
             failures.append(f"victim {victim.key} was not removed: {problem}")
 
     async def _removed(self, job: _Job, victim: Pod, node: str) -> str:
-        """Empty if the victim is gone or going, else what went wrong. `node`: where it stands."""
+        """Removes a victim. Returns why that failed; empty: it is deleted, deleting or turned back. `node`: its node."""
         group = job.preemption.group
         note = f"Preempted by {f'podgroup {group}' if group else f'pod {job.first.uid}'} on node {node}"
         home = self._home_of(victim)
@@ -429,9 +429,9 @@ class Preemptor:
         return deletion.problem
 
     async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]], *, is_for_room: bool = False) -> _Write:
-        """One write, sent again while its effect is not known.
+        """Sends one write, and retries it while its outcome is unknown.
 
-        `is_for_room`: it is of no use once the domain may not use a nominated node any more.
+        `is_for_room`: stops once the domain may no longer use a nominated node, because the write would then be useless.
         """
         message, may_have_happened = "", False
         for attempt in range(ATTEMPTS_MAX):

@@ -1,8 +1,8 @@
 """The whole scheduler as one object: built from a configuration and a transport, run until it is stopped.
 
-Composition root of everything behind the ports. `app` gives it the real network, clock and seed; the simulation gives
-it an in-process transport under virtual time. Start: reflectors sync, then leases, then decisions. Stop: intake ends,
-binds drain, leases are given back, events follow, everything else is cancelled.
+Composition root of everything behind the ports. `app` passes the real network, clock and seed; the simulation passes an
+in-process transport and virtual time. Start: reflectors sync, then leases are acquired, then scheduling begins. Stop: no new
+attempts, binds drain, leases are released, events drain, everything else is cancelled.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ DRAIN_S = 10.0
 EVENTS_DRAIN_S = 3.0
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
-"""Ended pods hold nothing; the server sends their end as a deletion under this selector."""
+"""Finished pods use no resources. With this selector the API server sends the end of a pod as a deletion."""
 
 
 class LeaseLostError(Exception):
-    """A lease that was held is lost: the process must end, as another may be binding already."""
+    """A held lease was lost: the process must exit, because another leader may be binding already."""
 
 
 class ProgramPorts(msgspec.Struct, frozen=True):
-    """What the program needs from outside."""
+    """The ports and settings that the program gets from outside."""
 
     transport: Transport
     clock: Clock
@@ -105,36 +105,36 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     identity: str
     lease_namespace: str
     observer: Callable[[str], DomainObserver]
-    """Domain name -> who hears of it."""
+    """Domain name -> its observer."""
     on_ready: Callable[[], None] = lambda: None
-    """Called once, when all caches are in step with the server for the first time."""
+    """Called once, when all caches have synced for the first time."""
     registry: Registry | None = None
-    """Plugins by name; None: those that ship."""
+    """Plugins by name; None: the built-in ones."""
     workshop: Workshop | None = None
-    """Where isolated plugins run; None: in threads and processes."""
+    """Runs isolated plugins; None: in threads and processes."""
     open_extender: OpenExtender | None = None
-    """How extenders are reached; None: over HTTP."""
+    """Opens the client of an extender; None: over HTTP."""
     measures: Measures | None = None
-    """How plugins come to what is measured; None: not at all. Closed with the program."""
+    """Source of measured values for plugins; None: there is none. Closed with the program."""
     lease_runner: LeaseRunner | None = None
-    """Where leases are renewed; None: on the program's own loop."""
+    """Renews the leases; None: on the program's own event loop."""
     background_threads: Callable[[], InThread] | None = None
-    """Where the background tasks of plugins compute, and where the first audit imports; None: in threads."""
+    """Runs the computations of plugins' background tasks and the imports of the first audit; None: in threads."""
     plan_repairs: Callable[[Program], PlanRepair] | None = None
-    """Who plans repairs on a copy of the program; None: nobody."""
+    """Creates the planner of repairs; None: there is none."""
     open_process: OpenProcess = ChildProcess
-    """How the process of the cluster's judge is begun."""
+    """Starts the process of the cluster judge."""
     steps: Steps | None = None
-    """How long a step of an attempt may last; None: by the clock."""
+    """Limits the steps of attempts; None: by the clock."""
 
 
 class Program:
-    """All domains over one cache."""
+    """The scheduler: all domains over one cache."""
 
     def __init__(self, configuration: Configuration, outside: ProgramPorts) -> None:
         self._outside = outside
         self._configuration = configuration
-        """What the program was started with."""
+        """The configuration at the start."""
         self._registry = outside.registry if outside.registry is not None else plugin_registry()
         self.clock = outside.clock
         self.transport = outside.transport
@@ -242,7 +242,7 @@ class Program:
         )
 
     def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
-        """`tolerations`: what each schedulerName's domain adds to its pods."""
+        """`tolerations`: schedulerName -> tolerations that its domain adds to its pods."""
         self.decoder.keep(self.cache.ledgers.annotations.union(ANNOTATIONS, annotations_of(tolerations)))
         return PodIngest(
             self.cache,
@@ -257,7 +257,7 @@ class Program:
         )
 
     def _finished_pods(self, handler: ReflectorHandler) -> Reflector:
-        """Nothing is decided by it alone: its lists have a history of their own."""
+        """Builds the reflector of finished pods. It does not affect the trust in history, as no decision depends on it alone."""
         return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
 
     def _pod_mending(self) -> PodMending:
@@ -280,7 +280,7 @@ class Program:
         return handover
 
     def _reflectors(self) -> dict[str, Reflector]:
-        """Of what every program watches."""
+        """Builds the reflectors that every program has."""
         nodes = self.event_times.watching("Node", self._extenders.watching(self.nodes))
         pods = self.event_times.watching("Pod", self.pods)
         return {
@@ -316,7 +316,7 @@ class Program:
         or_paths: Sequence[str] = (),
         is_alone: bool = False,
     ) -> Reflector:
-        """`is_alone`: nobody else has to take a new list when its history goes back."""
+        """`is_alone`: the other reflectors need not relist when its history goes back."""
         return Reflector(
             self._outside.transport,
             path,
@@ -377,13 +377,13 @@ class Program:
 
     @property
     def configuration(self) -> Configuration:
-        """The one in force."""
+        """The configuration in force."""
         return self._reload.in_force
 
     def reload(self, configuration: Configuration) -> Reloaded:
-        """Puts another configuration in force at once, as far as no restart is needed.
+        """Applies the changes of another configuration that need no restart.
 
-        Raises PluginSetupError for a plugin that cannot be built: then the one before stays in force.
+        If a plugin cannot be built, raises PluginSetupError and changes nothing.
         """
         return self._reload.apply(configuration)
 
@@ -393,7 +393,7 @@ class Program:
 
     @property
     def is_ready(self) -> bool:
-        """True once all caches are in step with the server and intake is open."""
+        """True once all caches have synced, until the program stops."""
         return self._is_ready and not self._closing.is_set()
 
     @property
@@ -401,11 +401,11 @@ class Program:
         return self._closing.is_set()
 
     def stop(self) -> None:
-        """Begins the orderly end; `run` returns when it is done."""
+        """Begins the graceful stop; `run` returns when it is complete."""
         self._closing.set()
 
     async def run(self) -> None:
-        """Runs until `stop`. Raises LeaseLostError when a lease that was held is lost."""
+        """Runs until `stop`. Raises LeaseLostError if a held lease is lost."""
         try:
             await self._run()
         finally:
@@ -442,7 +442,7 @@ class Program:
             tasks.cancel_scope.cancel()
 
     async def _lead(self, worker: DomainWorker) -> None:
-        """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
+        """Starts scheduling once the caches have synced and the lease is held; raises LeaseLostError if it is lost."""
         await self.lists.complete()
         await self.catch_up.once()
         if not self._is_ready:
@@ -457,10 +457,10 @@ class Program:
             return
         await self.leases.until_lost(worker.name)
         if not self._closing.is_set():
-            raise LeaseLostError(f"the lease of domain {worker.name} is lost")
+            raise LeaseLostError(f"the lease of domain {worker.name} was lost")
 
     async def _run_background(self, worker: DomainWorker) -> None:
-        """Begun once the caches are true: what a background task learns before it knows the pods stays in force until it learns again."""
+        """Runs background tasks once the caches have synced: a result computed earlier would be in use until the next one."""
         await self.lists.complete()
         await self.background.run(worker.name, worker.plugins, self.repairs.mover(worker))
 
@@ -490,7 +490,7 @@ def _node_ingest_of(program: Program, nodes: NodeRouter, reporter: str) -> NodeI
 
 
 def _judge_of(program: Program, reporter: str) -> ClusterJudge | None:
-    """Of the configuration's `verify`; the leader of the first domain looks."""
+    """Builds the judge that the configuration's `verify` asks for; it runs on the leader of the first domain."""
     every_s, outside = program.configuration.verify.every_s, program.outside
     if every_s is None:
         return None

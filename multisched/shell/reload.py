@@ -1,9 +1,9 @@
-"""Puts another configuration in force while the program runs, in one step between two decisions.
+"""Applies another configuration at run time, in one step between two scheduling decisions.
 
-Attempts and binds under way end by the profile that began them. Pods stay where they are in their queues. Plugins that
-are used as before, whatever their weights, are the same ones, with all that they know. A new one takes over what its
-predecessor has learned. What only a restart can change stays as it is, and is named. Such are settings of `config.changes`, and profiles
-that do not go with what the program holds or watches. Owns the configuration in force.
+Attempts and binds in progress keep the profile that they began with. Pods keep their place in the queues. Plugins whose settings
+other than the weight are unchanged are reused with their state; a rebuilt plugin imports the state of its predecessor. Changes
+that need a restart are not applied, and are reported. These are settings named in `config.changes`, and profiles that need other
+ledgers, watches, workers or background tasks than the program has. Owns the configuration in force.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ logger = logging.getLogger(__name__)
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """What became of a configuration. To say what changed takes milliseconds: it may be asked in a thread."""
+    """The result of applying a configuration. Its methods take milliseconds, so they may be called in a thread."""
 
     before: Configuration
     in_force: Configuration
     wanted: Configuration
     refused: Mapping[str, str]
-    """Beginning of paths -> why they wait for a restart, beside what always does."""
+    """Path prefix -> why these changes wait for a restart, in addition to settings that always do."""
     registry: Registry
 
     def applied(self) -> list[Change]:
-        """What is in force now and was not before."""
+        """Returns the changes that were applied."""
         return difference(self.before, self.in_force, self.registry)
 
     def waiting(self) -> list[Change]:
-        """What is wanted, and only a restart puts in force."""
+        """Returns the changes that wait for a restart."""
         found = difference(self.in_force, self.wanted, self.registry)
         return [replace(one, restart=one.restart or self._reason(one.path)) for one in found]
 
@@ -62,17 +62,17 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 class _News(msgspec.Struct, frozen=True):
-    """What becomes of one domain."""
+    """The changes of one domain."""
 
     domain: BuiltDomain
     config: DomainConfig
     profile: Profile
     plugins: PluginSet | None
-    """Those of another profile; None: the one in force stays."""
+    """The plugins of another profile; None: the current profile stays."""
 
 
 class Reload:
-    """Of one program."""
+    """The reload of one program's configuration."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Reload:
         watched: Collection[ObjectKind],
         keep_annotations: Callable[[Iterable[str]], None],
     ) -> None:
-        """`watched`: the kinds of objects that are. `keep_annotations`: has these read of pods however many they have."""
+        """`watched`: kinds that have a watch. `keep_annotations`: makes the decoder keep these annotations of all pods."""
         self.in_force = configuration
         self._builder = builder
         self._registry = registry
@@ -97,7 +97,7 @@ class Reload:
         self._keep_annotations = keep_annotations
 
     def apply(self, wanted: Configuration) -> Reloaded:
-        """Puts in force what may be. Raises PluginSetupError for a plugin that cannot be built: then nothing has changed."""
+        """Applies all changes that need no restart. If a plugin cannot be built, raises PluginSetupError and changes nothing."""
         target, refused = applicable(self.in_force, wanted), dict[str, str]()
         news = []
         for config in target.domains:
@@ -121,7 +121,7 @@ class Reload:
     # -- before anything changes -----------------------------------------------------------------------------------
 
     def _prepared(self, domain: BuiltDomain, config: DomainConfig, refused: dict[str, str]) -> _News:
-        """`refused`: gets the path of what has to wait for a restart, and why."""
+        """Builds the changes of one domain. Adds path and reason of changes that need a restart to `refused`."""
         if config == domain.config:
             return _News(domain, config, domain.profile, None)
         profile = self._builder.profile_of(config)
@@ -133,21 +133,21 @@ class Reload:
         return _News(domain, config, profile, plugins)
 
     def _plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
-        """Raises RestartNeededError where the profile does not go with what the program watches, runs or keeps."""
+        """Builds the plugins. Raises RestartNeededError if they need watches, workers, ledgers or tasks that are not there."""
         before = domain.worker.plugins
-        plugins = self._builder.plugins_beside(domain, profile)  # first: a mistake is named, whatever else waits
+        plugins = self._builder.plugins_beside(domain, profile)  # first, so that a mistake is reported in any case
         for name in sorted(_isolated(domain.profile) - _isolated(profile)):
-            raise RestartNeededError(f"plugin {name}: it runs in a thread or process of its own")
+            raise RestartNeededError(f"plugin {name}: it runs in a thread or process, which ends only with the program")
         if any(one.name == GANG_PLUGIN for one in profile.plugins) is not (GANG_PLUGIN in before.uses):
-            raise RestartNeededError(f"plugin {GANG_PLUGIN}: the queue gathers gangs by it from the start")
+            raise RestartNeededError(f"plugin {GANG_PLUGIN}: whether the queue gathers gangs is decided at the start")
         unwatched = set(watched_kinds([plugins])).difference(self._watched)
         if unwatched:
             kinds = ", ".join(sorted(kind.value for kind in unwatched))
-            raise RestartNeededError(f"it reads objects that are not watched: {kinds}")
+            raise RestartNeededError(f"it reads kinds that are not watched: {kinds}")
         if has_tasks(plugins) and not has_tasks(before):
-            raise RestartNeededError("background tasks of a domain that had none begin at the start only")
+            raise RestartNeededError("the domain had no background tasks, and the first ones begin only at the start")
         if _status_kinds(plugins) != _status_kinds(before):
-            raise RestartNeededError("it writes statuses of other kinds")
+            raise RestartNeededError("it writes the status of other kinds than before")
         return plugins
 
     # -- in one step -----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def _status_kinds(plugins: PluginSet) -> set[ObjectKind]:
 
 
 def _differ_in_weights_only(one: Profile, other: Profile) -> bool:
-    """Then what was refused is refused as before."""
+    """Reports whether only weights differ: refused pods then stay refused and need no retry."""
     return one.points == other.points and _without_weights(one) == _without_weights(other)
 
 
@@ -192,7 +192,7 @@ def _without_weights(profile: Profile) -> list[PluginUse]:
 
 
 def _hand_over(before: PluginSet, after: PluginSet) -> None:
-    """A plugin that was built anew takes over what the one before has learned."""
+    """Imports the state of each rebuilt plugin's predecessor into it."""
     known = {one.use.name: one.plugin for one in before.built}
     for built in after.built:
         old, new = known.get(built.use.name), built.plugin
@@ -201,4 +201,6 @@ def _hand_over(before: PluginSet, after: PluginSet) -> None:
         try:
             new.import_state(old.export_state())
         except Exception:
-            logger.exception("a plugin cannot take over what it knew; it learns anew", extra={"plugin": new.name})
+            logger.exception(
+                "a plugin cannot import its previous state; it starts without it", extra={"plugin": new.name}
+            )

@@ -30,7 +30,7 @@ class _Sent:
 
 
 class Removals:
-    """Implements `framework.preemption.Victims`."""
+    """The `framework.preemption.Victims` of one program."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self.version = 0
@@ -43,35 +43,35 @@ class Removals:
         return [entry.pod for entry in entries if entry is not None and entry.pod.is_victim]
 
     def decide(self, plan: object, victims: Iterable[Pod]) -> None:
-        """The plan is going to remove these pods. Pods that are being deleted already are ignored."""
+        """Marks the pods that the plan will remove as victims. Ignores pods that are being deleted already."""
         for victim in victims:
             entry = self._cache.placed(victim.uid)
             if entry is None or entry.pod.is_deleting:
                 continue
             if not entry.pod.is_victim:
-                self._plans[victim.uid] = set()  # what is left there is of a node that the pod was turned back from
+                self._plans[victim.uid] = set()  # drops entries from an earlier node that the pod was turned back from
                 self._cache.set_victim(victim.uid, is_victim=True)
                 self.version += 1
             self._plans.setdefault(victim.uid, set()).add(plan)
 
     def sent(self, uid: str) -> None:
-        """The deletion of a victim was sent, and the API server has not refused it: its plan may end before the watch shows it."""
+        """Keeps a victim marked after its plan has ended: its deletion was sent, and the API server has not refused it."""
         if uid in self._plans:
             token = _Sent()
             self._plans[uid].add(token)
             asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
 
     def is_sent(self, uid: str) -> bool:
-        """Reports whether the pod leaves without anybody doing more for it: its deletion was sent, or its bind is turned back."""
+        """Reports whether the pod's deletion was sent, or its bind is turned back."""
         return any(isinstance(one, _Sent) for one in self._plans.get(uid, ()))
 
     def release(self, plan: object, victims: Iterable[Pod]) -> None:
-        """The plan has ended: it has removed these pods, or never will."""
+        """Removes the plan's marks of these pods: it has ended, whether or not it removed them."""
         for victim in victims:
             self._drop(victim.uid, plan)
 
     def seen(self, uid: str) -> None:
-        """The watch shows that the pod is being deleted, or is deleted."""
+        """Drops all marks of a pod that the watch has shown as deleting or deleted."""
         if self._plans.pop(uid, None) is not None:
             self.version += 1
 

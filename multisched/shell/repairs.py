@@ -1,6 +1,6 @@
-"""What moves the pods of a domain on behalf of its plugins, and who plans that on a copy of the program.
+"""Builds the movers of domains, which move pods for plugins, and the planner that plans repairs on a copy of the program.
 
-Owns the planner, which is made when a plan is first asked for.
+The planner is created when the first plan is requested.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.mover import DomainMover, MoverPorts, MoverView
 
 PlanRepair = Callable[[RepairAsked], Awaitable[RepairPlan]]
-"""A plan for the cluster as it is; raises RepairRefusedError."""
+"""Returns a plan for the current cluster state. Raises RepairRefusedError."""
 
 
 class Repairs:
-    """Of one program."""
+    """The movers and the repair planner of one program."""
 
     def __init__(
         self,
@@ -37,7 +37,10 @@ class Repairs:
         open_planner: Callable[[], PlanRepair] | None,
         is_closing: Callable[[], bool],
     ) -> None:
-        """`namespace` and `name_prefix`: of the documents in which repairs under way are kept. `scheduler_names`: by domain."""
+        """`namespace`, `name_prefix`: of the ConfigMaps that store repairs in progress. `scheduler_names`: by domain.
+
+        `open_planner`: creates the planner; None: this process has none.
+        """
         self._view = view
         self._transport = transport
         self._limiter = limiter
@@ -51,7 +54,7 @@ class Repairs:
         self._planner: PlanRepair | None = None
 
     def mover(self, worker: DomainWorker) -> DomainMover:
-        """What the domain's background tasks move pods with."""
+        """Returns the mover for the background tasks of a domain."""
         name = f"{self._name_prefix}-repair-{worker.name}"
         return DomainMover(
             worker,
@@ -68,9 +71,9 @@ class Repairs:
         )
 
     async def plan(self, asked: RepairAsked) -> RepairPlan:
-        """As the cluster is now, in a thread. Raises RepairRefusedError."""
+        """Plans a repair for the current cluster state, in a thread. Raises RepairRefusedError."""
         if self._planner is None:
             if self._open_planner is None:
-                raise RepairRefusedError("nobody plans repairs in this process", status=404)
+                raise RepairRefusedError("this process has no repair planner", status=404)
             self._planner = self._open_planner()
         return await self._planner(asked)

@@ -1,11 +1,11 @@
-"""Which plugin says what stands in the status of gangs, quotas and their like, and under which lease it is written.
+"""Chooses the plugin that computes the status of a gang, quota or similar object, and the lease under which it is written.
 
-Several domains of one process, and several processes, have the same plugin and know the same object. One of them writes
-it: the process that leads the first, by name, of the domains in which the plugin is enabled. Configuration alone
-decides that. So processes agree, and never write by turns what they see differently for a moment. In a rolling update
-two configurations are in use for a while. Then the writer's growing pauses bound what both may write.
+Several domains of one process, and several processes, may have the same plugin and watch the same object. Only one process
+writes its status: the one that leads the first domain, by name, in which the plugin is enabled. This depends on
+configuration alone, so two processes never overwrite each other's status in turn. During a rolling update two configurations
+may be in use; the writer's exponential backoff then limits the number of conflicting writes.
 
-A new leader looks at all objects. So does everybody every RENEW_S, and after marks were dropped.
+A new leader marks all objects for a write. Every process does so every RENEW_S, and after marks were dropped.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from multisched.model.wire import Transport
 from multisched.shell.domain import DomainWorker
 
 LOOK_S: Final = 30.0
-"""Between two looks whether marks were dropped."""
+"""Interval at which `run` checks whether marks were dropped."""
 RENEW_S: Final = 300.0
-"""Between two looks at all objects."""
+"""Interval at which all objects are marked again."""
 ROOM_S: Final = 1.0
-"""Between two looks whether there is room for more marks."""
+"""Interval at which `_renew` checks whether the backlog has room for more marks."""
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """Who says it, and in which domain."""
+    """The plugin that computes a status, and its domain."""
 
     plugin: StatusPlugin
     worker: DomainWorker
 
 
 class Statuses:
-    """`framework.object_status.StatusMarks` of a program, and what its `ApiStatusWriter` asks."""
+    """Source of object statuses: `framework.object_status.StatusMarks` for plugins, `StatusOffer` for the `ApiStatusWriter`."""
 
     def __init__(
         self, transport: Transport, limiter: WriteLimiter, clock: Clock, objects: ObjectsView, *, timeout_s: float
@@ -56,13 +56,13 @@ class Statuses:
         self._writer = ApiStatusWriter(transport, limiter, clock, self, timeout_s=timeout_s)
         self._sources: dict[ObjectKind, _Source] = {}
         self.reflectors: Mapping[ObjectKind, Reflector] = {}
-        """Which say in what version each kind is served."""
+        """Kind -> its reflector, which knows the served API version."""
         self._of_pending: dict[str, tuple[PendingPodsPlugin, DomainWorker]] = {}
 
     def serve(self, workers: Iterable[DomainWorker]) -> None:
-        """Takes up the plugins of all domains, in the place of those before.
+        """Replaces the plugins by those of these domains.
 
-        Raises PluginSetupError where two of them would write the same kind.
+        Raises PluginSetupError if two of them would write the same kind.
         """
         workers = sorted(workers, key=lambda one: one.name)
         refuse_two_writers(worker.plugins for worker in workers)
@@ -77,28 +77,28 @@ class Statuses:
 
     @property
     def kinds(self) -> tuple[ObjectKind, ...]:
-        """Whose statuses are written."""
+        """Kinds whose statuses are written."""
         return tuple(self._sources)
 
     def watching(self, kind: ObjectKind, handler: ReflectorHandler) -> ReflectorHandler:
-        """The handler of a kind's reflector, watched if statuses of the kind are written."""
+        """Returns the handler of a kind's reflector, wrapped to observe changes if statuses of the kind are written."""
         if kind not in self._sources:
             return handler
         return self._writer.standing.watching(kind, handler, self._changed)
 
     def _changed(self, key: ObjectKey) -> None:
-        """It came, changed or went. One that went is marked as well: its plugin may have to say something of others."""
+        """Marks an added, updated or deleted object. A deleted one is marked too: the status of others may depend on it."""
         if self._objects.get(*key) is None:
             self._writer.forget(key)
         self._writer.mark(key)
 
     @property
     def hears_of_pending(self) -> bool:
-        """Some plugin wants to know of pods that wait."""
+        """True if a plugin computes statuses from pending pods."""
         return bool(self._of_pending)
 
     def pending_changed(self, pod: Pod) -> None:
-        """A pod came to wait, changed, or waits no more and has no node."""
+        """Notifies plugins that a pod became pending, changed while pending, or left the queue without a node."""
         for plugin, worker in self._of_pending.values():
             with contextlib.suppress(PluginFailure):
                 worker.runner.call(plugin, "Status", plugin.pending_changed, pod)
@@ -113,7 +113,7 @@ class Statuses:
         for item in self._objects.all(kind) if kind in self._sources else ():
             self._writer.mark((kind, item.namespace, item.name))
 
-    # -- what the writer asks --------------------------------------------------------------------------------------
+    # -- StatusOffer -----------------------------------------------------------------------------------------------
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
         """See `StatusOffer`."""
@@ -126,7 +126,7 @@ class Statuses:
         return kind.definition.path if reflector is None else reflector.path
 
     def status_of(self, key: ObjectKey) -> ObjectStatus | None:
-        """See `StatusOffer`. What a plugin raises is counted as its failure."""
+        """See `StatusOffer`. An exception of the plugin counts as its failure."""
         source = self._sources[key[0]]
         plugin, runner = source.plugin, source.worker.runner
         try:
@@ -141,13 +141,13 @@ class Statuses:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def lead(self, worker: DomainWorker) -> None:
-        """The domain is led from now on: what was not written before is written now."""
+        """Marks all objects whose statuses this domain writes: it has just become the leader."""
         for kind, source in self._sources.items():
             if source.worker is worker:
                 self.mark_all(kind)
 
     def history_rewritten(self) -> None:
-        """A backup was restored: nothing that was written need be there any more."""
+        """Writes all statuses again: a backup was restored, so earlier writes may be lost."""
         self._writer.forget_written()
         for kind in self._sources:
             self.mark_all(kind)
@@ -165,10 +165,10 @@ class Statuses:
                     await self._renew()
 
     async def _renew(self) -> None:
-        """Marks all objects, as there is room for them."""
+        """Marks all objects; waits while the backlog is full."""
         for kind in self._sources:
             for key in [(kind, item.namespace, item.name) for item in self._objects.all(kind)]:
-                while self._writer.backlog > DUE_MAX // 2:  # noqa: ASYNC110 - there is room as time goes by
+                while self._writer.backlog > DUE_MAX // 2:  # noqa: ASYNC110 - the writer drains it in the meantime
                     await anyio.sleep(ROOM_S)
                 self._writer.mark(key)
 

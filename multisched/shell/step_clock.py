@@ -1,4 +1,4 @@
-"""How long a step of an attempt may last, by a clock (`framework.step_budget.StepBudget`), and what a pause is."""
+"""Limits the duration of a step of an attempt by a clock (`framework.step_budget.StepBudget`), and pauses between steps."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final, Protocol
 from multisched.framework.step_budget import StepBudget
 
 STEP_S: Final = 0.02
-"""Seconds after which a step of an attempt ends. One evaluation of a plugin may go past it: 50 ms is what a step may last in all.
+"""Seconds after which a step of an attempt ends. One plugin call may exceed it; a step should last at most 50 ms in total.
 
-A shorter step would spend more of its time on taking a group's trial off the table and putting it back (`state/trial.py`)."""
+With shorter steps, a larger part of the time would go into removing and restoring the trial of a group (`state/trial.py`)."""
 
 
 class Steps(StepBudget, Protocol):
-    """The budget, and what lies between two steps.
+    """A step budget with a pause between steps.
 
-    Border: simulations count calls, and let virtual time pass.
+    Simulations implement it by counting calls and advancing virtual time.
     """
 
     async def rest(self) -> None:
-        """Others run before the next step begins."""
+        """Lets other tasks run before the next step."""
         ...
 
 
 class StepClock:
-    """One for the program: its event loop runs one step at a time."""
+    """Step budget by a monotonic clock. One per program, because its event loop runs one step at a time."""
 
     def __init__(self, monotonic: Callable[[], float], step_s: float = STEP_S) -> None:
         self._monotonic = monotonic

@@ -1,4 +1,4 @@
-"""What the program shows of itself on request: its queues and its gauges, read from the running parts."""
+"""Reads the queues, gauges and health of a running program, for its HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class ProgramQueues:
-    """`observe.queue_view.QueueSource` over a running program."""
+    """The `observe.queue_view.QueueSource` of a running program."""
 
     def __init__(self, program: Program, identity: str, find_leader: FindLeader = led_here) -> None:
         self._program = program
@@ -45,7 +45,7 @@ class ProgramQueues:
         self._find_leader = find_leader
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
-        """Pods that wait, the longest waiting first; those on their way to a node come last."""
+        """Returns pending pods, the longest waiting first; pods in a binding cycle come last."""
         now_s = self._program.clock.monotonic()
         led = [(worker, self._find_leader(worker.name)) for worker in self._workers(domain)]
         workers, elsewhere = [w for w, other in led if other is None], [other for _, other in led if other is not None]
@@ -69,7 +69,7 @@ class ProgramQueues:
                         qos=pod.spec.qos.value,
                         attempts=entry.attempts,
                         waiting_s=now_s - entry.added_s,
-                        # A gated pod is asked about again too, by the gate alone: that is no attempt.
+                        # Only PreEnqueue runs again for a gated pod: that is not an attempt.
                         retry_in_s=0.0 if entry.place is Place.GATED else max(0.0, (entry.retry_at_s or now_s) - now_s),
                         plugins=entry.plugins,
                         message=entry.message,
@@ -134,7 +134,7 @@ def _state(place: Place, *, is_at_permit: bool) -> str:
 
 
 def read(program: Program) -> Readings:
-    """Everything the parts count by themselves, at this moment. Called at each scrape, on the loop."""
+    """Returns the current counters of all parts. Called at each scrape, on the event loop."""
     events = program.events.statistics()
     dropped = events.dropped_full + events.dropped_refused + events.dropped_unreachable
     assumed = program.cache.assumed_count()
@@ -182,7 +182,7 @@ def read(program: Program) -> Readings:
 
 
 def requests_of(host: str, counts: Iterable[RequestCounts]) -> RequestReading:
-    """What transports have counted by now. `host`: the API server's address."""
+    """Returns the summed counters of transports. `host`: the API server's address."""
     total = RequestCounts()
     for one in counts:
         total.add(one.copy())
@@ -190,7 +190,7 @@ def requests_of(host: str, counts: Iterable[RequestCounts]) -> RequestReading:
 
 
 def statistics_of(program: Program) -> Mapping[str, Mapping[str, object]]:
-    """Per domain: what waits, what was bound, how long it took, how often cycles met."""
+    """Returns per domain: pending pods per queue, bound pods, latencies, and conflicts."""
     found: dict[str, Mapping[str, object]] = {}
     for worker in program.router.workers():
         queue = worker.queue.statistics()
@@ -206,7 +206,7 @@ def statistics_of(program: Program) -> Mapping[str, Mapping[str, object]]:
 
 
 def _copied(durations: Mapping[K, Durations]) -> dict[K, Durations]:
-    """As they are now: they are rendered in a thread while the loop goes on counting."""
+    """Returns copies, which a thread can render while the event loop continues to count."""
     return {key: one.copy() for key, one in durations.items()}
 
 
@@ -257,7 +257,7 @@ def _preemption_attempts(plugins: PluginSet) -> int:
 
 
 def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric]:
-    """A plugin that fails here costs its own metrics of this scrape, and is logged."""
+    """Returns the metrics of the domain's plugins. A plugin that fails is logged; its metrics are missing in this scrape."""
     now_s, found = program.clock.now().timestamp(), list[PluginMetric]()
     for built in worker.plugins.built:
         plugin = built.plugin
@@ -268,16 +268,16 @@ def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric
 
 
 def health_of(program: Program) -> str:
-    """Returns what `/readyz?verbose` shows in addition to its checks: what is stale, has no effect, or fails again and again."""
+    """Returns the text that `/readyz?verbose` shows after its checks: stale data, objects without effect, repeated failures."""
     now_s, remarks = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
-        remarks.append("the server's lists are older than what is known: nothing is decided until that is settled")
+        remarks.append("the API server's lists are older than the cache: scheduling is paused until this is resolved")
     outside = program.nodes.outside
     if outside:
         name, why = next(iter(outside.items()))
         more = f" (and {len(outside) - 1} more)" if len(outside) > 1 else ""
         remarks.append(f"no domain uses node {name}{more}: {why}")
-    said: dict[tuple[str, str], list[str]] = {}  # domains, by what their plugin says: some share what they know
+    said: dict[tuple[str, str], list[str]] = {}  # (plugin, text) -> domains: plugins of several domains may share state
     for worker in program.router.workers():
         for built in worker.plugins.built:
             plugin = built.plugin
@@ -291,7 +291,7 @@ def health_of(program: Program) -> str:
     for task in program.background.states():
         if task.failures:
             since_s = now_s - task.last_error_s
-            how = "runs again" if task.is_running else "is begun again soon"
+            how = "runs again" if task.is_running else "will be restarted soon"
             remarks.append(
                 f"{task.domain}/{task.plugin}: its background task has ended {task.failures}x, last {since_s:.0f} s ago, and {how}:"
                 f" {task.last_error}"
@@ -307,7 +307,7 @@ def _read_judge(judge: ClusterJudge | None) -> JudgeReading | None:
 
 
 def _read_reflector(reflector: Reflector, unusable: int) -> ReflectorReading:
-    """`unusable`: objects that came well and make no sense."""
+    """`unusable`: number of objects that were received but are malformed."""
     counted = reflector.statistics()
     return ReflectorReading(
         lists=counted.lists,

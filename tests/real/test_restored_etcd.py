@@ -102,5 +102,5 @@ async def test_no_node_is_overfilled_when_an_etcd_is_restored(tmp_path: Path) ->
             await admin.request("DELETE", f"{PODS}/old-{number}?gracePeriodSeconds=0")
         await until(all_placed, BOUND_LIMIT_S)
         assert max((await placed(admin)).values()) == CPUS
-        assert re.findall(r" here, .* in the API", program.log.read_text()) == []
+        assert re.findall(r" in the cache, .* in the API", program.log.read_text()) == []
         assert await program.stop(30.0) == 0

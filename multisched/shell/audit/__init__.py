@@ -1,1 +1,1 @@
-"""The audit: what is known here, compared with what the API server has."""
+"""The audit: compares the cache with the API server, and repairs it."""

@@ -1,14 +1,13 @@
-"""The audit: every period a consistent list of the API server is compared with the cache, and the cache with itself.
+"""The audit: every period compares the cache with a consistent list of the API server, and with itself.
 
-Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Three things
-are compared. Names (namespace, name, uid, node, version) are compared with the list. For a part of the objects, another
-one each time, the content is compared (`audit_content`). Sums (resources, pods, ports, ledgers) of every row are
-compared with the pods on it.
+Watches may lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Three things are
+compared: identity (namespace, name, uid, node, version) with the list; the content of a sample of the objects, another one in
+each audit (`content.py`); the sums of every row (resources, pods, ports, ledgers) with the pods on it.
 
-No change that is merely on its way counts: versions must prove a difference, or two audits in a row must meet it. Every
-step is short. A pod that an answer called bound, but no watch, is read: no list tells a false answer from a late watch.
-A difference is logged with both sides, counted and mended. A lost event is mended by a new list, a contradiction within
-the cache on the spot. Owned and run by `Program`, one task.
+A change that may still be in flight is no difference: versions must prove it, or two audits in a row must find it. If a bind was
+answered with success and the watch does not show it, the pod is read, because a list cannot tell a false answer from a late
+watch. A difference is logged with both sides, counted and repaired: a lost event by a relist, an inconsistency within the cache
+directly. Every step is short. Owned and run by `Program` in one task.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ logger = logging.getLogger(__name__)
 AUDIT_PERIOD_S: Final = 60.0
 AUDIT_PERIOD_MIN_S: Final = 1.0
 AUDIT_TIMEOUT_S: Final = 50.0
-"""An audit that takes longer is given up and counted as failed."""
+"""Timeout of an audit; it then counts as failed."""
 PAGE_ITEMS: Final = 500
 PAGE_PAUSE_S: Final = 0.01
-"""Between two pages, so that an audit is a trickle and not a burst, for the API server as for us."""
+"""Pause between two pages, which limits the load on the API server and on this process."""
 CONTENT_PODS: Final = 2_000
-"""So many pods are read whole in one audit, 50 us each, and compared by what they hold; of more, others each time."""
+"""Approximate number of pods whose content one audit compares, 50 us each; if there are more, another sample in each audit."""
 READS_MAX: Final = 100
-"""Pods that one audit reads by themselves; the others are read by the next."""
+"""Pods that one audit reads with single requests; further ones are read by the next audit."""
 LOGGED_MAX: Final = 20
-"""Differences of one audit that are logged one by one; the rest as a number."""
+"""Differences of one audit that are logged individually; of the rest only the number is logged."""
 
 T = TypeVar("T")
 Mark = tuple[str, str, Version]
@@ -88,7 +87,7 @@ _item_decoder = msgspec.json.Decoder(_Item)
 
 
 class OldListError(Exception):
-    """A list shows the past, or what is known may be the past: they cannot be compared."""
+    """The list is older than the cache, or the API server's history is in doubt: they cannot be compared."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -96,39 +95,40 @@ class Difference(msgspec.Struct, frozen=True):
     key: str
     what: str
     mark: Mark = ("", "", 0)
-    """Equal for the same difference in two audits, where one alone proves nothing."""
+    """Identifies an unproven difference, to find it again in the next audit."""
 
 
 class AuditStatistics(msgspec.Struct):
-    """Counters since the start. `differences` has them all."""
+    """Counters since the start."""
 
     audits: int = 0
     """Complete comparisons."""
     failures: int = 0
-    """Audits that broke off: no complete list in time."""
+    """Audits that failed: no complete list in time."""
     lost: int = 0
-    """Objects in which the cache differed from the API server: an event was lost."""
+    """Objects that differed from the API server: a watch event was lost."""
     inner: int = 0
-    """Rows, ledgers and queues that contradicted the cache's own pods: a defect of ours."""
+    """Rows, ledgers, queues and contents that were inconsistent with the cache's own pods: a defect of this program."""
     unbound: int = 0
-    """Pods whose bind was answered with success and never done: the answer was false."""
+    """Pods whose bind was answered with success although it did not happen."""
     last_s: float = 0.0
-    """How long the latest took."""
+    """Duration of the latest audit."""
 
     @property
     def differences(self) -> int:
+        """Sum of all differences."""
         return self.lost + self.inner + self.unbound
 
 
 class _Round(msgspec.Struct):
-    """What one audit has met so far."""
+    """The intermediate results of one audit."""
 
     stride: int = 1
-    """One object in so many is compared by content, another one in each round."""
+    """The content of one object in `stride` is compared, of another one in each audit."""
     number: int = 0
     content: list[Difference] = msgspec.field(default_factory=list)
     gone: set[str] = msgspec.field(default_factory=set)
-    """uids of what is known here and in no list."""
+    """uids of cached objects that are in no list."""
     suspected: set[Mark] = msgspec.field(default_factory=set)
     found: list[Difference] = msgspec.field(default_factory=list)
 
@@ -137,7 +137,7 @@ class _Round(msgspec.Struct):
 
 
 class Audit:
-    """Compares the cache with a consistent list each period, and mends it."""
+    """The periodic comparison of the cache with a consistent list, and its repair."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Audit:
         bind_deadline_s: float,
         period_s: float = AUDIT_PERIOD_S,
     ) -> None:
-        """`bind_deadline_s`: for so long after its answer a bind may have been sent twice, and one of them be on its way."""
+        """`bind_deadline_s`: time after a bind's answer during which a second request of the same bind may be in flight."""
         self._transport = transport
         self._cache = cache
         self._ledgers = LedgerAudit(cache)
@@ -176,7 +176,7 @@ class Audit:
         return replace(self._counters)
 
     async def run(self) -> None:
-        """Audits until cancelled. The first comes within a period, at a random moment: replicas do not list together."""
+        """Audits periodically until cancelled. The first audit has a random delay, so that replicas do not list at the same time."""
         for side in self._sides:
             await side.reflector.wait_settled()
         await anyio.sleep(self._rng.uniform(0.2, 1.0) * self._period_s)
@@ -189,8 +189,8 @@ class Audit:
             await anyio.sleep(max(0.0, began_s + self._period_s - self._clock.monotonic()))
 
     async def once(self, sides: Sequence[Side] | None = None) -> Sequence[Difference]:
-        """One comparison, of all sides unless some are named; returns what counted and was mended. An API server that
-        gives no list ends it without a word on the cache: nothing is known then."""
+        """Runs one audit of the given sides (default: all). Returns the repaired differences. If the API server returns no list,
+        the audit fails without a result for the listed kinds."""
         sides = self._sides if sides is None else sides
         began_s = self._clock.monotonic()
         now = _Round(len(self._cache) // CONTENT_PODS + 1, self._counters.audits)
@@ -198,14 +198,14 @@ class Audit:
         with anyio.move_on_after(AUDIT_TIMEOUT_S):
             try:
                 for side in sides:
-                    # A kind that the server refuses to tell of is the reflector's to ask for again.
+                    # The reflector retries a kind whose list was refused.
                     if not side.reflector.is_refused:
                         await self._compare(side, now)
                 await self._check_queues(now)
                 await self._check_answers(now, began_s)
                 is_complete = True
             except (UnreachableError, ApiError, TransportError, MalformedAnswerError, OldListError) as error:
-                logger.warning("audit broke off", extra={"error": str(error)})
+                logger.warning("audit failed", extra={"error": str(error)})
             await self._check_rows(now)
             await self._check_ledgers(now)
         self._counters.audits += is_complete
@@ -222,14 +222,14 @@ class Audit:
     def _report(self, found: Sequence[Difference]) -> None:
         for difference in found[:LOGGED_MAX]:
             logger.error(
-                "audit: difference mended",
+                "audit: difference repaired",
                 extra={"kind": difference.kind, "object": difference.key, "difference": difference.what},
             )
         if len(found) > LOGGED_MAX:
-            logger.error("audit: more differences mended", extra={"more": len(found) - LOGGED_MAX})
+            logger.error("audit: more differences repaired", extra={"more": len(found) - LOGGED_MAX})
 
     def _counts(self, now: _Round, difference: Difference, *, is_proven: bool) -> bool:
-        """True for a difference that is to be mended; a first suspicion is kept for the next audit."""
+        """Reports whether a difference has to be repaired. An unproven one is first kept for the next audit."""
         if not is_proven and difference.mark not in self._suspected:
             now.suspected.add(difference.mark)
             return False
@@ -273,26 +273,29 @@ class Audit:
             await asyncio.sleep(0)
 
     def _check_time(self, side: Side, version: Version, position: Version) -> None:
-        """Raises OldListError for a list that is older than what had been seen before it was asked for.
+        """Raises OldListError for a list that is older than the reflector's position before the request.
 
-        It may come from a server that lags, or history went back: the reflector finds out. Nothing is known by it.
+        Either the API server lags, or a backup was restored; the reflector finds out by a relist.
         """
         if is_older(version, position):
             side.reflector.request_relist()
         if is_older(version, position) or not self._history.is_trusted:
-            raise OldListError(f"the list of {side.path} is of version {version}, and {position} was seen before")
+            raise OldListError(
+                f"the list of {side.path} has version {version}, older than {position}, which was seen before"
+            )
 
     def _check_content(self, side: Side, here: Here, raw: msgspec.Raw, now: _Round) -> None:
-        """An object of one version here and there holds the same."""
+        """Compares the content of an object with the API object of the same version, and repairs it."""
         fault = side.content_fault(here, raw)
         if fault:
             now.content.append(Difference(side.kind, here.key, fault))
             side.take_anew(here, raw)
 
     def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
-        """One object of a list of version `as_of`. Newer here than the list is right; the same version must be on the same node.
+        """Compares one object of a list of version `as_of`. A cached object newer than the list is correct; at the same version
+        it must be on the same node.
 
-        Returns what is known here of an object that is of the very same version.
+        Returns the cached object if it has the same version and node, else None.
         """
         try:
             item = _item_of(raw)
@@ -304,36 +307,37 @@ class Audit:
             listed.add(uid)
             if side.is_wanted(raw):
                 difference = Difference(
-                    side.kind, key, f"listed at version {version}, unknown here", (f"{side.kind} missing", uid, 0)
+                    side.kind, key, f"listed at version {version}, not in the cache", (f"{side.kind} missing", uid, 0)
                 )
                 if self._counts(now, difference, is_proven=False):
                     side.reflector.distrust(key, uid)
             return None
         listed.add(here.uid)
         if here.version == version and here.node != item.spec.node:
-            what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
+            what = f"on node {item.spec.node!r} in the API, on {here.node!r} in the cache, both at version {version}"
             now.found.append(Difference(side.kind, key, what))
             side.move(here, raw)
         elif here.version != version and not is_older(version, here.version):
-            what = f"version {version} in the API, {here.version} here"
+            what = f"version {version} in the API, {here.version} in the cache"
             difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
             if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
                 side.reflector.distrust(key, uid)
         elif here.version != version and not is_older(as_of, here.version):
-            # A list that is as new as what is known shows something older: history was rewritten, and has caught up since.
+            # The list is newer than the cached object but shows an older version of it: a backup was restored, and its versions
+            # have overtaken the old ones since.
             self._history.went_back(side.path)
             side.reflector.request_relist()
             raise OldListError(
-                f"the list of {side.path} shows {key} at version {version}, seen before at {here.version}"
+                f"the list of {side.path} shows {key} at version {version}, older than {here.version}, seen before"
             )
         else:
             return here if here.version == version else None
         return None
 
     def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
-        """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
+        """Handles a cached object that is not in the list, although the list is as new. It may have been deleted since."""
         now.gone.add(here.uid)
-        what = f"version {here.version} here, not in the list of version {version}"
+        what = f"version {here.version} in the cache, not in the list of version {version}"
         difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
         is_proven = is_covered(version, _position(side))
         if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
@@ -342,7 +346,7 @@ class Audit:
     # -- answers to binds ------------------------------------------------------------------------------------------
 
     async def _check_answers(self, now: _Round, began_s: float) -> None:
-        """Pods that count as bound by an answer alone, for longer than a bind can be on its way, are read."""
+        """Reads pods whose bind was answered with success longer than a bind deadline ago, and not shown by the watch."""
         suspects: list[PlacedPod] = []
         for uids in slices(self._cache.uids(), SLICE_ITEMS):
             suspects += self._cache.answered_before(uids, began_s - self._bind_deadline_s)
@@ -353,13 +357,13 @@ class Audit:
             if self._cache.placed(pod.uid) is not entry:
                 continue
             if truth is None or truth.uid != pod.uid:
-                # Its deletion may be on its way. If it was lost no list tells of it: a pod that was going counts nowhere else.
-                what = f"answered to be bound to {entry.node!r}, gone from the API"
+                # Its deletion event may be in flight. If it was lost, no list shows it, because ingest no longer tracks the pod.
+                what = f"its bind to {entry.node!r} was answered with success, deleted in the API"
                 if self._counts(now, Difference("pod", pod.key, what, ("pod left", pod.uid, 0)), is_proven=False):
                     self._counters.lost += 1
                     self._pods.drop(pod.uid)
             elif not truth.node:
-                what = f"answered to be bound to {entry.node!r}, on no node in the API"
+                what = f"its bind to {entry.node!r} was answered with success, on no node in the API"
                 now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
                 self._mending.unbind(pod.uid)
@@ -367,7 +371,7 @@ class Audit:
     # -- the cache against itself ----------------------------------------------------------------------------------
 
     async def _check_queues(self, now: _Round) -> None:
-        """Every pending pod waits somewhere or is on its way to a node (I3), unless the list has shown that it is gone."""
+        """Checks that every pending pod is in a queue or assumed (I3), unless the list has shown that it was deleted."""
         for pods in slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
@@ -380,7 +384,7 @@ class Audit:
             await asyncio.sleep(0)
 
     async def _check_rows(self, now: _Round) -> None:
-        """Every column is the sum of the row's pods, and rows and entries name the same pods (I4)."""
+        """Checks that every column is the sum of the row's pods, and that rows and cache entries have the same pods (I4)."""
         table, cache = self._cache.nodes, self._cache
         for rows in slices(range(table.size), SLICE_ROWS):
             faults = row_faults(table, rows)

@@ -1,7 +1,7 @@
-"""The judge (`multisched.verify`) on a live cluster: by lists of its own, never by the cache of the program it judges.
+"""Runs the judge (`multisched.verify`) on a live cluster, with its own lists, never with the cache of the program it judges.
 
-`judge_cluster` is one look, for commands. `ClusterJudge` looks again and again beside a running program. It fetches
-pages on the loop and judges them in a process of its own. Metrics and events report the findings.
+`judge_cluster` runs it once, for commands. `ClusterJudge` runs it periodically in a running program: it fetches pages on the
+event loop, judges them in a separate process, and reports the findings by metrics and events.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from multisched.verify import RULES, Domain, Finding, Judge, Report
 from multisched.verify.report import Unjudged, report_of
 
 LIST_TRIES: Final = 3
-"""A list whose token expires between two pages begins anew so often."""
+"""Attempts of the lists if the continue token expires."""
 LOOK_MAX_S: Final = 600.0
-"""One look, from the first page to the verdict; then its process is killed."""
+"""Timeout of one run, from the first page to the findings; its process is then killed."""
 EVENTS_MAX: Final = 20
-"""Pods that get an event after one look; metrics count all of them."""
+"""Maximum number of events per run; metrics count all findings."""
 REASON: Final = "StandsAgainstRule"
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _UNREAD: Final[Mapping[str, str]] = {
     "PersistentVolume": "volumes",
     "PersistentVolumeClaim": "volumes",
 }
-"""Kind -> the rules of which less can be said without it."""
+"""Kind -> the rules that cannot be judged fully without it."""
 
 
 Begin = Callable[[], Awaitable[None]]
@@ -52,14 +52,14 @@ AddPage = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
 
 class JudgeError(RefusedError):
-    """Nodes or pods cannot be had; the message says why."""
+    """An error: nodes or pods cannot be listed. The message says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.NO_CLUSTER)
 
 
 async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
-    """Every pod of the cluster, in this process. Raises JudgeError, or TransportError where no server answers."""
+    """Judges every pod of the cluster, in this process. Raises JudgeError; TransportError if no server answers."""
     judge = Judge(domains)
 
     async def begin() -> None:
@@ -77,7 +77,7 @@ async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Repo
 
 
 async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapping[str, str]:
-    """Tells all pages, from the beginning where a list expired; what may not be read."""
+    """Passes all pages to `add_page`; starts again if a list expired. Returns kind -> why it may not be read."""
     for _ in range(LIST_TRIES):
         refused: dict[str, str] = {}
         await begin()
@@ -93,7 +93,7 @@ async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapp
 
 
 def _document(raw: bytes) -> Any:
-    """As Go reads it: one object whose text is not UTF-8 must not keep all others from being judged."""
+    """Decodes JSON, and replaces invalid UTF-8 as Go does, so that one such object does not block the others."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -101,22 +101,22 @@ def _document(raw: bytes) -> Any:
 
 
 class _Begin(msgspec.Struct, frozen=True):
-    """To the process: forget everything."""
+    """Request to the process: drop all objects."""
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """To the process: objects of one kind."""
+    """Request to the process: add objects of one kind."""
 
     kind: str
     items: Sequence[bytes]
 
 
 class _Judge(msgspec.Struct, frozen=True):
-    """To the process: what do you find?"""
+    """Request to the process: return the findings."""
 
 
 class JudgeAssistant(Assistant):
-    """The judge in its process."""
+    """The judge in its child process."""
 
     def __init__(self, settings: object, ports: ProcessPorts) -> None:
         assert isinstance(settings, tuple)
@@ -124,7 +124,7 @@ class JudgeAssistant(Assistant):
         self._judge = Judge(self._domains)
 
     async def answer(self, question: object) -> object:
-        """None for a `_Page`; findings for `_Judge`."""
+        """Handles a request. Returns findings for `_Judge`, else None."""
         if isinstance(question, _Page):
             for raw in question.items:
                 self._judge.add(question.kind, _document(raw))
@@ -137,20 +137,20 @@ FACTORY: Final = "multisched.shell.audit.cluster_judge:JudgeAssistant"
 
 
 class JudgeStatistics(msgspec.Struct):
-    """How the looks went."""
+    """Results of the runs."""
 
     runs: int = 0
     failures: int = 0
     ended_at_s: float = 0.0
-    """Epoch seconds of the last look that succeeded; 0 before."""
+    """Epoch seconds of the end of the last successful run; 0 before."""
     seconds: float = 0.0
-    """How long that took."""
+    """Duration of that run."""
     violations: Mapping[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(RULES, 0))
-    """Rule -> pods that stand against it for sure."""
+    """Rule -> number of pods that certainly violate it."""
 
 
 class ClusterJudge:
-    """Looks at the cluster every `every_s` while `may_look` says so. A look that fails is logged and tried again next time."""
+    """A judge that runs every `every_s` while `may_look` returns True. A failed run is logged and retried in the next period."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ClusterJudge:
         reporter: str,
         may_look: Callable[[], bool],
     ) -> None:
-        """`open_process`: a new one for each look, which knows the domains as they are configured by then."""
+        """`open_process`: opens a process for each run, with the current configuration of domains."""
         self._transport = transport
         self._open_process = open_process
         self._events = events
@@ -174,7 +174,7 @@ class ClusterJudge:
         self.statistics = JudgeStatistics()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Judges periodically until cancelled."""
         while True:
             await anyio.sleep(self._every_s)
             if not self._may_look():
@@ -188,7 +188,7 @@ class ClusterJudge:
                 logger.warning("the cluster could not be judged", extra={"reason": str(error) or type(error).__name__})
 
     async def look(self) -> None:
-        """Once, now."""
+        """Judges the cluster once."""
         began_s, process = self._clock.monotonic(), self._open_process()
 
         async def begin() -> None:
@@ -202,7 +202,7 @@ class ClusterJudge:
             found: list[Finding] = await process.ask(_Judge())
         finally:
             with anyio.CancelScope(shield=True):
-                await process.close()  # between looks it need not hold any memory
+                await process.close()  # frees its memory between runs
         counts = Counter(finding.rule for finding in found)
         statistics = self.statistics
         statistics.runs += 1

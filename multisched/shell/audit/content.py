@@ -1,7 +1,7 @@
-"""Whether a pod or a node counts in the cache as the API server shows it: amounts, ports, labels, terms, claims, taints.
+"""Compares the content of a cached pod or node with its API object: resources, ports, labels, terms, claims, taints.
 
-The API's side is read by the judge (`multisched.verify`), which shares no code with the decoder. A decoder that forgets
-what a pod holds would forget it here, too. Pure; called by the audit.
+The API object is read by the judge (`multisched.verify`), which shares no code with the decoder, because the decoder would
+repeat its own mistake. Pure; called by the audit.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ SHOWN_MAX: Final = 200
 
 
 class PodContent(msgspec.Struct, frozen=True):
-    """What others are placed by."""
+    """The part of a pod that affects the scheduling of others."""
 
     requests: dict[str, int] | None
-    """None while the pod is being resized: what counts then is a matter of three sides."""
+    """None while the pod is being resized: the amounts then depend on spec, status and allocated resources."""
     ports: list[tuple[str, int, str]]
     labels: dict[str, str]
     affinity_terms: int
-    """Required ones."""
+    """Number of required terms."""
     anti_affinity_terms: int
-    """Required ones."""
+    """Number of required terms."""
     claims: list[str]
 
 
 class NodeContent(msgspec.Struct, frozen=True):
-    """What pods are placed by."""
+    """The part of a node that affects scheduling."""
 
     labels: dict[str, str]
     taints: list[tuple[str, str, str]]
@@ -50,12 +50,12 @@ C = TypeVar("C", PodContent, NodeContent)
 
 
 def pod_fault(pod: Pod, raw: bytes | msgspec.Raw) -> str:
-    """Where the cache's pod differs from the document of the same version; empty where it does not, or where nobody can say."""
+    """Returns how a cached pod differs from the API object of the same version; empty: it does not, or it cannot be compared."""
     return _fault(_counted(pod), _read(raw, _pod_content))
 
 
 def node_fault(node: Node, raw: bytes | msgspec.Raw) -> str:
-    """As `pod_fault`."""
+    """As `pod_fault`, for a node."""
     taints = sorted((one.key, one.value, one.effect) for one in node.taints)
     here = NodeContent(dict(node.labels), taints, node.is_unschedulable, _positive(node.allocatable))
     return "" if node.malformed else _fault(here, _read(raw, _node_content))
@@ -69,7 +69,9 @@ def _fault(here: C, there: C | None) -> str:
         for name in here.__struct_fields__
         if getattr(here, name) != getattr(there, name) and getattr(there, name) is not None
     ]
-    return "; ".join(f"{name} {_shown(here, name)} here, {_shown(there, name)} in the API" for name in differing)
+    return "; ".join(
+        f"{name} {_shown(here, name)} in the cache, {_shown(there, name)} in the API" for name in differing
+    )
 
 
 def _shown(content: msgspec.Struct, name: str) -> str:
@@ -81,7 +83,7 @@ def _positive(amounts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _read(raw: bytes | msgspec.Raw, read: Callable[[Json, Problems], C]) -> C | None:
-    """None for a document of which the judge cannot read every part: the decoder may take such a part for something else."""
+    """Reads a document. Returns None if the judge cannot read every part, because the decoder may read such a part differently."""
     problems = Problems()
     try:
         document = orjson.loads(with_valid_text(raw))
@@ -117,7 +119,7 @@ def _pod_content(document: Json, problems: Problems) -> PodContent:
 
 
 def _is_being_resized(document: Json) -> bool:
-    """True if the kubelet tells of a resize, or of other amounts than the spec asks for."""
+    """Reports whether the status shows a resize, or other amounts than the spec."""
     spec, status = mapping(document, "spec"), mapping(document, "status")
     if any(text(one, "type").startswith("PodResize") for one in objects(status, "conditions")):
         return True

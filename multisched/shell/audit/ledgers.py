@@ -1,6 +1,6 @@
-"""The audit of the ledgers: what each holds, and sums up by row or in all, beside what the cache's pods say (I4).
+"""The audit of the ledgers: compares each ledger's holds and sums with a copy rebuilt from the cache's pods (I4).
 
-Mends a ledger on the spot, since no event of the API server is about it. Called by the audit, once in each.
+Repairs a ledger directly, since no watch event could. Called once per audit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multisched.state.ledgers import RowlessLedger
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str, str], None]
-"""(pod, node or uid, what is wrong there): reported as it is mended."""
+"""Reports a repaired difference: (pod key, node, uid or ledger; what was wrong)."""
 
 
 Placed = tuple[Pod, int]
@@ -28,19 +28,19 @@ Nodes = Mapping[int, Node]
 
 
 class LedgerAudit:
-    """Of one cache. Holds nothing between audits."""
+    """The audit of one cache's ledgers. Has no state between audits."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
 
     async def check(self, report: Report) -> None:
-        """Compares all ledgers; those that were broken are trusted again afterwards. Never fails for what a ledger raises."""
+        """Compares all ledgers; broken ones are trusted again afterwards. An exception of a ledger is logged, not raised."""
         registry = self._cache.ledgers
         for ledger in registry:
             before = registry.broken.get(ledger.name)
             try:
                 await self._check_ledger(ledger, report)
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
+            except Exception as error:  # noqa: BLE001 - plugin errors are contained here
                 logger.warning("audit: ledger failed", extra={"ledger": ledger.name, "error": str(error)})
             else:
                 if registry.broken.get(ledger.name) is before:  # it may have failed again while it was checked
@@ -49,7 +49,7 @@ class LedgerAudit:
     async def _check_ledger(self, ledger: Ledger, report: Report) -> None:
         if ledger.name in self._cache.ledgers.broken:
             for row, node in list(self._cache.nodes.live_rows()):
-                ledger.set_node(row, node)  # it may have missed some
+                ledger.set_node(row, node)  # it may have missed nodes while it was broken
         table, held = self._cache.nodes, ledger.held()
         for rows in slices(range(table.size), SLICE_ROWS):
             nodes = {row: found for row in rows if (found := table.node_at(row)) is not None}
@@ -68,19 +68,19 @@ class LedgerAudit:
             await asyncio.sleep(0)
 
     def _placed(self, uids: Sequence[str]) -> list[Placed]:
-        """Those of the pods that are still there."""
+        """Returns the pods that are still in the cache."""
         entries = (self._cache.placed(uid) for uid in uids)
         return [(entry.pod, entry.row) for entry in entries if entry is not None]
 
     def _check_holds(
         self, ledger: Ledger, nodes: Nodes, placed: Sequence[Placed], held: Mapping[str, object], report: Report
     ) -> None:
-        """Rebuilds a part of the ledger from its confirmed pods and compares; assumed pods are known to it alone."""
+        """Compares the holds of confirmed pods with a rebuilt ledger. Holds of assumed pods are known only to the ledger itself."""
         pods = {pod.uid: (pod, row) for pod, row in placed if not self._cache.is_assumed(pod.uid)}
         wanted = rebuild(ledger, nodes.items(), pods.values()).held()
         if all(held.get(uid) == wanted.get(uid) for uid in pods):
             return
-        held = ledger.held()  # the snapshot is older than this moment
+        held = ledger.held()  # the copy may be outdated
         for uid, (pod, row) in pods.items():
             if held.get(uid) != wanted.get(uid):
                 report(pod.key, f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}")
@@ -90,7 +90,7 @@ class LedgerAudit:
 
     @staticmethod
     def _check_sums(ledger: Ledger, nodes: Nodes, pods: Sequence[Placed], report: Report) -> None:
-        """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
+        """Compares a ledger's sums per row with those rebuilt from the row's pods, including assumed ones."""
         if not isinstance(ledger, SummingLedger):
             return
         fresh = rebuild(ledger, nodes.items(), pods)
@@ -98,20 +98,20 @@ class LedgerAudit:
         for row, node in nodes.items():
             here, wanted = ledger.sums(row), fresh.sums(row)
             if here != wanted:
-                report(node.name, f"ledger {ledger.name} has {here} for the row, its pods make {wanted}")
+                report(node.name, f"ledger {ledger.name} has {here} for the row, the sum of its pods is {wanted}")
                 ledger.recount(row)
 
     @staticmethod
     def _check_sums_of_cluster(ledger: RowlessLedger, report: Report) -> None:
-        """What a ledger about the cluster sums up is what its holds make, which were compared with the pods."""
+        """Compares the sums of a cluster ledger with the sums of its holds, which were compared with the pods before."""
         here = ledger.cluster.sums()
         ledger.cluster.recount()
         wanted = ledger.cluster.sums()
         if here != wanted:
-            report(ledger.name, f"ledger {ledger.name} has {here} in all, its holds make {wanted}")
+            report(ledger.name, f"ledger {ledger.name} has {here} in total, the sum of its holds is {wanted}")
 
     def _check_leaks(self, ledger: Ledger, uids: Sequence[str], report: Report) -> None:
-        """Nothing is held for a pod that stands on no row; or, of a ledger about the cluster, for one that is gone."""
+        """Releases holds of pods that are on no row; for a cluster ledger, of pods that are not in the cache."""
         leaked = [uid for uid in uids if not self._stands(ledger, uid)]
         if not leaked:
             return

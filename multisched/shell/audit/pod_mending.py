@@ -1,6 +1,6 @@
-"""PodMending: what the audit asks of pods beyond what the watch brought, and how it mends them.
+"""PodMending: checks of single pods by the audit, and their repair.
 
-Owns nothing: it reads the cache and the queues, and mends through the ingest. Called by `Audit` and by its `PodSide` alone.
+Reads the cache and the queues, and repairs through the ingest. Called only by `Audit` and its `PodSide`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multisched.state.cluster_cache import ClusterCache
 
 
 class PodMending:
-    """Compares single pods with what is known here, and puts them right."""
+    """Checks and repairs of single pods in the cache and the queues."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class PodMending:
         *,
         going: Callable[[str], None],
     ) -> None:
-        """`going`: as of `PodIngest`."""
+        """`going`: see `PodIngest`."""
         self._pods = pods
         self._cache = cache
         self._router = router
@@ -40,7 +40,7 @@ class PodMending:
         self._going = going
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
-        """True if this pod must be known here: it is on a node, or it waits and one of our domains can take it."""
+        """Reports whether the cache or a queue must have this pod: it is on a node, or pending in one of our domains."""
         try:
             pod = self._decoder.pod(raw)
         except DecodeError:
@@ -52,7 +52,7 @@ class PodMending:
         return self._router.worker_of(pod) is not None and not pod.is_deleting and not refusal_of(pod)
 
     def take_anew(self, key: str, raw: msgspec.Raw) -> None:
-        """The pod is known in this very version, and held something else: where it waits, and where it counts."""
+        """Replaces the content of a pod, which differed at the same version, in its queue and in the cache."""
         try:
             pod = self._pods.with_policy(self._decoder.pod(raw))
         except DecodeError:
@@ -60,22 +60,23 @@ class PodMending:
         self._pods.upsert(key, raw)
         worker = self._router.worker_of(pod)
         if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
-            self._pods.revise(worker, pod, refusal_of(pod))  # what waits may have been right, and what counts not
+            # The pending pod may have been correct, and its cache entry wrong.
+            self._pods.revise(worker, pod, refusal_of(pod))
 
     def is_lost(self, pod: Pod) -> bool:
-        """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
+        """Reports whether a pending pod is in no queue and not assumed either (I3)."""
         worker = self._router.worker_of(pod)
         return worker is not None and pod.uid not in worker.queue and self._cache.placed(pod.uid) is None
 
     def readmit(self, pod: Pod) -> None:
-        """A lost pod goes back to its queue."""
+        """Adds a lost pod to its queue again."""
         worker = self._router.worker_of(pod)
         if worker is not None:
             worker.queue.add(pod, self._clock.monotonic())
             worker.intake.wake()
 
     def unbind(self, uid: str) -> None:
-        """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
+        """Forgets and requeues a pod that is not bound although the API server answered its bind with success."""
         entry = self._cache.placed(uid)
         if entry is None or not self._cache.forget(uid):
             return

@@ -1,7 +1,7 @@
-"""What the audit compares: one side for each kind of object in the cache, by whatever the cache knows it by.
+"""The sides of the audit: one per kind of object in the cache, which finds, compares and repairs its objects.
 
-A side owns nothing: it reads the cache and the ingest of its kind, and mends by them. Called by `Audit` alone; the side of
-the kinds in the object store is `object_watch.ObjectSide`.
+A side reads the cache and the ingest of its kind, and repairs through them. Called only by `Audit`. The side of kinds in the
+object store is `object_watch.ObjectSide`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from multisched.state.cluster_cache import ClusterCache, PodState
 
 
 def load_judge() -> None:
-    """Imports what reads contents, and the judge with it: 10 ms that only audits need, and that no step of one should take."""
+    """Imports the comparison of contents and the judge: 10 ms, which only audits need and which would be too long for a step."""
     import_module("multisched.shell.audit.content")
 
 
 class Here(msgspec.Struct, frozen=True):
-    """An object as the cache has it; `node` is empty where the API cannot know of one yet."""
+    """An object in the cache; `node` is empty if the API need not show one yet."""
 
     key: str
     uid: str
@@ -40,48 +40,48 @@ class Side(Protocol):
     selector: str
     reflector: Reflector
     every: int
-    """Compared at each audit of `run` whose number this divides: a list of what changes seldom costs as much as of pods."""
+    """The kind is compared in every n-th audit of `run`: a list of rarely changing objects costs as much as one of pods."""
 
     @property
     def path(self) -> str:
-        """Where the kind is listed."""
+        """API path of the list."""
         ...
 
     def find(self, key: str, uid: str) -> Here | None:
-        """The object of a listed name and uid; None if the cache has none such."""
+        """Returns the cached object of a listed key and uid; None if there is none."""
         ...
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
-        """True if an object the cache lacks should be there."""
+        """Reports whether the cache should have an object that it lacks."""
         ...
 
     def handles(self) -> Sequence[str]:
-        """One for each object that the API should have as well; a copy."""
+        """Returns a copy of the handles of all objects that the API should also have."""
         ...
 
     def here(self, handle: str) -> Here | None:
-        """What it stands for now; None if that has gone meanwhile."""
+        """Returns the cached object of a handle; None if it was removed in the meantime."""
         ...
 
     def drop(self, here: Here) -> None:
-        """It does not exist, and the reflector does not know it either."""
+        """Removes an object that neither the API nor the reflector has."""
         ...
 
     def move(self, here: Here, raw: msgspec.Raw) -> None:
-        """It is the same version on another node."""
+        """Replaces an object that the API shows at the same version on another node."""
         ...
 
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
-        """Where the same version holds something else here than in the API; empty where it does not."""
+        """Returns how the content differs from the API object of the same version; empty: it does not."""
         ...
 
     def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
-        """It is the same version, and is to hold what the API says."""
+        """Replaces the content of an object with that of the API object of the same version."""
         ...
 
 
 class NamedSide(Side, Protocol):
-    """A kind that is known by its names, which are the handles, and of which every object belongs here."""
+    """A kind whose objects are identified by key, which is the handle, and all of which belong in the cache."""
 
     def find(self, key: str, uid: str) -> Here | None:
         here = self.here(key)
@@ -98,7 +98,7 @@ class NamedSide(Side, Protocol):
 
 
 class PodSide:
-    """Pods: on nodes in the cache, waiting or refused in the ingest."""
+    """Pods: those on nodes in the cache, and the pending and refused ones in the ingest."""
 
     kind = "pod"
     every = 1
@@ -120,11 +120,11 @@ class PodSide:
         return self._mending.is_wanted(raw)
 
     def handles(self) -> Sequence[str]:
-        """Uids."""
+        """Returns uids."""
         return [*self._cache.uids(), *self._pods.pending, *self._pods.refused]
 
     def here(self, handle: str) -> Here | None:
-        """An assumed pod is still the pending one to the API."""
+        """Returns the pod; an assumed one as pending, because that is its state in the API."""
         entry = self._cache.placed(handle)
         if entry is not None and entry.state is PodState.CONFIRMED:
             return Here(entry.pod.key, handle, entry.pod.version, entry.node)
@@ -139,8 +139,8 @@ class PodSide:
         self._pods.upsert(here.key, raw)
 
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
-        """Of an assumed pod too, which counts as it is pending."""
-        from multisched.shell.audit.content import pod_fault  # which `load_judge` has brought
+        """Compares assumed pods, too: their cache entry follows the pending pod."""
+        from multisched.shell.audit.content import pod_fault  # imported before by `load_judge`
 
         entry = self._cache.placed(here.uid)
         pod = self._pods.pending.get(here.uid) if entry is None else entry.pod
@@ -164,7 +164,7 @@ class NodeSide(NamedSide):
         self._nodes = nodes
 
     def handles(self) -> Sequence[str]:
-        """Names."""
+        """Returns node names."""
         return [node.name for _, node in self._cache.nodes.live_rows()]
 
     def here(self, handle: str) -> Here | None:

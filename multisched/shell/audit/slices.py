@@ -1,4 +1,4 @@
-"""How much an audit looks at before other tasks get their turn."""
+"""The amount of work of an audit between two yields to the event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 SLICE_ITEMS: Final = 256
-"""Listed objects, entries or holds: under a millisecond."""
+"""Listed objects, cache entries or ledger holds per slice: less than a millisecond."""
 SLICE_ROWS: Final = 64
 
 T = TypeVar("T")

@@ -1,1 +1,1 @@
-"""What stands between a decision and its POST: PreBind, the last look, limits."""
+"""The steps between a scheduling decision and the POST of its binding: PreBind, the last check, limits."""

@@ -1,4 +1,4 @@
-"""A placed pod on its way to the API server."""
+"""The state of one binding cycle."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from multisched.shell.binding.send_check import Seen
 
 
 class Bind(msgspec.Struct):
-    """From the moment the pod is assumed to a definite outcome."""
+    """The binding cycle of one pod, from its assumption to a definite outcome."""
 
     placed: Placed
     attempts: int
     seen: Seen
-    """What the decision was made of."""
+    """The state that the decision was based on."""
     turned_back: Status | None = None
-    """Why it must not be bound any more, though nothing was sent yet."""
+    """Why the pod must no longer be bound; set only while nothing has been sent."""
     sent_with: str = ""
-    """The gangs of which a binding may have been sent already, so that this one cannot undo the others; empty: none."""
+    """The pod's gangs if bindings of their members may have been sent, so that a failure cannot undo those; else empty."""
     is_withdrawn: bool = False
-    """The decision no longer held right before it would have been sent, and nothing was sent."""
+    """True if the last check found the decision invalid and nothing had been sent."""
 
     def named(self, domain: str) -> dict[str, object]:
-        """What every log line about it says."""
+        """Returns the fields of every log line about this bind."""
         return {"pod": self.placed.pod.key, "domain": domain, "node": self.placed.node}
 
 
 class Undone(msgspec.Struct, frozen=True):
-    """A bind that was given up: the pod is unreserved and forgotten, and not yet back in its queue."""
+    """A cancelled bind: the pod is unreserved and forgotten, and not yet requeued."""
 
     bind: Bind
     status: Status
     result: Unplaced
     held: Pod
-    """The pod as it counted on its row."""
+    """The pod as it was accounted on its row."""

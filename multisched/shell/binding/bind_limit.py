@@ -1,4 +1,4 @@
-"""How many binds a domain has in flight: additive increase, halving on 429, as TCP does with packets."""
+"""Limits the binds of a domain in flight: additive increase, halving on 429 (AIMD, as in TCP)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_MIN = 2.0
 
 
 class BindLimit:
-    """A gate whose width follows what the API server bears. Never wider than `width_max`."""
+    """A semaphore whose width adapts to the API server's answers. Never wider than `width_max`."""
 
     def __init__(self, width_max: int) -> None:
         self.width_max = float(width_max)
@@ -19,15 +19,15 @@ class BindLimit:
         self.in_flight = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sent_before = 0
-        """Binds still under way that were sent at the width before the last halving."""
+        """Binds in flight that were sent before the last halving."""
 
     def set_max(self, width_max: int) -> None:
-        """Binds under way beyond a narrower limit end as they would."""
+        """Changes the maximum width. Binds already in flight beyond it are not cancelled."""
         self.width_max = float(width_max)
         self.width = min(self.width, self.width_max)
 
     async def enter(self) -> None:
-        """Waits for a place, first come first served: a place that becomes free is handed to whoever waits longest."""
+        """Waits for a slot, first in, first out: a free slot is handed to the longest waiter."""
         if not self._waiters and self.in_flight < int(self.width):
             self.in_flight += 1
             return
@@ -37,7 +37,7 @@ class BindLimit:
             await place
         except BaseException:
             if place.done() and not place.cancelled():
-                self.leave()  # it was handed to a waiter that has been cancelled since
+                self.leave()  # the slot was handed over just before this waiter was cancelled
             raise
 
     def leave(self) -> None:
@@ -45,10 +45,10 @@ class BindLimit:
         self._hand_over()
 
     def observe(self, answer: BindAnswer) -> None:
-        """A definite success widens by one place per round; a throttled answer halves, once per round trip.
+        """Widens by one slot per round of successes; halves on a throttled answer, at most once per round trip.
 
-        The other refusals of binds that were sent at the same width tell the same thing again: sixteen at once would
-        otherwise leave two places.
+        Further throttled answers to binds that were sent before the halving are ignored: else sixteen of them would reduce
+        the width to the minimum.
         """
         is_old_news = self._sent_before > 0
         self._sent_before -= is_old_news

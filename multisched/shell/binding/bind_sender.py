@@ -1,7 +1,7 @@
-"""One bind from its first POST to a definite outcome: `cycle.bind_outcome.BindMachine` says what to do, this does it.
+"""Drives one bind from its first POST to a definite outcome, as decided by `cycle.bind_outcome.BindMachine`.
 
-Looks right before each POST whether the lease, the node and what the decision was made of still hold. Promises that what
-ends without an answer is asked for until there is one, and that a cancelled bind forgets nothing.
+Checks right before each POST that the lease, the node and the decision are still valid. A bind without an answer is retried
+or read until its outcome is known. A cancelled bind changes no state.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from multisched.shell.binding.send_check import SendCheck
 logger = logging.getLogger(__name__)
 
 BIND_GRACE_S = 5.0
-"""What a Bind plugin may take beyond the deadline it was given."""
+"""Time that a Bind plugin may take beyond its deadline before it is cancelled."""
 
-NOT_NOW = "nothing may be bound now: the lease was lost, or what is known of the cluster is in doubt"
+NOT_NOW = "no bind may be sent: the lease was lost, or the cluster state is uncertain"
 _DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
 
 
 class BindSender:
-    """For the binds of one domain. Owns the count of those whose outcome is unknown right now."""
+    """Sender of one domain's binds. Owns the count of binds whose outcome is currently unknown."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class BindSender:
         limit: BindLimit,
         timeout_s: float,
     ) -> None:
-        """`limit` hears of each answer. `timeout_s`: of one POST."""
+        """`limit` observes each answer. `timeout_s`: of one POST."""
         self.unknown = 0
         self._domain = domain
         self._runner = runner
@@ -66,7 +66,7 @@ class BindSender:
         self._timeout_s = timeout_s
 
     async def send(self, bind: Bind) -> tuple[Outcome, Status]:
-        """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""
+        """Drives the bind to its outcome; returns it with the reason. If cancelled (lease lost, exit), changes no state."""
         placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
         request = BindRequest(
@@ -106,7 +106,9 @@ class BindSender:
                 if machine.is_unknown and not counted:
                     counted = True
                     self.unknown += 1
-                    logger.warning("no answer to a bind; asking what became of it", extra=bind.named(self._domain))
+                    logger.warning(
+                        "no answer to a bind; retrying until its outcome is known", extra=bind.named(self._domain)
+                    )
         finally:
             if counted:
                 self.unknown -= 1
@@ -116,22 +118,22 @@ class BindSender:
         return action.outcome, Status.denied(message) if is_denied else Status.error(message)
 
     def _is_void(self, bind: Bind) -> bool:
-        """What was looked at before the bind was handed on holds no more: the limit of writes held it up."""
+        """Reports whether the bind became invalid while the write limit delayed it."""
         return not self._lease.may_bind() or self._check.refusal(bind.placed, bind.seen) is not None
 
     async def _post(self, request: BindRequest, plugins: PluginSet) -> BindReply | PluginFailure:
-        """The first Bind plugin's reply. One that failed may have sent the binding before."""
+        """Returns the reply of the first Bind plugin that handles the pod. A plugin that failed may have sent the binding."""
         for plugin in plugins.bind:
             try:
                 if traits_of(plugin).keeps_deadline:
                     reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
                 else:
-                    async with asyncio.timeout(self._timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
+                    async with asyncio.timeout(self._timeout_s + BIND_GRACE_S):  # a third of the cost of anyio's
                         reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
-            except ExtenderError as error:  # the message alone, as upstream, where an extender is no Bind plugin
+            except ExtenderError as error:  # only the message, as upstream, where extenders are not Bind plugins
                 self._runner.failure(plugin, "Bind", error)
                 return PluginFailure(Status.error(str(error)).by(plugin.name))
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
+            except Exception as error:  # noqa: BLE001 - plugin errors are contained here
                 return self._runner.failure(plugin, "Bind", error)
             if isinstance(reply, BindReply):
                 is_bare = not reply.message or any(plugin.name == extender.name for extender in plugins.extenders)

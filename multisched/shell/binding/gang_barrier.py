@@ -1,11 +1,11 @@
-"""Barriers of gangs: members that must start together wait here for one another until the first binding of them is sent.
+"""Gang barriers: members that must start together wait here until the first of their bindings is sent.
 
-A member arrives once Permit and PreBind have ended for it. The barrier opens when those that have arrived, with the
-members that are on nodes already, make up the minimum of each of its gangs. Members beyond the minimum that have not
-arrived by then follow one by one, so they block nobody. Gangs that start together have one barrier.
+A member arrives when its Permit and PreBind have ended. The barrier opens when the arrived members, together with the members
+already on nodes, reach the minimum of each of its gangs. Members beyond the minimum that arrive later are sent one by one and
+block no other member. Gangs that start together share one barrier.
 
-Every wait before it is bounded (`WAIT_MAX_S` of Permit, `PRE_BIND_MAX_S` of each PreBind plugin), and so is the barrier.
-Owns who waits for whom. Called by `BindingCycle` alone, which sends binds and undoes them; synchronous.
+The wait is bounded, because Permit (`WAIT_MAX_S`) and each PreBind plugin (`PRE_BIND_MAX_S`) are. Synchronous; called only by
+`BindingCycle`, which sends and undoes the binds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from multisched.state.gang_roster import GangRoster
 
 
 class GangFailure(msgspec.Struct, frozen=True):
-    """Why none of the members is bound."""
+    """The reason why no member of the barrier is bound."""
 
     uid: str
-    """Of the member that is the cause; empty if the gang itself is."""
+    """uid of the member that caused the failure; empty if the gang itself did."""
     pod: Pod | None
     key: str
     status: Status
 
     def status_of(self, pod: Pod) -> Status:
-        """What another member hears. A member in another namespace is not described."""
+        """Returns the status for another member. It does not name a member in another namespace."""
         if self.pod is None:
             cause = self.status.message
         elif self.pod.namespace == pod.namespace:
@@ -46,53 +46,53 @@ class GangFailure(msgspec.Struct, frozen=True):
 
 
 class Barrier(msgspec.Struct, eq=False):
-    """Of the gangs that one attempt placed together."""
+    """The barrier of the gangs that one attempt placed together."""
 
     gang_of: dict[str, str] = msgspec.field(default_factory=dict)
     """uid of each member that is neither undone nor sent -> key of its gang."""
     members: Counter[str] = msgspec.field(default_factory=Counter)
-    """Gang -> how many of those it has; none has 0."""
+    """Gang -> number of members in `gang_of`; at least 1."""
     missing: Counter[str] = msgspec.field(default_factory=Counter)
-    """Gang -> members that have not arrived."""
+    """Gang -> number of members that have not arrived."""
     arrived: dict[str, Bind] = msgspec.field(default_factory=dict)
     to_begin: int = 0
-    """Members whose binding cycle is about to begin, in this very step."""
+    """Members whose binding cycle begins later in this step."""
     is_open: bool = False
-    """The binds of those that have arrived wait for a bind worker."""
+    """True once the binds of arrived members wait for a bind worker."""
     failure: GangFailure | None = None
     undone: list[Undone] = msgspec.field(default_factory=list)
-    """Members that wait for the others to be undone, so that they return to the queue as a gang."""
+    """Undone members that wait for the others to be undone, so that all are requeued together as a gang."""
 
     def in_order(self) -> Sequence[Undone]:
-        """Those that were undone, the cause first: the gang waits for what can help that one."""
+        """Returns the undone members, the cause of the failure first: its rejectors decide when the gang is requeued."""
         cause = "" if self.failure is None else self.failure.uid
         return sorted(self.undone, key=lambda one: one.bind.placed.pod.uid != cause)
 
 
 class GangBarriers:
-    """Of one domain."""
+    """The gang barriers of one domain."""
 
     def __init__(self, roster: GangRoster) -> None:
         self._roster = roster
         self._by_gang: dict[str, Barrier] = {}
-        """Barriers that members may join."""
+        """Barriers that further members may join, by key of each gang."""
         self._by_uid: dict[str, Barrier] = {}
 
     def __len__(self) -> int:
-        """Members at barriers; 0: nobody need be asked."""
+        """Number of members with a barrier."""
         return len(self._by_uid)
 
     def all(self) -> Sequence[Barrier]:
-        """O(members)."""
+        """Returns all barriers. O(members)."""
         return list({id(one): one for one in self._by_uid.values()}.values())
 
     def of(self, uid: str) -> Barrier | None:
         return self._by_uid.get(uid)
 
-    # -- who is expected -------------------------------------------------------------------------------------------
+    # -- expected members ------------------------------------------------------------------------------------------
 
     def expect(self, gang_of: Mapping[str, str]) -> None:
-        """These members, by uid, were placed together, and `begin` follows for each of them in the same step."""
+        """Registers members (by uid) that were placed together. `begin` must follow for each of them in the same step."""
         known = next((self._by_gang[key] for key in gang_of.values() if key in self._by_gang), None)
         if known is not None or len(gang_of) > 1:
             barrier = Barrier() if known is None else known
@@ -100,9 +100,9 @@ class GangBarriers:
             self._add(barrier, gang_of)
 
     def begin(self, uid: str) -> Barrier | None:
-        """The barrier of a pod that was placed; None: it waits for nobody.
+        """Returns the barrier of a placed pod; None: it waits for no other pod.
 
-        A member that was placed alone waits with those of its gang that are at a barrier: else it would run without them.
+        A member that was placed alone joins a barrier of its gang if there is one: else it would run without the others.
         """
         barrier = self._by_uid.get(uid)
         if barrier is not None:
@@ -121,10 +121,10 @@ class GangBarriers:
         self._by_uid |= dict.fromkeys(gang_of, barrier)
         self._by_gang |= dict.fromkeys(gang_of.values(), barrier)
 
-    # -- who has arrived -------------------------------------------------------------------------------------------
+    # -- arrivals --------------------------------------------------------------------------------------------------
 
     def arrive(self, bind: Bind) -> Sequence[Bind]:
-        """Permit and PreBind have ended for the pod. Returns the binds that may be sent now."""
+        """Handles a pod whose Permit and PreBind have ended. Returns the binds that may be sent now."""
         uid = bind.placed.pod.uid
         barrier = self._by_uid.get(uid)
         if barrier is None:
@@ -134,7 +134,7 @@ class GangBarriers:
         return (bind,) if barrier.is_open else self.opened(barrier)
 
     def opened(self, barrier: Barrier) -> Sequence[Bind]:
-        """The binds that may be sent if enough members have arrived by now; else none."""
+        """Opens the barrier if enough members have arrived, and returns their binds; else returns none."""
         is_settled = barrier.is_open or barrier.failure is not None
         if is_settled or barrier.to_begin or self._is_short(barrier, barrier.missing):
             return ()
@@ -142,17 +142,17 @@ class GangBarriers:
         return tuple(barrier.arrived.values())
 
     def is_hopeless(self, barrier: Barrier) -> bool:
-        """A gang would be below its minimum even if all its members arrived: some were undone, or it asks for more."""
+        """Reports whether a gang stays below its minimum even if all members arrive: some were undone, or the minimum rose."""
         return self._is_short(barrier, {})
 
     def shortage(self, barrier: Barrier) -> GangFailure:
-        """Why a gang is below its minimum although no member failed."""
+        """Returns the failure of a gang that is below its minimum although no member failed."""
         key = next((key for key in barrier.members if self._roster.needs(key)), next(iter(barrier.members)))
         why = self._roster.why_not_yet(key) or "its minimum has changed since its members were placed"
         return GangFailure("", None, key, Status.error(why))
 
     def may_send(self, barrier: Barrier) -> bool:
-        """Whether the minimum is there without the members that have been turned back or have not arrived."""
+        """Reports whether the minimum is reached without members that were turned back or have not arrived."""
         missing = barrier.missing.copy()
         for uid, bind in barrier.arrived.items():
             missing[barrier.gang_of[uid]] += bind.turned_back is not None
@@ -161,10 +161,10 @@ class GangBarriers:
     def _is_short(self, barrier: Barrier, missing: Mapping[str, int]) -> bool:
         return any(self._roster.needs(key, missing=missing.get(key, 0)) for key in barrier.members)
 
-    # -- how it ends -----------------------------------------------------------------------------------------------
+    # -- end of a barrier ------------------------------------------------------------------------------------------
 
     def leave(self, barrier: Barrier, uid: str) -> str:
-        """The member is undone. Returns its gang."""
+        """Removes a member that was undone. Returns the key of its gang."""
         key = barrier.gang_of.pop(uid)
         barrier.members[key] -= 1
         if not barrier.members[key]:
@@ -177,13 +177,13 @@ class GangBarriers:
         return key
 
     def fail(self, barrier: Barrier, failure: GangFailure) -> Sequence[str]:
-        """None of the members is bound: those to turn back, by uid. No other member joins them."""
+        """Closes the barrier: none of its members will be bound. Returns the uids of the members to turn back."""
         barrier.failure = failure
         self._forget(barrier)
         return tuple(barrier.gang_of)
 
     def dissolve(self, barrier: Barrier) -> None:
-        """The first binding is sent: from now on each member goes its own way."""
+        """Ends the barrier, as the first binding is being sent: from now on its members are independent."""
         gangs = " and ".join(sorted(barrier.members))
         for bind in barrier.arrived.values():
             bind.sent_with = gangs

@@ -1,10 +1,10 @@
-"""PreBind: what plugins do for a placed pod before its binding is sent, each pod in a task of its own.
+"""PreBind: runs the PreBind plugins of each placed pod in a separate task, before its binding is sent.
 
-Binding volumes may take ten minutes; a bind worker that waited for it would hold up every other pod of the domain. So
-pods with work at PreBind wait here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers when it is done. Pods
-without such work never come here: PreBindPreFlight says Skip, or no plugin has the point. Owned by `BindingCycle`.
+Binding volumes may take ten minutes; in a bind worker that would block other pods of the domain. So pods with work at PreBind
+run here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers afterwards. Pods without such work (no PreBind plugin,
+or PreBindPreFlight returns Skip) go there directly. Owned by `BindingCycle`.
 
-A pod that is turned back (`Bind.turned_back`) waits for no place any more, and no further plugin begins with it.
+For a pod that is turned back (`Bind.turned_back`) the wait is cancelled and no further plugin runs.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from multisched.framework.traits import traits_of
 from multisched.shell.binding.bind import Bind
 
 PRE_BIND_MAX_S = 900.0
-"""For one plugin's PreBind, unless the plugin itself says otherwise by `Traits.pre_bind_timeout_s`."""
+"""Timeout of one plugin's PreBind, unless the plugin sets `Traits.pre_bind_timeout_s`."""
 
 PRE_BINDS_MAX = 4_096
-"""Pods at PreBind at the same time; more wait their turn."""
+"""Maximum number of pods at PreBind at the same time; others wait."""
 
 CLOSING_S = 3.0
-"""What is under way gets so long to end when the scheduler stops; nothing has been sent for these pods."""
+"""Time that PreBind calls in progress get to finish when the scheduler stops; no binding of these pods has been sent."""
 
 _STOPPED: Final = Status.error("the scheduler stopped while the pod waited at PreBind")
 
 
 class PreBindStage:
-    """The PreBind plugins of one domain at work."""
+    """The PreBind stage of one domain."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._places = asyncio.Semaphore(PRE_BINDS_MAX)
         self._scopes: dict[str, anyio.CancelScope] = {}
-        """uid of the pod that waits for a place or is at a plugin -> what ends that."""
+        """uid of each pod that waits for a slot or runs a plugin -> the scope that cancels it."""
         self._is_closing = False
 
     def work_for(self, bind: Bind) -> Sequence[PreBindPlugin] | Status:
-        """The plugins that have something to do for the pod, in order; or why it cannot be bound."""
+        """Returns the plugins that have work for the pod, in order, or the status of a failed PreBindPreFlight."""
         placed, plugins, found = bind.placed, bind.seen.cycle.plugins, []
         for plugin in plugins.pre_bind:
             flier = plugins.pre_flight.get(plugin.name)
@@ -62,8 +62,8 @@ class PreBindStage:
         return found
 
     async def run(self, bind: Bind, plugins: Sequence[PreBindPlugin]) -> Status:
-        """The first status that is no success, or success when all are done; or why the pod was turned back."""
-        if bind.turned_back is not None:  # between its decision and the first step of this task
+        """Runs the plugins. Returns the first status that is not success, or the status with which the pod was turned back."""
+        if bind.turned_back is not None:  # before this task ran for the first time
             return bind.turned_back
         with self._endable(bind, CLOSING_S if self._is_closing else math.inf) as scope:
             await self._places.acquire()
@@ -81,21 +81,21 @@ class PreBindStage:
         return Status()
 
     def close(self) -> None:
-        """The scheduler stops: what waits for long gives up, and its pods go back to the queue."""
+        """Cancels PreBind calls that do not end within `CLOSING_S`; their pods are requeued. The scheduler stops."""
         self._is_closing = True
         deadline_s = anyio.current_time() + CLOSING_S
         for scope in self._scopes.values():
             scope.deadline = min(scope.deadline, deadline_s)
 
     def end(self, uid: str) -> None:
-        """Cancels what is under way for a pod that has been turned back."""
+        """Cancels the wait or the plugin call of a pod that has been turned back."""
         scope = self._scopes.get(uid)
         if scope is not None:
             scope.cancel()
 
     @contextmanager
     def _endable(self, bind: Bind, timeout_s: float) -> Iterator[anyio.CancelScope]:
-        """What is done in it ends when its time is up, when the pod is turned back, or soon after the scheduler stops."""
+        """Cancels its body after the timeout, when the pod is turned back, or soon after the scheduler stops."""
         uid = bind.placed.pod.uid
         with anyio.move_on_after(timeout_s) as scope:
             self._scopes[uid] = scope
@@ -112,10 +112,10 @@ class PreBindStage:
         with self._endable(bind, timeout_s) as scope:
             try:
                 status = await plugin.pre_bind(placed.view, placed.pod, placed.node)
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
+            except Exception as error:  # noqa: BLE001 - plugin errors are contained here
                 failure = self._runner.failure(plugin, "PreBind", error).status
         ended = bind.turned_back
-        if ended is not None:  # whatever the plugin made of being ended
+        if ended is not None:  # overrides the plugin's result of the cancelled call
             return in_full(plugin, "PreBind", ended).by(ended.plugin)
         if failure is not None:
             return failure

@@ -1,4 +1,4 @@
-"""CountedVolumeWriter: the writes of VolumeBinding's PreBind, counted and timed by what was written and how it ended."""
+"""CountedVolumeWriter: counts and times the writes of VolumeBinding's PreBind, by kind of object and result."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from multisched.framework.ports import ObjectRef, VolumeReply, VolumeWriter
 from multisched.model.version import Version
 
 BUCKETS_S = growing(0.001, 2, 15)
-"""1 ms to 16 s: one write with what is sent again."""
+"""1 ms to 16 s: one write, including its retries."""
 
 RAISED = "error"
 
 
 class CountedVolumeWriter:
-    """A `framework.ports.VolumeWriter` around another."""
+    """Wrapper of a `framework.ports.VolumeWriter` that counts and times its writes."""
 
     def __init__(self, inner: VolumeWriter, stopwatch: Callable[[], float]) -> None:
         """`stopwatch`: seconds of a monotonic clock."""
         self.durations: dict[tuple[str, str], Durations] = {}
-        """(kind, answer) -> how long such writes took."""
+        """(kind, answer) -> durations of the writes."""
         self._inner = inner
         self._stopwatch = stopwatch
 
@@ -36,7 +36,7 @@ class CountedVolumeWriter:
         return await self._counted(claim.kind, self._inner.select_node(claim, version, node))
 
     async def _counted(self, kind: str, write: Awaitable[VolumeReply]) -> VolumeReply:
-        """A write that raises, or is cancelled, ended in an error."""
+        """Awaits and records one write. A write that raises or is cancelled counts as an error."""
         started_s, result = self._stopwatch(), RAISED
         try:
             reply = await write

@@ -1,1 +1,1 @@
-"""From the watch to the cache and the queues."""
+"""Ingest: applies watch events to the cache and the queues."""

@@ -1,7 +1,7 @@
-"""What changed between two versions of a node or of a pod on a node, as the events that may help waiting pods.
+"""Converts changes between two versions of a node, or of a pod on a node, to cluster events.
 
 Pure. One event per kind of change, in kube-scheduler's order and with its labels (source: kube-scheduler 1.36,
-framework/events.go). A change that helps nobody is no event: a node that is cordoned, a pod that asks for more.
+framework/events.go). A change that cannot make a pod schedulable is no event: a cordon, a pod that requests more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCALED_DOWN = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN,
 
 
 def node_events(before: Node, after: Node) -> Sequence[ClusterEvent]:
-    """The kinds of change that scheduling can read of a node."""
+    """Returns the events for an updated node."""
     is_uncordoned = before.is_unschedulable and not after.is_unschedulable
     changed = (
         (Action.UPDATE_NODE_ALLOCATABLE, before.allocatable != after.allocatable),
@@ -40,7 +40,7 @@ def node_events(before: Node, after: Node) -> Sequence[ClusterEvent]:
 
 
 def assigned_pod_events(before: Pod, after: Pod) -> Sequence[ClusterEvent]:
-    """The kinds of change of a pod on a node that can help others."""
+    """Returns the events for an updated pod on a node, by which other pods may become schedulable."""
     events = []
     if before.labels != after.labels:
         events.append(_RELABELLED)

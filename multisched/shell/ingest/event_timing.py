@@ -1,8 +1,8 @@
-"""How long events of the watches take, by kube-scheduler's names for them: `event_handling_duration_seconds`.
+"""Measures the handling of watch events, under kube-scheduler's event names: `event_handling_duration_seconds`.
 
-One event in EVENTS_PER_SAMPLE is timed, decoding included, in plain numbers: events come by tens of thousands a second.
-The event's name is known once it is handled: that of the last event the queues got. Where they got none, it is KIND +
-"Other": a heartbeat, a pod of another scheduler, a Service that no plugin has registered.
+Only one event in EVENTS_PER_SAMPLE is timed, including its decoding, because there may be tens of thousands per second. The
+name is that of the last event passed to the queues. If none was (a heartbeat, a pod of another scheduler, a Service that no
+plugin has registered), it is KIND + "Other".
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ BUCKETS_S = growing(0.0001, 2, 12)
 
 
 class EventTimes:
-    """Event -> how long the sampled ones took."""
+    """Durations of sampled watch events, by event name."""
 
     def __init__(self, stopwatch: Callable[[], float], router: Router) -> None:
         """`stopwatch`: seconds of a monotonic clock."""
         self.durations: dict[str, Durations] = {}
         self.handled = 0
-        """Events, since the start."""
+        """Number of events since the start."""
         self._stopwatch = stopwatch
         self._router = router
 
     def watching(self, kind: str, handler: ReflectorHandler) -> ReflectorHandler:
-        """The handler, watched."""
+        """Returns the handler, wrapped to count and time its events."""
         return _Timed(kind, handler, self)
 
     def measure(self, kind: str, call: Callable[[], None]) -> None:
-        """Calls, and notes how long that took and what came of it."""
+        """Calls `call` and records its duration under the resulting event name."""
         started_s = self._stopwatch()
         label = self._router.label_of(call) or f"{kind}Other"
         seconds = self._stopwatch() - started_s
@@ -49,7 +49,7 @@ class EventTimes:
 
 
 class _Timed:
-    """A `ReflectorHandler` around another."""
+    """A `ReflectorHandler` that counts and times another one."""
 
     __slots__ = ("_handler", "_kind", "_left", "_times", "replaced")
 

@@ -1,6 +1,5 @@
-"""Members of gangs that have ended well: they count for their gangs, and the watch of running pods cannot tell how they ended.
-
-Owns nothing; the roster keeps who has finished. Nothing is listed in a cluster without gangs.
+"""Adds succeeded gang members to the roster: they count for their gangs, and the watch of running pods does not show how a pod
+ended. In a cluster without gangs nothing is listed.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from multisched.state.gang_roster import GangRoster
 logger = logging.getLogger(__name__)
 
 SUCCEEDED_PODS: Final = "status.phase=Succeeded"
-"""A pod comes to this selection when it succeeds."""
+"""Field selector of succeeded pods."""
 
 
 class FinishedMembers:
-    """Finished pods into the roster of gangs. Until their first list is there, a gang may ask for more members than it needs."""
+    """Ingest of succeeded pods into the roster of gangs. Before their first list, a gang may require too many members."""
 
     def __init__(self, roster: GangRoster, decoder: Decoder, build: Callable[[ReflectorHandler], Reflector]) -> None:
-        """`build`: a reflector of `SUCCEEDED_PODS`; it is called once there is a gang."""
+        """`build`: builds the reflector of `SUCCEEDED_PODS`; called when the first gang appears."""
         self._roster = roster
         self._decoder = decoder
         self._build = build
@@ -35,7 +34,7 @@ class FinishedMembers:
         roster.on_first = self._is_needed.set
 
     async def run(self) -> None:
-        """Watches from the first gang on, until cancelled."""
+        """Waits for the first gang, then watches until cancelled."""
         await self._is_needed.wait()
         await self._build(self).run()
 

@@ -1,4 +1,4 @@
-"""Objects that describe gangs, as the watches tell them, into the roster."""
+"""Applies watch events of PodGroups to the roster of gangs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GANG_KINDS: Final = (ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind
 
 
 def note_gang(roster: GangRoster, kind: Resource | ObjectKind, old: EventObject, new: EventObject) -> None:
-    """A PodGroup came, changed or went; of any other kind nothing is noted."""
+    """Applies an added, updated or deleted PodGroup; ignores other kinds."""
     api = APIS.get(kind)
     if api is None:
         return
@@ -35,7 +35,7 @@ def note_gang(roster: GangRoster, kind: Resource | ObjectKind, old: EventObject,
 
 
 def note_kind(roster: GangRoster, kind: ObjectKind, state: KindState) -> None:
-    """A kind of PodGroups can be listed or cannot: members whose PodGroup is missing hear why."""
+    """Records whether a kind of PodGroups can be listed: the condition of members without their PodGroup says why."""
     api, name = APIS.get(kind), f"{kind.definition.plural}.{kind.definition.group}"
     if api is None:
         return
@@ -51,7 +51,7 @@ def note_kind(roster: GangRoster, kind: ObjectKind, state: KindState) -> None:
 
 
 def mark_gang(statuses: StatusMarks, objects: ObjectsView, key: str) -> None:
-    """The numbers of a gang have changed: those of its PodGroup, where it has one, may have to."""
+    """Marks the PodGroup of a gang, if it has one, for a status write: the gang's counts changed."""
     namespace, _, name = key.partition("/")
     for kind in GANG_KINDS:
         if objects.get(kind, namespace, name) is not None:

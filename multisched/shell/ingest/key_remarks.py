@@ -1,6 +1,6 @@
-"""Events about labels and annotations `multisched.io/...` that have no effect: one for each workload or node and text.
+"""Events about `multisched.io/...` labels and annotations without effect: one per message and workload.
 
-Owns what was said already. Called by ingest for each pod of ours that comes to wait, and by `NodeIngest` for each node.
+Owns the messages recorded so far. Called for each new pending pod, and when its labels or annotations change.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from multisched.model.own_keys import remarks_of_pod
 from multisched.shell.domain import DomainWorker
 
 IGNORED_KEY: Final = "IgnoredKey"
-"""The event's reason."""
+"""Reason of these events."""
 SAID_MAX: Final = 10_000
-"""Remarks that are remembered; beyond, the oldest may be made again."""
+"""Remembered messages; beyond it, the oldest may be recorded again."""
 
 
 class KeyRemarks:
-    """Tells authors of pods what they wrote in vain."""
+    """Recorder of events about keys of pods that have no effect."""
 
     def __init__(self, events: EventSink) -> None:
         self._events = events
         self._said: OrderedDict[Hashable, None] = OrderedDict()
 
     def see(self, worker: DomainWorker, pod: Pod) -> None:
-        """Records what there is to say, if this process leads the pod's domain. Pods of one owner are told once."""
+        """Records the events for a pod if this process leads its domain; each message once for all pods of one owner."""
         if not worker.is_leading:
             return
         plugins = {built.plugin.name for built in worker.plugins.built}

@@ -1,11 +1,9 @@
-"""From watch to object store: services, volumes, claims and their like, one handler per kind.
+"""Applies watch events of other kinds (services, volumes, claims and so on) to the object store, one handler per kind.
 
-`ObjectIngest` implements `client.object_feed.ReflectorHandler`. It owns nothing but its counters: objects go to the
-cache's `ObjectStore`, synchronously and whole, and events that may help waiting pods to the queues. An object that
-cannot be read is kept as `malformed` and counted, and gets an event once per fault. Nothing here ever raises for bad
-input.
+`ObjectIngest` implements `client.object_feed.ReflectorHandler`. Objects go to the cache's `ObjectStore` synchronously. A
+malformed object is kept as `malformed` and counted, and gets one event per fault; bad input never raises.
 
-Every change goes to the router, which passes events on only to domains in which a plugin waits for them.
+Every change goes to `Router`, which passes events only to domains in which a plugin has registered them.
 """
 
 from __future__ import annotations
@@ -26,17 +24,17 @@ from multisched.state.object_store import ObjectStore
 logger = logging.getLogger(__name__)
 
 REPORTED_MAX = 10_000
-"""Malformed objects of a kind whose fault was reported once; beyond, the oldest may be reported again."""
+"""Malformed objects of a kind remembered as reported; beyond it, the oldest may be reported again."""
 
 Notify = Callable[[ClusterEvent, EventObject, EventObject], None]
 
 
 class KindState(Enum):
-    """What is known of a kind as a whole."""
+    """Whether a kind can be listed."""
 
     LISTED = auto()
     NOT_SERVED = auto()
-    """Its definition is not installed."""
+    """Its CRD or API version is not installed."""
     FORBIDDEN = auto()
 
 
@@ -44,10 +42,10 @@ OnState = Callable[[ObjectKind, KindState], None]
 
 
 class ObjectIngest:
-    """Objects of one kind into the store."""
+    """Ingest of one kind into the object store."""
 
     def __init__(self, kind: ObjectKind, store: ObjectStore, notify: Notify, events: EventSink, by: str) -> None:
-        """`by`: the schedulerName in whose name events are reported."""
+        """`by`: schedulerName that events report as their source."""
         self.kind = kind
         self.malformed = 0
         self._store = store
@@ -56,7 +54,7 @@ class ObjectIngest:
         self._sink = events
         self._by = by
         self.on_state: OnState = _nobody
-        """Hears the state of the kind after each list and each refusal."""
+        """Called with the state of the kind after each list and each refusal."""
         self._reported: dict[str, str] = {}
         self._events = {
             action: ClusterEvent(kind, action, f"{kind.value}{label}")
@@ -102,10 +100,13 @@ class ObjectIngest:
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 
     def refused(self, error: str) -> None:
-        """The server does not serve the kind, or does not let us read it. What was known of it stands as it was."""
+        """Handles a 404 or 403 for the kind. Objects that are known already stay in the store."""
         if not self._store.unreadable(self.kind):
             fields = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
-            logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=fields)
+            logger.error(
+                "kind cannot be read; grant get, list and watch on it, or disable the plugin that reads it",
+                extra=fields,
+            )
         self._store.set_unreadable(self.kind, error)
         self.on_state(self.kind, KindState.FORBIDDEN)
 
@@ -127,4 +128,4 @@ class ObjectIngest:
 
 
 def _nobody(kind: ObjectKind, state: KindState) -> None:
-    """Nobody listens yet."""
+    """Default callback: does nothing."""

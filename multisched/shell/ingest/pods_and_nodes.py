@@ -1,7 +1,7 @@
-"""From watch to cache and queues: each object version once, in order, synchronously.
+"""Applies watch events of pods and nodes to the cache and the queues: each object version once, in order, synchronously.
 
-Owns the routing of pods. Pods on a node go to the cache; others go to the queue of the domain that serves their
-schedulerName. Both handlers implement `client.object_feed.ReflectorHandler`.
+Pods on a node go to the cache; pending pods go to the queue of the domain that serves their schedulerName. Both handlers
+implement `client.object_feed.ReflectorHandler`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
 UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
 MALFORMED, UNKNOWN_DOMAIN = "MalformedNode", "UnknownDomain"
-"""Reasons of events."""
+"""Event reasons."""
 _DELETED = "the pod was deleted before it was bound"
 REPORTED_MAX = 10_000
-"""Objects whose fault was reported once; beyond, the oldest may be reported again."""
+"""Refused pods kept; beyond it, the oldest is dropped and may be reported again."""
 
 
 class RefusedPod(NamedTuple):
-    """A pod that no domain's queue holds, since nothing but a change of the pod itself can help it."""
+    """A pod that is kept out of the queues, because only a change of the pod itself can make it schedulable."""
 
     pod: Pod
     domain: str
@@ -52,7 +52,7 @@ class RefusedPod(NamedTuple):
 
 
 class PodIngest:
-    """Pods into cache and queues."""
+    """Ingest of pods into the cache and the queues."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class PodIngest:
         offer: Callable[[Pod], bool] = lambda pod: False,
         remark: Callable[[DomainWorker, Pod], None] = lambda worker, pod: None,
     ) -> None:
-        """`tolerations`: schedulerName -> what that domain's policy adds to its pods. `going` hears the uid of each pod
-        that leaves its node, or is about to, before the domains hear of the room it frees. `offer` hears of each pod that comes
-        to wait, before it is tried: a place may be kept for it. `remark` hears of each pod that comes to wait, or whose labels
-        or annotations change meanwhile."""
+        """Callbacks: `going` is called with the uid of each pod that is deleted or deleting, before domains are notified of the
+        freed capacity; `offer` with each new pending pod before it is queued, because capacity may be reserved for it; `remark`
+        with each new pending pod, and when its labels or annotations change. `tolerations`: schedulerName -> tolerations that
+        the domain's policy adds to its pods."""
         self._going = going
         self._remark = remark
         self._offer = offer
@@ -84,10 +84,10 @@ class PodIngest:
         self._refused: dict[str, RefusedPod] = {}
         self._pending: dict[str, Pod] = {}
         self._uids: dict[str, str] = {}
-        """Key -> uid of the pods that are placed or pending: for deletions that only name the pod."""
+        """Key -> uid of placed, pending and refused pods: for deletions without the object's last state."""
         self.malformed = 0
         self.on_pending: Callable[[Pod], None] | None = None
-        """Hears of each pod that comes to wait, changes meanwhile, or waits no more and has no node."""
+        """Called with each pod that becomes pending, changes while pending, or stops being pending without a node."""
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         try:
@@ -99,8 +99,10 @@ class PodIngest:
         pod = self.with_policy(pod)
         stands = self._cache.placed(pod.uid)
         if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
-            # No server ever moves a pod: this is another history of it, and the only one that counts.
-            logger.warning("pod is not on its node", extra={"pod": key, "node": stands.node, "now": pod.node})
+            # An API server never moves a pod, so a backup was restored: the new state is the valid one.
+            logger.warning(
+                "pod is on another node than cached", extra={"pod": key, "node": stands.node, "now": pod.node}
+            )
             self._gone(pod.uid)
         if pod.is_terminal:
             self._gone(pod.uid)
@@ -112,7 +114,7 @@ class PodIngest:
             self._pended(pod)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
-        """The pod is gone. Without its last state the uid is found by its name."""
+        """Handles a deletion. `raw`: last state; without it the uid is looked up by key."""
         uid, known = "", self._uids.pop(key, "")
         if raw is not None:
             try:
@@ -124,27 +126,27 @@ class PodIngest:
 
     @property
     def refused(self) -> Mapping[str, RefusedPod]:
-        """uid -> pod of ours that waits for a change of its own: at most REPORTED_MAX, the latest."""
+        """uid -> refused pod; the latest REPORTED_MAX of them."""
         return self._refused
 
     def uid_of(self, key: str) -> str:
-        """Of a placed, pending or refused pod, NAMESPACE/NAME; empty for one that is not known."""
+        """Returns the uid of a placed, pending or refused pod. `key`: NAMESPACE/NAME. Empty if the pod is unknown."""
         return self._uids.get(key, "")
 
     @property
     def pending(self) -> Mapping[str, Pod]:
-        """uid -> pod of ours that waits for a node, as last seen."""
+        """uid -> pending pod of any domain, in its latest version."""
         return self._pending
 
     def drop(self, uid: str) -> None:
-        """The pod is gone, and no watch will say so."""
+        """Removes a deleted pod whose deletion the watch will not show."""
         self._gone(uid)
 
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
     def is_in_step(self, raw: msgspec.Raw) -> bool:
-        """True if what the pod holds of its node is counted here, as the API server has it: nothing, for one that has ended."""
+        """Reports whether the cache accounts for the pod on its node as in the API. True for a finished pod, which holds nothing."""
         try:
             pod = self._decoder.pod(raw)
         except DecodeError:
@@ -153,17 +155,17 @@ class PodIngest:
         return pod.is_terminal or (entry is not None and entry.node == pod.node)
 
     def use_policies(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> None:
-        """Domains add other tolerations to their pods from now on: pods that wait, or are on their way, change by it."""
+        """Changes the tolerations that domains add to their pods, and updates pending and assumed pods accordingly."""
         before, self._tolerations = self._tolerations, {name: added for name, added in tolerations.items() if added}
         changed = {name for name in {*before, *tolerations} if before.get(name) != self._tolerations.get(name)}
         plain = {id(tolerant): spec for spec, tolerant in self._tolerant.values()}
         for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in changed]:
-            spec = plain.get(id(pod.spec))  # None: no longer among those that are kept, or nothing was added
+            spec = plain.get(id(pod.spec))  # None: evicted from the cache of specs, or nothing was added
             own = _without(pod, before.get(pod.spec.scheduler_name, ())).spec if spec is None else spec
             self._pended(self.with_policy(msgspec.structs.replace(pod, spec=own)))
 
     def with_policy(self, pod: Pod) -> Pod:
-        """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
+        """Returns the pod with the tolerations that its domain's policy adds. The API object is never changed."""
         policy = self._tolerations.get(pod.spec.scheduler_name)
         added = tolerations_for(pod, policy) if policy is not None else ()
         if not added:
@@ -174,11 +176,11 @@ class PodIngest:
             if len(self._tolerant) >= INTERNED_MAX:
                 self._tolerant.clear()
             spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, *added))
-            known = self._tolerant[key] = (pod.spec, spec)  # keeps alive the object whose id is the key
+            known = self._tolerant[key] = (pod.spec, spec)  # keeps the object alive whose id is in the key
         return msgspec.structs.replace(pod, spec=known[1])
 
     def without_policy(self, pod: Pod) -> Pod:
-        """The pod as the API server has it: without the tolerations that its domain's policy adds."""
+        """Returns the pod as in the API, without the tolerations that its domain's policy adds."""
         return _without(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
 
     def _placed(self, pod: Pod) -> None:
@@ -193,9 +195,9 @@ class PodIngest:
         worker = self._router.worker_of(pod)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
-            # Bound by someone else while it waited here, was being decided, or was on its way to another node.
+            # Bound by another client while it was pending, in an attempt, or in a binding cycle for another node.
             worker.queue.remove(pod.uid)
-            worker.binding.turn_back(pod.uid, Status.error(f"somebody else bound it to {pod.node} meanwhile"))
+            worker.binding.turn_back(pod.uid, Status.error(f"another client bound it to {pod.node}"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if nominated_node not in ("", pod.node):
@@ -204,7 +206,7 @@ class PodIngest:
             self._notify_left(before, pod, now_s)
 
     def _notify_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
-        """What a pod held before this update, on its way or bound: room that it leaves helps who waits for it."""
+        """Notifies domains of the capacity that an update of an assumed or bound pod frees."""
         stood = before.pod if before.pod.node else msgspec.structs.replace(before.pod, node=before.node)
         row = self._cache.nodes.row_of(stood.node)
         if stood.node != pod.node:
@@ -226,7 +228,7 @@ class PodIngest:
             if self._refused.pop(pod.uid, None) is not None:
                 self._forget_key(pod)
             if self._cache.is_assumed(pod.uid):
-                self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
+                self._cache.revise(pod)  # a deleting pod keeps its resources, but topology spread ignores it
             return
         refusal = refusal_of(pod)
         if refusal:
@@ -237,15 +239,15 @@ class PodIngest:
             self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """A pod on its way to a node has changed. Its row counts it as it is now; the room it gives back is announced."""
+        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. `refusal`: turns it back if not empty."""
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
-        before = msgspec.structs.replace(entry.pod, node=entry.node)  # hints go by where it stands
+        before = msgspec.structs.replace(entry.pod, node=entry.node)  # queueing hints need its node
         worker.binding.revise(pod)
         if refusal:
             worker.binding.turn_back(pod.uid, Status.error(refusal))
         if self._cache.placed(pod.uid) is not entry:
-            return  # turned back: the worker has announced its room
+            return  # turned back: the worker has notified domains
         after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
         for event in assigned_pod_events(before, after):
             self._router.notify_pod(event, before, after, row, self._clock.monotonic())
@@ -257,7 +259,7 @@ class PodIngest:
         if self.on_pending is not None:
             self.on_pending(pod)
         nominated_node = self._nominator.node_of(pod.uid)
-        if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
+        if not self._cache.is_assumed(pod.uid):  # else it is accounted on its row already
             self._nominator.set(pod, before)
             if before is None:
                 self._offer(pod)
@@ -266,24 +268,24 @@ class PodIngest:
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
             worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
         if worker.queue.where(pod.uid) is Place.GATED:
-            worker.nominations.on_gated(pod.uid)  # also where this version alone has brought the nomination
+            worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
         worker.intake.wake()
         if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:
             self._remark(worker, pod)
         if before is None:
             self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
-        elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
+        elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # may never have been written
             self._router.notify_nomination_ended(before, nominated_node, now_s)
 
     def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
         if before is not None:
             return worker.queue.update(before, pod, now_s)
         if self._cache.is_assumed(pod.uid) and pod.uid not in worker.queue:
-            return None  # its bind was answered: it was refused and mended before the watch could tell of it
+            return None  # its bind was answered: the pod was refused and then fixed before the watch showed the bind
         return worker.queue.add(pod, now_s)
 
     def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """A pod that cannot be scheduled at all gets one message, and costs nothing more."""
+        """Refuses a pod that cannot be scheduled at all: writes one condition and does not queue it."""
         if pod.uid in self._pending:
             self._forget_pending(worker, pod.uid, refusal)
         known = self._refused.get(pod.uid)
@@ -298,7 +300,7 @@ class PodIngest:
         worker.failures.report(pod, "Unschedulable", refusal, CLEARED if pod.nominated_node else None)
 
     def notify_owners(self, worker: DomainWorker) -> None:
-        """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""
+        """Writes the conditions of pods that get no attempt (gated and refused): this process now leads the domain."""
         for pod in list(self._pending.values()):
             if self._router.worker_of(pod) is worker:
                 self._remark(worker, pod)
@@ -320,7 +322,7 @@ class PodIngest:
             self.on_pending(pod)
         now_s = self._clock.monotonic()
         self._router.notify_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
-        if nominated_node:  # the server need not know of it
+        if nominated_node:  # may never have been written
             self._router.notify_nomination_ended(pod, nominated_node, now_s)
 
     def _gone(self, uid: str) -> None:
@@ -342,7 +344,7 @@ class PodIngest:
             if worker is not None:
                 worker.binding.turn_back(uid, Status.error(_DELETED))
             row = self._cache.nodes.row_of(entry.node)
-            # A pod that was only assumed names no node, and to hints a pod without a node frees no room.
+            # An assumed pod has no node in its spec, and queueing hints ignore a pod without a node.
             freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)
             self._router.notify_pod(ASSIGNED_POD_DELETE, freed, None, row, self._clock.monotonic())
 
@@ -352,7 +354,7 @@ class PodIngest:
 
 
 class NodeIngest:
-    """Nodes into the cache."""
+    """Ingest of nodes into the cache."""
 
     def __init__(
         self,
@@ -366,8 +368,8 @@ class NodeIngest:
         disputed: Callable[[Node], Sequence[str]],
         unknown_domain: Callable[[Node], str] = lambda node: "",
     ) -> None:
-        """`disputed`: the domains that claim a node without a loan between them, its home first; empty for most.
-        `unknown_domain`: what is wrong with a node's label that names its domain; empty for most."""
+        """`disputed`: returns the domains whose selectors match a node without a loan between them, its home first; usually
+        empty. `unknown_domain`: returns what is wrong with a node's domain label; usually empty."""
         self._disputed = disputed
         self._unknown_domain = unknown_domain
         self._cache = cache
@@ -377,9 +379,9 @@ class NodeIngest:
         self._events = events
         self._reporter = reporter
         self._reported: dict[str, tuple[tuple[str, str], ...]] = {}
-        """Node -> (reason, note) of the events that it has now."""
+        """Node -> (reason, note) of its current faults."""
         self.outside: dict[str, str] = {}
-        """Nodes whose label names no domain, with what is wrong."""
+        """Node whose label names no domain -> what is wrong."""
         self.malformed = 0
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
@@ -404,7 +406,7 @@ class NodeIngest:
             self._look_again(node.name)
 
     def _look_again(self, name: str) -> None:
-        """Pods that are on their way to a node that changed or went may not be bound there any more."""
+        """Checks the pods assumed on a node that changed or was deleted: they may no longer fit."""
         for pod in self._cache.assumed_on(name):
             worker = self._router.worker_of(pod)
             if worker is not None:
@@ -425,7 +427,7 @@ class NodeIngest:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
 
     def _report(self, node: Node) -> None:
-        """A node gets an event once per fault: for one that cannot be used, and for keys that have no effect."""
+        """Records one event per fault of a node: it cannot be used, or has keys without effect."""
         found = tuple(self._faults(node))
         known = self._reported.get(node.name, ())
         if not found:
@@ -441,7 +443,7 @@ class NodeIngest:
             self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
 
     def _faults(self, node: Node) -> Iterator[tuple[str, str]]:
-        """(reason, note) of each event."""
+        """Yields (reason, note) of each fault."""
         unknown = self._unknown_domain(node)
         if unknown:
             self.outside[node.name] = unknown
@@ -458,7 +460,7 @@ class NodeIngest:
 
 
 def _without(pod: Pod, policy: tuple[Toleration, ...]) -> Pod:
-    """The pod without the tolerations that a policy has added at their end."""
+    """Returns the pod without the tolerations that a policy appended."""
     added = len(tolerations_for(pod, policy))
     if not added:
         return pod
@@ -470,12 +472,12 @@ def _dispute(claimants: Sequence[str]) -> str:
     home, *others = claimants
     return (
         f"The selectors of the domains {', '.join(claimants)} match: it belongs to {home}, and {', '.join(others)} cannot"
-        f" use it. Set the selectors apart, lend it, or label it multisched.io/domain"
+        f" use it. Make the selectors disjoint, lend it, or label it multisched.io/domain"
     )
 
 
 def refusal_of(pod: Pod) -> str:
-    """Why no domain can ever place the pod as it is; empty for most."""
+    """Returns why no domain can place the pod in its current version; usually empty."""
     if pod.malformed:
         return f"the pod cannot be scheduled: {pod.malformed}"
     if pod.spec.unsupported:

@@ -1,6 +1,6 @@
-"""What admission makes of a planned pod's priority: the class it names, the cluster's default, or none.
+"""The priority that admission would give a planned pod: from its class, the cluster's default class, or 0.
 
-`read_classes` asks the API server once per question; the rest is pure. Called by those who answer what-if. Source:
+`read_classes` sends one request to the API server; everything else is pure. Used for what-if requests. Source:
 plugin/pkg/admission/priority/admission.go (1.36).
 """
 
@@ -20,30 +20,30 @@ CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 READ_TIMEOUT_S: Final = 5.0
 PREEMPT: Final = "PreemptLowerPriority"
 SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-"""The classes that every API server makes by itself."""
+"""Classes that every API server creates."""
 
 
 class PriorityClass(msgspec.Struct, frozen=True):
-    """What pods of a class are given."""
+    """A PriorityClass."""
 
     name: str
     value: int
     is_default: bool = False
-    """For pods that name no class."""
+    """Applies to pods that name no class."""
     preemption_policy: str = PREEMPT
 
 
 class PlannedPod(msgspec.Struct, frozen=True):
-    """A pod out of a manifest."""
+    """A pod of a manifest that is not in the cluster."""
 
     pod: Pod
     api_name: str
-    """As the API server calls it in refusals: the name, or what the name is to be generated from."""
+    """The name in the API server's refusals: metadata.name or generateName."""
     priority_class: str = ""
     priority: int | None = None
-    """As written."""
+    """As in the manifest."""
     preemption_policy: str | None = None
-    """As written."""
+    """As in the manifest."""
     notes: tuple[str, ...] = ()
 
 
@@ -63,12 +63,12 @@ class _List(msgspec.Struct):
 
 
 def class_of(raw: msgspec.Raw) -> PriorityClass:
-    """Raises msgspec.DecodeError for what is no PriorityClass."""
+    """Decodes a PriorityClass. Raises msgspec.DecodeError for anything else."""
     return _decoded(msgspec.json.decode(raw, type=_Wire))
 
 
 async def read_classes(transport: Transport) -> tuple[PriorityClass, ...] | str:
-    """The cluster's priority classes; or why they cannot be known."""
+    """Returns the cluster's priority classes, or why they cannot be read."""
     try:
         answer = await transport.request("GET", CLASSES_PATH, timeout_s=READ_TIMEOUT_S)
         if answer.status != 200:
@@ -79,10 +79,10 @@ async def read_classes(transport: Transport) -> tuple[PriorityClass, ...] | str:
 
 
 def admitted(planned: PlannedPod, classes: Sequence[PriorityClass] | None, why: str = "") -> PlannedPod:
-    """The pod with the priority and the policy it would have. Raises NotExplainedError for a class that is not there.
+    """Returns the pod with the priority and preemption policy of admission. Raises NotExplainedError if its class does not exist.
 
-    `classes`: None if they are not known, because of `why`. What the manifest itself says goes before, with a note where the
-    API server would refuse it.
+    `classes`: None if they cannot be read, because of `why`. Values in the manifest take precedence, with a note if the API
+    server would refuse them.
     """
     by_name = {name: PriorityClass(name, value) for name, value in SYSTEM_PRIORITIES.items()}
     by_name |= {one.name: one for one in classes or ()}
@@ -107,8 +107,8 @@ def admitted(planned: PlannedPod, classes: Sequence[PriorityClass] | None, why: 
 def _unresolved(planned: PlannedPod, why: str) -> PlannedPod:
     notes = planned.notes
     if planned.priority_class and planned.priority is None:
-        text = f"what priority class {planned.priority_class} stands for is not known here"
-        taken = f"priority {planned.pod.spec.priority} was taken; write priority: N beside priorityClassName"
+        text = f"the value of priority class {planned.priority_class} is unknown"
+        taken = f"priority {planned.pod.spec.priority} is assumed; write priority: N in addition to priorityClassName"
         notes = (*notes, f"{text}: {taken}, as the API server will")
     if why:
         notes = (*notes, f"priority classes cannot be read: {why}")
@@ -116,7 +116,7 @@ def _unresolved(planned: PlannedPod, why: str) -> PlannedPod:
 
 
 def _refusals(planned: PlannedPod, chosen: PriorityClass) -> list[str]:
-    """In the API server's words."""
+    """Returns the API server's refusals, with its texts."""
     computed = "must not be provided in pod spec; priority admission controller computed"
     given = "from the given PriorityClass name"
     found = []

@@ -1,9 +1,9 @@
-"""Which domain a pod belongs to, and which domains hear of what happens.
+"""Finds the domain of a pod, and passes events to the queues of domains.
 
-Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node, or count what
-stands there. For a domain that it joins (by its labels, a loan, or because it can be read now) a changed node is a new
-one. For a domain that it leaves it is gone. To the others it is a distant node, and a pod on it a distant pod. All
-synchronous; called by ingest and by the workers.
+Owns the table of domains. The event of a node goes to the domains that may use the node or count its pods. If a changed node
+joins a domain (by its labels, a loan, or because it is no longer malformed), that domain gets a node-add event; if it leaves,
+a node-delete event. For other domains it is a distant node, and a pod on it a distant pod. Synchronous; called by ingest and
+by the workers.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from multisched.state.domain_rows import DomainRows, Use
 
 @cache
 def _distant(event: ClusterEvent) -> ClusterEvent:
-    """The same event for a domain that may not use the row. There are a dozen kinds of events."""
+    """Returns the event for a domain that may not use the row. Cached: there are about a dozen events."""
     is_node = event.resource is Resource.NODE
     return replace(event, resource=Resource.DISTANT_NODE if is_node else Resource.DISTANT_POD)
 
 
 class Router:
-    """Domains by schedulerName, and events to all whose rows they concern."""
+    """Routing of pods by schedulerName, and of events by row."""
 
     def __init__(self) -> None:
         self._workers: list[tuple[DomainWorker, DomainRows]] = []
         self._by_name: dict[str, DomainWorker] = {}
         self._label = ""
-        """Of the event that was passed on last."""
+        """Label of the latest event that was passed to a queue."""
 
     def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
         self._workers.append((worker, rows))
@@ -50,24 +50,24 @@ class Router:
             self._by_name[name] = worker
 
     def worker_of(self, pod: Pod) -> DomainWorker | None:
-        """The domain that serves the pod; None for a pod of another scheduler."""
+        """Returns the domain that schedules the pod; None for a pod of another scheduler."""
         return self._by_name.get(pod.spec.scheduler_name)
 
     def workers(self) -> list[DomainWorker]:
         return [worker for worker, _ in self._workers]
 
     def rows_of(self, worker: DomainWorker) -> DomainRows:
-        """The rows the domain may use."""
+        """Returns the rows of the domain."""
         return next(rows for known, rows in self._workers if known is worker)
 
     def uses_of(self, row: int | None) -> Sequence[Use]:
-        """Per domain what the row is to it."""
+        """Returns, per domain, how it uses the row."""
         return [Use.NONE if row is None else rows.use_of(row) for _, rows in self._workers]
 
     # -- events ----------------------------------------------------------------------------------------------------
 
     def label_of(self, handle: Callable[[], object]) -> str:
-        """Handles one change; the label of the last event that this passed on, empty if it passed none on."""
+        """Calls `handle`. Returns the label of the last event that it passed to a queue; empty if none."""
         self._label = ""
         handle()
         return self._label
@@ -80,7 +80,7 @@ class Router:
         now_s: float,
         only: Addressees = EVERY_POD,
     ) -> None:
-        """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it."""
+        """Passes an event to all domains; if wildcards exclude it, only to domains in which a plugin has registered it."""
         for worker, _ in self._workers:
             if event.is_in_wildcard or worker.queue.hears(event):
                 self._label = event.label
@@ -88,7 +88,7 @@ class Router:
                 self._wake(worker, moved)
 
     def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
-        """As `notify`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
+        """As `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
         self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
             is_near = row is not None and rows.use_of(row) is not Use.NONE
@@ -97,13 +97,13 @@ class Router:
                 worker.nominations.retry_nominated(old.node)
 
     def gang_changed(self, key: str) -> None:
-        """Other members of a gang stand than before, or it asks for something else."""
+        """Handles a gang whose bound members or requirements changed."""
         for worker, _ in self._workers:
             worker.queue.gang_changed(key)
             worker.intake.wake()
 
     def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
-        """As `notify`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
+        """As `notify`, only to domains in which a plugin has registered the event. For frequent events, such as new pods."""
         self._label = event.label
         for worker, _ in self._workers:
             if worker.queue.hears(event):
@@ -112,7 +112,7 @@ class Router:
     def notify_node(
         self, before: Node | None, after: Node | None, used: Sequence[Use], uses: Sequence[Use], now_s: float
     ) -> None:
-        """A node came, changed or went. `used` and `uses`: what `uses_of` said before and says now."""
+        """Passes the event of an added, updated or deleted node. `used`, `uses`: `uses_of` its row before and after."""
         changes = node_events(before, after) if before is not None and after is not None else ()
         distant = [NODE_ADD] if before is None else [NODE_DELETE] if after is None else changes
         for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
@@ -139,19 +139,19 @@ class Router:
         after: Node | None,
         now_s: float,
     ) -> None:
-        """Pods on the node count where affinities are decided, whichever domain the node belongs to."""
+        """Passes node events to a domain without the node if a plugin has registered them: its pods matter for affinities."""
         for event in events:
             if worker.queue.hears(event):
                 self._label = event.label
                 self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None:
-        """A pending pod is no longer nominated to the node: as good as a deleted pod to those it stood before.
+        """Handles the end of a nomination like the deletion of a pod on the node.
 
-        Pods of higher priority never left it the room, and hear nothing (source: kube-scheduler 1.36, eventhandlers.go).
-        To a pod that a plugin ranks above its priority, these left it, too.
+        Only pods of lower or equal priority get the event, because others ignored the nomination (source: kube-scheduler 1.36,
+        eventhandlers.go). If a plugin ranks the nomination, its rank replaces the pod's priority.
         """
-        pod = replace(pod, nominated_node=node)  # which no version of it need name
+        pod = replace(pod, nominated_node=node)  # may never have been written to the pod
         home = self.worker_of(pod)
         rank = pod.spec.priority if home is None else home.nominations.rank_of(pod)
         for worker, _ in self._workers:

@@ -1,1 +1,1 @@
-"""By which leases this process may bind, what it has to know first, and how nodes go from one leader to another."""
+"""Leases of this process, takeover of domains, and handover of nodes from one leader to another."""

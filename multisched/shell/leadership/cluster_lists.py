@@ -1,6 +1,6 @@
-"""The lists of nodes and pods, and whether they are new enough to decide by.
+"""The lists of nodes and pods, and whether they are new enough to schedule with.
 
-Owns the reflectors of what every program watches, and the moment from which their latest whole list dates.
+Owns the reflectors of nodes and pods, and the start time of their latest complete list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.shell.object_watch import ObjectWatch
 
 
 class ClusterLists:
-    """Says whether the lists of nodes and pods are new enough; the objects' own lists are waited for only."""
+    """The first lists of all kinds, and relists of nodes and pods whose latest list is too old."""
 
     def __init__(self, reflectors: Mapping[str, Reflector], objects: ObjectWatch, clock: Clock) -> None:
         self._reflectors = reflectors
@@ -25,19 +25,20 @@ class ClusterLists:
         self._relisting = asyncio.Lock()
 
     def begin(self) -> None:
-        """The first list is about to be read."""
+        """Records the start of the first list."""
         self._dates_from_s = self._clock.monotonic()
 
     async def complete(self) -> None:
-        """Returns once every kind has been listed for the first time, or refused."""
+        """Waits until every kind has been listed for the first time, or its list was refused."""
         for reflector in self._reflectors.values():
             await reflector.wait_synced()
         await self._objects.wait_settled()
 
     async def see_all_binds_before(self, since_s: float) -> None:
-        """Lists anew unless a list began after `since_s`: a standby's watch may lag behind the last leader's binds.
+        """Relists nodes and pods unless their latest list began at or after `since_s`.
 
-        Without this a new leader places pods on rows that the old one has filled (found by simulation; I1).
+        A standby's watch may lag behind the last leader's binds: without this, a new leader would place pods on rows that the old
+        one has filled (I1).
         """
         async with self._relisting:
             if self._dates_from_s >= since_s:

@@ -1,20 +1,19 @@
-"""How a node goes from one domain to another while different replicas lead them.
+"""Handover of a node from one domain to another while different replicas lead them.
 
-The API server guards each pod, nobody guards a node. The new leader must not use it while binds of the old one are
-under way. No clock says when that ends, since a watch may lag without a bound. So the old leader says it. Each leader
-shows two annotations on its Lease, with every renewal:
+The API server prevents two binds of a pod, but not two leaders that bind to one node. The new leader must not use the node
+while binds of the old leader are in flight. No timeout is safe, since a watch may lag without a bound. So the old leader
+confirms it: each leader writes two annotations to its Lease with every renewal:
 
-- `nodes-seen`: a resourceVersion of nodes up to which it has seen everything. At that moment none of its binds was
-  under way to a node that had left its domains. `SendCheck` lets no later one follow.
-- `node-selection`: its rules, by which everybody else knows what it claims, though another configuration may be rolled out.
+- `nodes-seen`: a resourceVersion of nodes up to which it has seen all changes, recorded when it had no bind in flight to a node
+  that had left its domains. `SendCheck` prevents later ones.
+- `node-selection`: its selection rules. Other leaders need them, because configurations may differ during a rolling update.
 
-A row that joins a domain at version v is withheld until every other lease is settled. A lease is settled when it is
-free: given back, or run out for a bind deadline. It is also settled when its holder has seen v, but nothing beyond what
-this process has seen, and does not claim the node. Where it has seen more, a consistent read must show the node as this
-process knows it. A watch may be a minute behind where no node changes. Then the row is withheld until all
-pods that a consistent read has on the node are counted here. Two leaders whose rules both claim a node both leave it
-alone. Rows between domains of one process are never withheld: one cache counts for both. Owned and run by `Program`, one
-task.
+A row that joins a domain at version v is withheld until no other lease blocks it. A lease does not block if it is free (released,
+or expired for at least a bind deadline), or if its holder has seen v and does not claim the node. If the holder has seen a newer version
+than this process, a consistent read must also show the node unchanged, since a watch may lag by a minute while no node changes.
+Then the row is withheld until the cache accounts for all pods that a consistent read shows on the node. If the rules of two
+leaders claim one node, both leave it unused. Rows that move between domains of one process are never withheld, because both use
+the same cache. Owned and run by `Program` in one task.
 """
 
 from __future__ import annotations
@@ -52,19 +51,20 @@ logger = logging.getLogger(__name__)
 SEEN_ANNOTATION: Final = "multisched.io/nodes-seen"
 SELECTION_ANNOTATION: Final = "multisched.io/node-selection"
 SELECTION_CHARS_MAX: Final = 128 * 1024
-"""Half of what all annotations may take. A longer one is not shown: then no other leader takes a node over from this process."""
+"""Half of the size limit of all annotations. A longer selection is not written: then no other leader can take over nodes of this
+process."""
 PERIOD_S: Final = 0.5
-"""Between two looks; a lease is renewed, and so shown to others, each retry period."""
+"""Period of the checks. Annotations reach other leaders with the next renewal of the lease."""
 NODES_LISTED_MAX: Final = 16
-"""So many nodes that are to be admitted at once are listed one by one; for more of them everything is."""
+"""Up to this number of nodes to admit, pods are listed per node; beyond it all nodes and pods are listed."""
 SELECTIONS_MAX: Final = 16
-"""Other configurations that are kept compiled."""
+"""Node selections of other configurations that are kept compiled."""
 REPORTED_MAX: Final = 1_000
-"""Rows whose wait was logged once."""
+"""Withheld rows remembered as logged."""
 
 
 class _Withheld(msgspec.Struct, frozen=True):
-    """A row that waits, and the version with which it joined."""
+    """A withheld row, and the node version with which it joined."""
 
     domain: str
     rows: DomainRows
@@ -73,14 +73,14 @@ class _Withheld(msgspec.Struct, frozen=True):
 
 
 class _Ahead(msgspec.Struct, frozen=True):
-    """A leader that has seen more of nodes than this process."""
+    """A leader that has seen newer node versions than this process."""
 
     obstacle: str
     seen: Version
 
 
 class _Head(Wire):
-    """Of a node in a list."""
+    """The metadata of a node in a list."""
 
     metadata: WireIdentity
 
@@ -92,15 +92,15 @@ class _Claims(msgspec.Struct, frozen=True):
     groups: Mapping[str, str]
 
     def claims(self, lease: str, node: Node) -> bool:
-        """True if some domain under the lease may use the node."""
+        """Reports whether a domain under the lease may use the node."""
         domains = [domain for domain, group in self.groups.items() if group == lease]
         return any(self.router.usable_by(domain)(node) for domain in domains)
 
 
 class Handover:
-    """Withholds a node that joins a domain until binds of its former leader are over.
+    """Handover of nodes: withholds one that joins a domain until no bind of its former leader is in flight.
 
-    A lease goes by the name of its group here, without the common prefix.
+    Leases are identified by group, without the common name prefix.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Handover:
         pod_selector: str,
         relist: Callable[[float], Awaitable[None]],
     ) -> None:
-        """`relist`: returns once nodes and pods are as new as that moment."""
+        """`relist`: waits until the lists of nodes and pods began after the given monotonic time."""
         self._relist = relist
         self._configuration = configuration
         self._transport = transport
@@ -134,18 +134,18 @@ class Handover:
         self._served = configuration.served
         self._keepers: Mapping[str, LeaseKeeper] = {}
         self._leases = set(self._groups.values())
-        """Every lease that somebody may bind by, as far as known."""
+        """Groups of all known leases, of this and other configurations."""
         self._settled: set[str] = set()
-        """Leases of ours whose former holders' binds have ended and are counted here."""
+        """Held leases whose former holders' binds have ended and are in the cache."""
         self._open: set[str] = set()
-        """Domains that lead."""
+        """Domains that this process leads."""
         self._watchers: dict[str, LeaseWatcher] = {}
         self._selections: dict[str | None, _Claims | None] = {}
         self._seen: dict[str, str] = {}
         self._reported: set[tuple[str, int, Version]] = set()
 
     def guard(self, keepers: Mapping[str, LeaseKeeper], rows: Mapping[str, DomainRows]) -> None:
-        """`keepers`: by group; `rows`: by domain. Without keepers there is one process, and nothing to hand over."""
+        """Starts guarding rows. `keepers`: by group; `rows`: by domain. Without keepers there is a single process, and no guard."""
         self._keepers = keepers
         if keepers:
             for domain, its_rows in rows.items():
@@ -155,22 +155,22 @@ class Handover:
     # -- leading ---------------------------------------------------------------------------------------------------
 
     def held_before_list(self, groups: Iterable[str]) -> None:
-        """The first list began while these leases could be bound by: what their former holders did is in it."""
+        """Marks leases as settled that were held before the first list began: it contains their former holders' binds."""
         self._settled.update(groups)
 
     async def judge_new_leases(self, domain: str) -> None:
-        """Once the first lists are in, and the domain's lease is held.
+        """Decides whether leases that this process created are new, or had been deleted while another process held them.
 
-        A lease of ours that was not there is new, or somebody deleted it. Lists are read anew. If it may have been
-        deleted, its time is waited for, as after any other holder.
-
-        A list from before a lease was made tells nothing: its holder may have bound since (found by simulation; I9).
+        Must be called after the first lists, with the domain's lease held. Relists; if pods of this scheduler are on nodes, the
+        lease may have been deleted, and its duration is waited for as after any other holder. A list from before the creation
+        is not sufficient, because a holder may have bound since (I9).
         """
         made = self._made_unseen(self._keepers)
         if not made:
             return
         await self._relist(max(keeper.term.made_unseen_at for keeper in made.values()))
-        made = self._made_unseen(made)  # another domain of ours may have judged them meanwhile, and begun to bind
+        # Another domain of this process may have decided in the meantime, and begun to bind.
+        made = self._made_unseen(made)
         is_led = self._may_be_led_unseen()
         for group, keeper in made.items():
             if is_led:
@@ -179,35 +179,39 @@ class Handover:
                 keeper.term.count_as_new()
         if is_led and self._groups[domain] in made:
             fields = {"domain": domain, "seconds": round(made[self._groups[domain]].term.unseen_in_s(), 1)}
-            logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=fields)
+            logger.info(
+                "the lease was missing, but pods of this scheduler are on nodes: waiting for a possible former holder",
+                extra=fields,
+            )
 
     @staticmethod
     def _made_unseen(keepers: Mapping[str, LeaseKeeper]) -> dict[str, LeaseKeeper]:
         return {group: keeper for group, keeper in keepers.items() if keeper.term.unseen_in_s() > 0}
 
     def _may_be_led_unseen(self) -> bool:
-        """Somebody may bind by a lease that is not there, since it was deleted: pods of ours that stand somewhere tell that there
-        was one. Where none does, nobody has led yet, and nobody is waited for."""
+        """Reports whether a missing lease may have been deleted while it was held: pods of this scheduler are on nodes. If there
+        are none, no process has led yet."""
         return any(entry.pod.spec.scheduler_name in self._served for entry in self._cache)
 
     def lost(self, group: str) -> None:
-        """Somebody else may bind by the lease from now on."""
+        """Handles the loss of a lease: another process may bind under it from now on."""
         self._settled.discard(group)
 
     @property
     def _is_alone(self) -> bool:
-        """True if nobody else can bind by any lease, and what others bound by them is counted here."""
+        """True if no other process can bind under any lease, and all their binds are in the cache."""
         return self._leases <= self._settled
 
     def is_settled(self, domain: str) -> bool:
-        """True if the lists are new enough to lead the domain by."""
+        """Reports whether the lists are new enough to lead the domain."""
         return self._groups[domain] in self._settled and self._is_alone
 
     async def others(self, domain: str) -> Mapping[str, Holding | None]:
-        """Before a new leader's list: who else may bind now. What they have seen by then is in the list.
+        """Returns the other leases under which binds may be in flight: group -> holding, or None if free.
 
-        Leases that this process has taken as well are waited for, a bind deadline at most. Who takes over several
-        domains takes their rows at once.
+        A new leader calls it before its list, which then contains all changes that these holders have seen. Waits until the other
+        leases of this process allow binds (one bind deadline at most), so that a process that takes over several domains takes
+        their rows at once.
         """
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)
@@ -216,7 +220,7 @@ class Handover:
         return await self._read({group})
 
     def open(self, worker: DomainWorker, others: Mapping[str, Holding | None]) -> None:
-        """The domain leads from now on. Rows to which others may be binding are withheld."""
+        """Opens a domain that this process now leads. Withholds rows to which other leaders may be binding."""
         domain, rows = worker.name, self._router.rows_of(worker)
         self._settled.add(self._groups[domain])
         self._open.add(domain)
@@ -226,17 +230,17 @@ class Handover:
             if is_behind or self._obstacle(domain, node, node.version, others):
                 rows.withhold(row, node)
 
-    # -- as long as it runs ----------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled: shows what was seen, and admits rows."""
+        """Publishes the annotations and admits rows, periodically until cancelled."""
         while self._keepers:
             self._publish()
             await self._admit()
             await anyio.sleep(PERIOD_S)
 
     def waiting(self) -> str:
-        """For people: how many nodes wait for another leader; empty if none does."""
+        """Returns a message with the number of withheld nodes; empty if there are none."""
         names = sorted({self._cache.nodes.node(one.row).name for one in self._withheld()})
         return f"{len(names)} nodes wait for another leader, for instance {names[0]}" if names else ""
 
@@ -272,19 +276,20 @@ class Handover:
         are_counted = self._is_alone
         if not are_counted and len(free) > NODES_LISTED_MAX:
             await self._relist(self._clock.monotonic())
-            # They join with that list now. Nothing was shown to others meanwhile: who was free of them before still is.
+            # The rows now join at that list's versions. Nothing was published in between, so no other leader's claim changed.
             free = [(_as_listed(one), node) for one, node in free]
             are_counted = True
         if are_counted:
             for one, node in free:
                 self._let_in(one, node.uid)
             return
-        async with anyio.create_task_group() as tasks:  # side by side: one that hangs or fails holds up no other
+        # Concurrently: a node whose list hangs or fails does not block others.
+        async with anyio.create_task_group() as tasks:
             for one, node in free:
                 tasks.start_soon(self._let_in_once_counted, one, node)
 
     def _free_node(self, one: _Withheld, others: Mapping[str, Holding | None]) -> Node | None:
-        """The row's node, if it still waits and nobody else may be binding to it."""
+        """Returns the row's node if it is still withheld and no other leader may be binding to it."""
         node = self._cache.nodes.node_at(one.row)
         if node is None or one.rows.withheld.get(one.row) != one.version:
             return None
@@ -298,7 +303,7 @@ class Handover:
             are_counted = await self._counts_all_on(node.name)
         except (ApiError, TransportError, MalformedAnswerError) as error:
             extra = {"node": node.name, "error": str(error)}
-            logger.warning("pods of a node that joins cannot be listed", extra=extra)
+            logger.warning("cannot list the pods of a withheld node", extra=extra)
             return
         if are_counted:
             self._let_in(one, node.uid)
@@ -313,7 +318,7 @@ class Handover:
         self._router.notify_node(node, node, used, uses, self._clock.monotonic())
 
     async def _unchanged(self, nodes: Sequence[Node], ahead: Sequence[_Ahead]) -> Set[str]:
-        """Of those that nobody can have seen otherwise than they are known here. By a read as new as what others have seen."""
+        """Returns the uids of nodes that a consistent read, as new as what the leaders ahead have seen, shows unchanged."""
         names = [node.name for node in nodes] if len(nodes) <= NODES_LISTED_MAX else [""]
         found: set[tuple[str, Version]] = set()
         try:
@@ -325,12 +330,12 @@ class Handover:
                         if all(is_covered(one.seen, version_of(page.version)) for one in ahead):
                             found.update(_identity(raw) for raw in page.items)
         except (ApiError, TransportError, MalformedAnswerError, msgspec.MsgspecError) as error:
-            logger.warning("nodes that join cannot be listed", extra={"error": str(error)})
+            logger.warning("cannot list withheld nodes", extra={"error": str(error)})
             return set()
         return {node.uid for node in nodes if (node.uid, node.version) in found}
 
     async def _counts_all_on(self, name: str) -> bool:
-        """True if every pod that the API server has on the node is counted here: the last leader's binds among them."""
+        """Reports whether the cache accounts for every pod on the node, including the last leader's binds."""
         selector = ",".join(part for part in (f"spec.nodeName={name}", self._pod_selector) if part)
         pages = list_pages(self._transport, "/api/v1/pods", field_selector=selector, page_items=0)
         async with aclosing(pages):
@@ -345,12 +350,12 @@ class Handover:
             if len(self._reported) >= REPORTED_MAX:
                 self._reported.clear()
             self._reported.add(key)
-            logger.info("node waits", extra={"node": node.name, "domain": one.domain, "why": obstacle})
+            logger.info("node withheld", extra={"node": node.name, "domain": one.domain, "why": obstacle})
 
-    # -- the others ------------------------------------------------------------------------------------------------
+    # -- other leaders ---------------------------------------------------------------------------------------------
 
     async def _read(self, but: set[str]) -> Mapping[str, Holding | None]:
-        """Every lease that is not settled, as it is now. A lease that another configuration names is read, too."""
+        """Reads every lease that is not settled, including leases that only another configuration names. `but`: not these."""
         found: dict[str, Holding | None] = {}
         while True:
             missing = self._leases - self._settled - but - found.keys()
@@ -365,7 +370,7 @@ class Handover:
     async def _read_one(self, group: str) -> Holding | None:
         keeper = self._keepers.get(group)
         if keeper is not None and keeper.term.is_leading:
-            # Once it may be bound by, nothing of its former holder is on its way; whoever asks lists after that.
+            # Once it allows binds, its former holder has none in flight. The caller lists after this read.
             return (
                 None
                 if keeper.term.may_bind()
@@ -391,30 +396,30 @@ class Handover:
             self._leases.update(claims.groups.values())
 
     def _obstacle(self, domain: str, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
-        """Why somebody else may still bind to the node; empty: nobody does."""
+        """Returns why another leader may still bind to the node; empty: none does."""
         for group, who, holding in self._unsettled(others):
             claims = self._claims(holding.annotations)
             if claims is None:
-                return f"{who}, which does not say what nodes it uses"
+                return f"{who}, which does not publish its node selection"
             if self._groups[domain] not in claims.groups.values():
-                return f"{who}, whose configuration has no lease for domain {domain}, and would not ask before it takes the node"
+                return f"{who}, whose configuration has no lease for domain {domain} and may use the node without waiting for that domain"
             if claims.claims(group, node):
-                return f"{who}, whose configuration gives it the node, too"
+                return f"{who}, whose configuration also claims the node"
             if not is_covered(version, _seen(holding)):
-                return f"{who}, which has not seen yet that the node left"
+                return f"{who}, which has not yet seen that the node left"
         return ""
 
     def _ahead(self, others: Mapping[str, Holding | None]) -> list[_Ahead]:
-        """Leaders that may have any node again, by what this process has not seen."""
+        """Returns the leaders that have seen newer node versions than this process, so that any node may be theirs again."""
         position = version_of(self._nodes.position)
         return [
-            _Ahead(f"{who}, which has seen more of nodes than this process, and may have it again", _seen(holding))
+            _Ahead(f"{who}, which has seen newer node changes than this process and may claim it again", _seen(holding))
             for _, who, holding in self._unsettled(others)
             if not is_covered(_seen(holding), position)
         ]
 
     def _unsettled(self, others: Mapping[str, Holding | None]) -> Iterator[tuple[str, str, Holding]]:
-        """The leases that somebody may bind by: the group, who holds it in words, and what that one shows."""
+        """Yields the leases under which another process may bind: group, a phrase that names the holder, and the holding."""
         for group, holding in others.items():
             if holding is not None and group not in self._settled:
                 yield group, f"the lease of {group} is held by {holding.holder}", holding

@@ -1,4 +1,4 @@
-"""Who leads each domain, for whoever asks a replica that does not: from its own leases, and from what it saw of those of others."""
+"""Finds the leader of each domain, for requests to a replica that does not lead it, from the observed Leases."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from multisched.shell.leadership.leases import Leases
 
 
 class Leaders:
-    """As one process knows them."""
+    """The leaders of all domains, as seen by this process."""
 
     def __init__(self, leases: Leases, identity: str, workers: Callable[[], Iterable[DomainWorker]]) -> None:
-        """`workers`: of all domains."""
+        """`workers`: returns the workers of all domains."""
         self._leases = leases
         self._identity = identity
         self._workers = workers
 
     def elsewhere(self, domain: str) -> LedElsewhere | None:
-        """None: this process leads it, or there are no leases. Implements `framework.leading.FindLeader`."""
+        """Returns the other leader of a domain; None: this process leads it, or there are no leases.
+
+        Implements `framework.leading.FindLeader`.
+        """
         keeper = self._leases.keeper_of(domain)
         if keeper is None:
             return None
@@ -32,5 +35,5 @@ class Leaders:
         return LedElsewhere(domain, leader_of(record), runs_out_in_s=keeper.runs_out_in_s)
 
     def _decides(self, domain: str) -> bool:
-        """Whether it has been taken over, and decides by now."""
+        """Reports whether this process has completed the takeover of the domain."""
         return any(worker.name == domain and worker.is_leading for worker in self._workers())

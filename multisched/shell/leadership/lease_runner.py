@@ -1,10 +1,10 @@
-"""Where leases are renewed: on the program's own loop, or in a thread beside it, which a busy loop does not hold up.
+"""Runs the renewals of leases: on the program's event loop, or in a separate thread, so that a busy loop does not delay them.
 
-Binds are sent by the program's loop alone. Right before each it compares the lease's deadline with the monotonic clock
-(`LeaseTerm.may_bind`, I9). The thread only moves that deadline on, after a renewal that succeeded, counted from its
-request. So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop
-comes around: a process that hangs loses its leases, by the bound by which `/livez` fails. It then says in which function:
-nobody else is left to. What the thread has to tell comes to the loop by `call_on_loop`. Owned by `Program`.
+Only the program's event loop sends binds. Right before each bind it compares the lease's deadline with the monotonic clock
+(`LeaseTerm.may_bind`, I9). The thread only extends that deadline after a successful renewal, counted from the time of the
+request. So if the thread stops, binds stop in time. The thread renews only while the event loop makes turns: a process that
+hangs loses its leases at the limit at which `/livez` fails. The thread then logs the stack of the event loop, which cannot do so
+itself. The thread calls functions on the event loop by `call_on_loop`. Owned by `Program`.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from multisched.observe.health import HEARTBEAT_AGE_MAX_S, HEARTBEAT_PERIOD_S
 logger = logging.getLogger(__name__)
 
 FRAMES_LOGGED: Final = 12
-"""Of the function in which the program hangs, the innermost ones."""
+"""Innermost stack frames logged when the program hangs."""
 END_S: Final = 3.0
-"""How long the end waits for the thread; then it is left to itself, and its leases run out."""
+"""Time to wait for the thread at the end of the program; after that it is abandoned and its leases expire."""
 
 
 class LeaseRunner(Protocol):
-    """Runs the keepers of one program."""
+    """Runner of one program's lease keepers."""
 
     transport: Transport
-    """What the keepers send through."""
+    """Transport of the keepers."""
 
     def is_alive(self) -> bool:
-        """False: the program hangs, and must not hold its leases any longer."""
+        """Reports whether the event loop makes turns. If not, leases must not be renewed."""
         ...
 
     def call_on_loop(self, function: Callable[..., object], *args: object) -> None:
-        """Calls a function on the program's loop."""
+        """Calls a function on the program's event loop."""
         ...
 
     async def run(self, keepers: Sequence[LeaseKeeper]) -> None:
-        """Until every lease was given back, or cancelled: then what is held runs out."""
+        """Runs until every lease was released. If cancelled, held leases expire."""
         ...
 
     async def release(self, keeper: LeaseKeeper) -> None:
-        """Gives a lease back."""
+        """Releases a lease."""
         ...
 
 
 class LeasesOnLoop:
-    """On the program's own loop, where time may be virtual."""
+    """Runner on the program's event loop, possibly in virtual time."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -79,10 +79,10 @@ class LeasesOnLoop:
 
 
 class LeasesInThread:
-    """In a thread with a loop and connections of its own."""
+    """Runner in a thread with its own event loop and connections."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Transport]], clock: Clock) -> None:
-        """`connect`: called on the thread's loop."""
+        """`connect`: opens the thread's transport; called on the thread's event loop."""
         self._connect = connect
         self._clock = clock
         self.transport: Transport = _Line(self)
@@ -133,7 +133,7 @@ class LeasesInThread:
             await asyncio.sleep(HEARTBEAT_PERIOD_S)
 
     async def _end(self, begun: asyncio.Future[None], ended: asyncio.Future[None]) -> None:
-        """Has the thread end, if it has not."""
+        """Stops the thread if it is still running, and waits for its end."""
         await asyncio.wait([begun, ended], return_when=asyncio.FIRST_COMPLETED)
         if ended.done() or self._loop is None or self._tasks is None:
             return
@@ -149,7 +149,7 @@ class LeasesInThread:
         error: BaseException | None = None
         try:
             asyncio.run(self._keep(keepers))
-        except BaseException as raised:  # noqa: BLE001 - passed to the program, which ends with it
+        except BaseException as raised:  # noqa: BLE001 - passed to `run`, which raises it
             error = raised
         self.call_on_loop(_settle, self._ended, error)
 
@@ -165,8 +165,8 @@ class LeasesInThread:
 
 
 def stack_of(thread: int) -> list[str]:
-    """Its innermost frames, as `file:line function`, the innermost one last."""
-    frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, and the only way to look into a thread
+    """Returns the innermost frames of a thread as `file:line function`, the innermost one last."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, and the only way to read a thread's stack
     stack = [] if frame is None else traceback.extract_stack(frame, limit=FRAMES_LOGGED)
     return [f"{one.filename}:{one.lineno} {one.name}" for one in stack]
 
@@ -181,7 +181,7 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 class _Line:
-    """The thread's transport, for keepers that are built before there is one."""
+    """Proxy of the thread's transport, which is opened after the keepers are built."""
 
     def __init__(self, runner: LeasesInThread) -> None:
         self._runner = runner

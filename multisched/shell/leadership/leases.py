@@ -1,7 +1,7 @@
-"""The leases of this process, one per group of domains (`config/nodes.py:lease_groups`), as the program's own loop knows them.
+"""The leases of this process, one per group of domains (`config/nodes.py:lease_groups`), as seen by the program's event loop.
 
-Owns the keepers, and whether the program knows that a group's lease is held. The program hears later than the keeper,
-so whoever binds asks the keeper's term. Where leases are renewed the runner says.
+Owns the keepers, and for each group whether the lease is held as far as the program was notified. The notification is later
+than the keeper's change, so code that binds checks the keeper's term. `LeaseRunner` decides where leases are renewed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from multisched.shell.leadership.lease_runner import LeaseRunner
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 0.5
-"""How long the first list waits for free leases; with them held it need not be read a second time."""
+"""How long the first list waits for free leases; if they are held before it, no second list is needed."""
 LOOK_MIN_S: Final = 0.05
 LOOK_MAX_S: Final = 1.0
-"""Between two looks at a lease that is held and may not be bound by yet."""
+"""Bounds of the interval between checks of a lease that is held but does not allow binds yet."""
 
 
 class _Always(LeaseHolder):
-    """Leadership where only one process can run."""
+    """Permanent leadership, for configurations without leases (a single process)."""
 
     def may_bind(self) -> bool:
         return True
 
 
 class _Trusting(LeaseHolder):
-    """A lease that is good for nothing while nobody knows what the cluster is like."""
+    """A lease that allows no binds while the API server's history is in doubt."""
 
     def __init__(self, lease: LeaseHolder, history: History) -> None:
         self._lease = lease
@@ -52,7 +52,7 @@ class _Trusting(LeaseHolder):
 
 
 class Leases:
-    """Keeps one lease for each group of domains. Empty where the configuration wants none: then only one process can run."""
+    """One lease per group of domains. Empty if leases are disabled: then only one process may run."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Leases:
         namespace: str,
         on_lost: Callable[[str], None],
     ) -> None:
-        """`rng`: the seed of each keeper comes from it. `on_lost`: called with a group that is not led, or no longer."""
+        """`rng`: seeds each keeper. `on_lost`: called with a group whose lease is not held, or no longer."""
         self.keepers: dict[str, LeaseKeeper] = {}
-        """By group."""
+        """Group -> keeper of its lease."""
         self._configuration = configuration
         self._runner = runner
         self._clock = clock
@@ -80,51 +80,51 @@ class Leases:
         self._groups: Mapping[str, str] = lease_groups_of(configuration)
         self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
-        """By group, as far as the program knows."""
+        """Per group; set according to the latest notification."""
 
     def holder_of(self, domain: str) -> LeaseHolder:
-        """What the domain may bind by. The lease of a group is made when its first domain asks."""
+        """Returns the lease under which the domain may bind. Creates the keeper of a group at the first call."""
         return _Trusting(self._term_of(domain), self._history)
 
     def get(self, domain: str) -> LeaseTerm | None:
-        """None where there are no leases."""
+        """Returns the lease term of a domain; None without leases."""
         keeper = self.keeper_of(domain)
         return None if keeper is None else keeper.term
 
     def keeper_of(self, domain: str) -> LeaseKeeper | None:
-        """None where there are no leases."""
+        """Returns the lease keeper of a domain; None without leases."""
         return self.keepers.get(self._groups.get(domain, ""))
 
     def answers_at(self, address: str) -> None:
-        """Every lease that is taken says so from now on. `address`: a base URL."""
+        """Sets the address that held leases publish. `address`: a base URL."""
         for keeper in self.keepers.values():
             keeper.address = address
 
     def held(self) -> dict[str, bool]:
-        """Name of each Lease -> whether this process holds it."""
+        """Returns name of each Lease -> whether this process holds it."""
         prefix = self._configuration.lease.name_prefix
         return {f"{prefix}-{group}": keeper.term.is_leading for group, keeper in self.keepers.items()}
 
     def may_be_bound_by(self) -> Iterator[str]:
-        """The groups whose leases are held by now."""
+        """Returns the groups whose leases allow binds now, if leases that were missing at the start are new."""
         return (group for group, keeper in self.keepers.items() if keeper.term.may_bind_if_new())
 
     async def run(self) -> None:
-        """Competes for all of them, until each was given back."""
+        """Competes for all leases until each was released."""
         await self._runner.run(list(self.keepers.values()))
 
     async def try_all(self) -> None:
-        """A free lease is taken before the first list, which is then new enough to bind by."""
+        """Waits up to FIRST_S for free leases. A list that begins after that is new enough to bind with."""
         with anyio.move_on_after(FIRST_S):
             for held in self._held.values():
                 await held.wait()
 
     async def until_held(self, domain: str) -> None:
-        """A lease that the program counts as held may be lost again already."""
+        """Waits until the lease is held. It may have been lost again before the notification."""
         await self._held[self._groups[domain]].wait()
 
     async def until_may_bind(self, domain: str, lease: LeaseTerm) -> None:
-        """`lease`: the domain's."""
+        """Waits until the domain's lease allows binds. `lease`: the domain's term."""
         while not lease.may_bind():
             await anyio.sleep(min(max(lease.may_bind_in_s(), LOOK_MIN_S), LOOK_MAX_S))
             await self.until_held(domain)
@@ -133,12 +133,12 @@ class Leases:
         await self._lost[self._groups[domain]].wait()
 
     async def release(self, workers: Collection[DomainWorker]) -> None:
-        """Gives back the leases of which no bind is under way; `workers`: all there are."""
+        """Releases the leases that have no binds in flight. `workers`: all workers of the program."""
         for group, keeper in self.keepers.items():
             if all(worker.is_drained for worker in workers if self._groups[worker.name] == group):
                 await self._runner.release(keeper)
             else:
-                logger.warning("lease runs out: binds are still under way", extra={"group": group})
+                logger.warning("lease not released, it will expire: binds are in flight", extra={"group": group})
 
     def _term_of(self, domain: str) -> LeaseHolder:
         settings = self._configuration.lease
@@ -168,7 +168,8 @@ class Leases:
 
     def _changed(self, group: str, state: LeaseState) -> None:
         held, lost = self._held[group], self._lost[group]
-        if state is not LeaseState.RELEASED or held.is_set():  # who never led gives nothing back
+        # The release of a lease that was never held is not logged.
+        if state is not LeaseState.RELEASED or held.is_set():
             logger.info("lease", extra={"group": group, "state": state.name})
         if state is LeaseState.LEADING:
             lost.clear()

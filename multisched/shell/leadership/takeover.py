@@ -1,4 +1,4 @@
-"""How a domain is taken over: nothing is decided until its lease may be bound by, and all is known that was bound before."""
+"""Takeover of a domain: nothing is scheduled until its lease allows binds and the cache accounts for all earlier binds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multisched.shell.leadership.leases import Leases
 
 
 class Takeover:
-    """Of the domains of one process."""
+    """Takeover of the domains of one process."""
 
     def __init__(self, leases: Leases, handover: Handover, lists: ClusterLists, clock: Clock) -> None:
         self._leases = leases
@@ -22,7 +22,7 @@ class Takeover:
         self._clock = clock
 
     async def open(self, worker: DomainWorker) -> None:
-        """Returns once the lease is held, and all is known that was bound by it before; at once where there is none."""
+        """Waits until the lease allows binds and the cache accounts for all binds under it; returns at once without leases."""
         lease = self._leases.get(worker.name)
         if lease is None:
             return
@@ -31,7 +31,7 @@ class Takeover:
             await self._leases.until_held(worker.name)
             await self._handover.judge_new_leases(worker.name)
             await self._leases.until_may_bind(worker.name, lease)
-            term = lease.number  # it may be lost, and won again, while lists are read
+            term = lease.number  # the lease may be lost and acquired again during the list
             others: Mapping[str, Holding | None] = {}
             if not self._handover.is_settled(worker.name):
                 others = await self._handover.others(worker.name)

@@ -1,1 +1,1 @@
-"""One domain's pods from its queue to a definite outcome: attempts, their results, nominations and binding cycles."""
+"""Scheduling of one domain: attempts, their results, nominations and binding cycles."""

@@ -1,7 +1,8 @@
-"""The binding cycles of one domain: Permit, PreBind, and the bind, of each pod that is assumed on a node.
+"""The binding cycles of one domain: Permit, PreBind and bind of each assumed pod.
 
-Owns the pods that are on their way. Pods whose bind is not sent yet can still be turned back; of the others a bind is
-under way. Ingest turns back whom a change concerns, the preemptor whom a victim is to go for.
+Owns the pods in a binding cycle. A pod whose bind has not been sent can still be turned back (its binding cycle is
+cancelled and the pod is requeued); the binds of the other pods are in flight. Ingest turns back pods that changed or whose
+node changed; the preemptor turns back pods that became victims.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class BindingCycle:
-    """Takes the assumed pods of one domain through Permit, PreBind and bind; `domain` is its name."""
+    """Permit, PreBind and bind of the assumed pods of one domain; `domain` is its name."""
 
     def __init__(
         self,
@@ -61,36 +62,36 @@ class BindingCycle:
         self._under_way = under_way
         self._outside = outside
         self._unsent: dict[str, Bind] = {}
-        """uid -> placed pod of whose bind nothing has been sent yet: at Permit, at PreBind, or waiting for a bind worker."""
+        """uid -> assumed pod whose bind has not been sent: at Permit, at PreBind, or waiting for a bind worker."""
         self._barriers = GangBarriers(cache.gangs)
         self._sent: dict[str, Bind] = {}
-        """uid -> pod of which a bind is under way: nobody may know yet what becomes of it."""
+        """uid -> pod whose bind is in flight; its outcome may be unknown."""
         self._to_bind: deque[Bind] = deque()
         self._idle = IdleWorkers()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._workers = 0
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Binds by tasks of this group."""
+        """Starts the bind workers in this task group."""
         self._tasks = tasks
         self.add_workers()
 
     def add_workers(self) -> None:
-        """As many tasks as binds may be under way at once; a narrower limit leaves some of them without work."""
+        """Starts workers up to the maximum number of binds in flight. If that was lowered, surplus workers stay idle."""
         if self._tasks is not None:
             while self._workers < self._limit.width_max:
                 self._workers += 1
                 self._tasks.start_soon(self._bind_placed)
 
     def expect(self, placed: Iterable[Placed], gang_of: Mapping[str, str]) -> None:
-        """To be called before `begin` with members that one attempt placed together: none is bound before enough may be.
+        """Registers gang members that one attempt placed together: none is bound before enough of them can be.
 
-        `gang_of`: uid -> key of its gang.
+        Must be called before `begin`. `gang_of`: uid -> key of its gang.
         """
         self._barriers.expect({one.pod.uid: gang_of[one.pod.uid] for one in placed})
 
     def begin(self, placed: Placed, attempts: int, cycle: SchedulingCycle) -> None:
-        """To be called in the step in which the cycle assumed the pod."""
+        """Starts the binding cycle of a pod. Must be called in the step in which the cycle assumed it, without an await."""
         bind = Bind(placed, attempts, self._check.note(placed, cycle))
         self._under_way.add()
         self._unsent[placed.pod.uid] = bind
@@ -107,27 +108,27 @@ class BindingCycle:
 
     @property
     def has_strayed(self) -> bool:
-        """True while a bind is under way to a node that has left the domain since it was decided."""
+        """True while a bind is in flight to a node that has left the domain since the decision."""
         return not all(self._check.is_at_home(bind.placed, bind.seen) for bind in self._sent.values())
 
     # -- turning back ----------------------------------------------------------------------------------------------
 
     def look_again(self, uid: str) -> None:
-        """The node that the pod is on its way to changed, or went: a pod that it takes no more is turned back now."""
+        """Checks the pod again after its node changed or was deleted, and turns it back if it no longer fits there."""
         bind = self._unsent.get(uid)
         refusal = None if bind is None else self._check.refusal(bind.placed, bind.seen)
         if refusal is not None:
             self.turn_back(uid, refusal)
 
     def revise(self, pod: Pod) -> None:
-        """A pod on its way to a node has changed. It counts as it is now, and goes there only if the node takes it so."""
+        """Accounts for an assumed pod that changed, and turns it back if it no longer fits on its node."""
         if self._cache.revise(pod):
             self.look_again(pod.uid)
         else:
             self.turn_back(pod.uid, Status.error("the pod changed before it was bound"))
 
     def turn_back(self, uid: str, status: Status) -> None:
-        """A pod of whose bind nothing has been sent is decided anew."""
+        """Cancels the binding cycle of a pod whose bind has not been sent; the pod is requeued."""
         if not self._waiting.end(uid, status):
             self._turn_back(uid, status)
 
@@ -136,17 +137,17 @@ class BindingCycle:
             self.turn_back(uid, status)
 
     def preempt(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
+        """Turns back a victim whose bind has not been sent. Returns False for other pods."""
         if self._waiting.preempt(uid, plugin):
             return True
         return self._turn_back(uid, Status.error(f"preempted by {plugin}").by(plugin))
 
     def close(self) -> None:
-        """The domain stops: what PreBind is long about goes back to the queue."""
+        """Ends PreBind of all pods soon, and requeues them: the domain stops."""
         self._pre_bind.close()
 
     def _turn_back(self, uid: str, status: Status) -> bool:
-        """False for a pod of whose bind something may have been sent."""
+        """Returns False for a pod whose bind may have been sent."""
         bind = self._unsent.get(uid)
         if bind is None:
             return False
@@ -161,7 +162,7 @@ class BindingCycle:
     # -- the steps -------------------------------------------------------------------------------------------------
 
     def _hold(self, bind: Bind) -> None:
-        """At Permit, until all its plugins allow it or one refuses."""
+        """Holds the pod at Permit until all its plugins allow it or one rejects it."""
         began = self._outside.clock.monotonic()
 
         def decided(status: Status) -> None:
@@ -175,7 +176,7 @@ class BindingCycle:
         self._waiting.hold(bind.placed.pod, bind.placed.waits, began, decided)
 
     def _start_pre_bind(self, bind: Bind) -> None:
-        """Most pods have nothing to do at PreBind and are bound at once."""
+        """Starts PreBind in a task. Most pods have no work at PreBind and go directly to a bind worker."""
         work = self._pre_bind.work_for(bind)
         if not work:
             self._enqueue(bind)
@@ -229,7 +230,7 @@ class BindingCycle:
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
             fields = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}
-            # A deleted pod, and a decision that the cluster has overtaken, are normal: there is nothing to look into.
+            # A deleted pod, or a decision that became stale before it was sent, is normal and needs no investigation.
             level = logging.INFO if outcome is Outcome.GONE or bind.is_withdrawn else logging.WARNING
             logger.log(level, "pod not bound", extra=fields)
         match outcome:
@@ -255,19 +256,19 @@ class BindingCycle:
             undone = barrier.in_order()
             barrier.undone.clear()
             self._outcomes.requeue(undone)
-            self._send(self._barriers.opened(barrier))  # one that is missed no more may have been the last one
+            self._send(self._barriers.opened(barrier))  # the barrier may have waited for this member only
 
     # -- gangs that start together ---------------------------------------------------------------------------------
 
     def review_barriers(self) -> None:
-        """A gang may ask for more members than before, or for fewer, while they wait. To be called now and then."""
+        """Applies changed gang minimums to members that wait at a barrier. To be called periodically."""
         for barrier in self._barriers.all() if self._barriers else ():
             if barrier.failure is None and self._barriers.is_hopeless(barrier):
                 self._fail(barrier, self._cause(barrier))
             self._send(self._barriers.opened(barrier))
 
     def _pass(self, barrier: Barrier) -> None:
-        """Right before the first binding of a gang is sent: all of them may be, or none is."""
+        """Decides, right before the first binding of a gang is sent, whether all of them or none may be sent."""
         if not self._outside.lease.may_bind():
             self._fail(barrier, GangFailure("", None, next(iter(barrier.members)), Status.error(NOT_NOW)))
             return
@@ -280,7 +281,7 @@ class BindingCycle:
             self._fail(barrier, self._cause(barrier))
 
     def _cause(self, barrier: Barrier) -> GangFailure:
-        """The first member that was turned back; else what is short in the gang itself."""
+        """Returns the failure of the first member that was turned back; if there is none, the shortage of the gang."""
         for uid, key in barrier.gang_of.items():
             bind = self._unsent.get(uid)
             if bind is not None and bind.turned_back is not None:
@@ -288,7 +289,7 @@ class BindingCycle:
         return self._barriers.shortage(barrier)
 
     def _fail(self, barrier: Barrier, failure: GangFailure) -> None:
-        """Turns all members back. They return to the queue together, once the PreBind of each has ended."""
+        """Turns all members back. They are requeued together, once PreBind has ended for each of them."""
         for uid in self._barriers.fail(barrier, failure):
             bind = self._unsent.get(uid)
             if bind is not None:

@@ -1,6 +1,6 @@
-"""What becomes of a pod that was not placed: back into its queue, with a condition that says why.
+"""Requeues pods that were not scheduled or whose bind failed, and writes a condition with the reason.
 
-As kube-scheduler's handleSchedulingFailure: for pods that no node took, and for placed pods whose bind failed.
+Source: kube-scheduler, handleSchedulingFailure.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts
 
 UNSCHEDULABLE: Final = "Unschedulable"
-"""The condition's reason that cluster autoscalers add nodes for."""
+"""Condition reason for which cluster autoscalers add nodes."""
 MEMBERS_AFTER_S: Final = 1.0
-"""Members that wait for others hear of it after so long: a controller makes most gangs whole sooner."""
+"""Delay of the condition of a member that waits for other members: most gangs are complete sooner."""
 MEMBERS_MAX: Final = 32_768
-"""More of them at once hear of it at once."""
+"""Delayed conditions at most; beyond it conditions are written without a delay."""
 
 
 class FailureHandler:
-    """Of one domain. Owns the count of pods that were refused, and members of gangs that are to hear why they wait."""
+    """Handler of failed pods of one domain. Owns the count of refusals and the delayed conditions of gang members."""
 
     def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, outside: DomainPorts) -> None:
         self.refused = 0
@@ -37,10 +37,13 @@ class FailureHandler:
         self._intake = intake
         self._outside = outside
         self._members: dict[str, float] = {}
-        """uid -> when to tell it, the soonest first."""
+        """uid -> time at which its condition is due, the earliest first."""
 
     def requeue(self, result: Unplaced, refusal: str = "") -> None:
-        """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
+        """Requeues a refused pod and reports the reason.
+
+        `refusal`: for a bind that the API server denied, the message without the node's name; else empty.
+        """
         self.refused += 1
         pod = result.pod
         failure = Failure(
@@ -48,7 +51,7 @@ class FailureHandler:
         )
         placement, nominated = self._fail(result, failure)
         if placement.place is Place.ABSENT:
-            return  # it was deleted meanwhile: no condition is left to write
+            return  # deleted in the meantime: there is no condition to write
         reason = result.condition_reason or ("SchedulerError" if result.is_error else UNSCHEDULABLE)
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self._intake.wake()
@@ -56,10 +59,10 @@ class FailureHandler:
     def retry(
         self, pod: Pod, why: str, *, is_reported: bool = False, rejector: str = "", condition_reason: str = ""
     ) -> None:
-        """What the decision was made of is no more: the pod is tried again, at once for the first few times.
+        """Requeues a pod whose decision became stale; the first few retries have no backoff.
 
-        `is_reported`: its condition says why, since that may not be over at once. `rejector`: it is refused wherever it
-        goes, so it keeps no nominated node, and after these times it waits for the events of this plugin. Empty: it backs
+        `is_reported`: also writes the condition, for causes that may last. `rejector`: plugin that rejects the pod on every
+        node; the pod loses its nominated node, and after those retries it waits for events of this plugin. Empty: it backs
         off as after an error. `condition_reason`: as `Status.condition_reason`.
         """
         if rejector:
@@ -73,7 +76,7 @@ class FailureHandler:
         self._intake.wake()
 
     def _fail(self, result: Unplaced, failure: Failure) -> tuple[Placement, str | None]:
-        """Back to its queue, with what the refusal makes of its nomination; what is to be written of that, if anything."""
+        """Updates the nomination and requeues the pod. Returns the placement and the nominated node to write (None: no write)."""
         pod = result.pod
         nominated_before = self._nominations.node_of(pod.uid)
         nominated = self._nominations.nominate(result)
@@ -83,21 +86,21 @@ class FailureHandler:
         return placement, nominated
 
     def report_gated(self, moved: Moved) -> None:
-        """The condition of pods that a gate holds now with another refusal than before."""
+        """Writes the condition of gated pods whose refusal changed."""
         for pod, status in moved.gated:
-            if not self._nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
+            if not self._nominations.is_preempting(pod.uid):  # keeps the condition of the preemption
                 self.report_held(pod, status.plugin, status.message)
 
     def release_gated(self) -> None:
-        """Ends the nominations of gated pods, here and on the API server."""
+        """Ends the nominations of gated pods, in memory and on the API server."""
         for entry in self._nominations.release_gated():
             self.report(entry.pod, "SchedulingGated", entry.message, CLEARED)
 
     def report_held(self, pod: Pod, plugin: str, why: str) -> None:
-        """What a pod that a gate holds gets: a condition. A member that waits for others of its gang gets it later, if it
-        is still held then, with an event.
+        """Writes the condition of a gated pod. For a member that waits for other members it is delayed, and comes with an event.
 
-        As upstream, to be held by a gate of its own is no failure. That others are missing its owner can see nowhere else.
+        As upstream, a scheduling gate is no failure and has no event. Missing members have one, because it is the only place
+        where the owner can see them.
         """
         if plugin != GANG_PLUGIN:
             self.report(pod, "SchedulingGated", why)
@@ -107,7 +110,7 @@ class FailureHandler:
             self._report_member(pod, why)
 
     def report_members(self, now_s: float) -> None:
-        """Tells members of gangs that have been held long enough what holds them now."""
+        """Writes the delayed conditions that are due by `now_s`, with the current reason."""
         while self._members:
             uid, due_s = next(iter(self._members.items()))
             if due_s > now_s:
@@ -122,7 +125,7 @@ class FailureHandler:
         self._record(pod, why)
 
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
-        """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""
+        """Writes condition and event of a refused pod; a process that does not lead writes none. `nominated_node`: see `Condition`."""
         if not self._intake.is_leading:
             return
         condition = Condition("False", reason, message, nominated_node=nominated_node)

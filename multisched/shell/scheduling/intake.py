@@ -1,4 +1,4 @@
-"""Whether a domain's cycles may take pods from its queue, and who sleeps until there is one to take."""
+"""Whether the cycles of a domain may pop pods from its queue, and the tasks that sleep until there is a pod to pop."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from multisched.shell.idle_workers import IdleWorkers
 
 
 class Intake:
-    """Open while the domain leads, knows what the cluster is like, and does not stop."""
+    """A gate, open while the domain leads, the cluster cache can be trusted, and the domain is not stopping."""
 
     def __init__(self) -> None:
         self.is_leading = False
         self.is_held = False
-        """True while nobody knows what the cluster is like: nothing is decided."""
+        """True while the cluster cache cannot be trusted: no pod is scheduled."""
         self.is_closing = False
         self._idle = IdleWorkers()
 
@@ -21,13 +21,13 @@ class Intake:
 
     @property
     def sleepers(self) -> int:
-        """Cycles that wait for a pod."""
+        """Number of cycles that wait for a pod."""
         return len(self._idle)
 
     def wake(self) -> None:
-        """Something may be schedulable now."""
+        """Wakes one cycle: a pod may be schedulable now."""
         self._idle.wake_one()
 
     async def sleep(self) -> None:
-        """Until woken; may wake to find that another cycle was faster."""
+        """Waits until woken. Another cycle may have taken the pod by then."""
         await self._idle.sleep()

@@ -1,14 +1,14 @@
-"""Attempts that last longer than one step: each goes on in a task of its own, while its domain decides other pods.
+"""Attempts that last longer than one step: each continues in a separate task, while its domain schedules other pods.
 
-An attempt yields a `Pause` once a step has lasted long enough. Its members placed so far stay assumed during the pause. After
-the pause the attempt goes on only if what it was made of is the same: its members wait as they did, the same profile is in
-force, the domain still takes pods, and for a gang with a topology the domain has the same nodes in the same topology domains.
-Otherwise it is closed, which undoes it, and its members are decided anew. Before its result is kept, members that were assumed
-during a pause are checked as every bind is before it is sent (`binding/send_check.py`).
+An attempt yields a `Pause` once a step has lasted long enough. The members placed so far stay assumed during the pause. After
+the pause the attempt continues only if its inputs are unchanged: its members are still in flight and unchanged, the profile is
+the same, the domain still takes pods, and (for a gang with a topology) the domain has the same nodes in the same topology
+domains. Otherwise the attempt is closed, which undoes it, and its members are requeued. Before the result is applied, members
+that were assumed during a pause are checked like a bind before it is sent (`binding/send_check.py`).
 
-One such attempt per domain holds room at a time. A second one is undone and waits in line: two that hold half of the room
-each would both fail. Pods that were refused while an attempt held room are woken when it gives that back. Pods that were parked
-before are not: two attempts that cannot succeed would wake each other without end.
+Only one paused attempt per domain holds capacity. Further ones are undone and wait in line: two attempts that hold half of the
+capacity each would both fail. When an attempt is undone, pods that were parked since it began to hold capacity are requeued.
+Pods that were parked before are not: two attempts that cannot succeed would requeue each other forever.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from multisched.shell.scheduling.settlement import Settlement
 from multisched.state.cluster_cache import ClusterCache
 
 WAITING_MAX: Final = 16
-"""Attempts that wait in line until another one has ended; the members of further ones back off in the queue."""
+"""Attempts that may wait in line until another one has ended. Members of further ones are requeued."""
 TURNS_MAX: Final = 256
-"""Turns of the event loop that one pause lasts at most, whatever the clock says."""
+"""Maximum turns of the event loop in one pause, whatever the clock says."""
 
 Ask = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
 
 
 class _LongAttempt:
-    """The attempt in progress."""
+    """State of the attempt in progress."""
 
     def __init__(self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, seconds: float) -> None:
-        """`seconds`: what its steps have taken so far."""
+        """`seconds`: duration of its steps so far."""
         self.queued = queued
         self.cycle = cycle
         self.running = running
@@ -59,18 +59,18 @@ class _LongAttempt:
         self.seconds = self.step_s = seconds
         self.why_undone = ""
         self.held: dict[str, tuple[Placed, Seen]] = {}
-        """uid -> member that is assumed during the present pause, with what its placement was made of."""
+        """uid -> member that is assumed during the current pause, and the state that its placement was based on."""
         self.held_since_s = 0.0
-        """When the first of them was assumed; pods that were parked before were not refused because of them."""
+        """When the first of them was assumed. Pods that were parked earlier were not refused because of them."""
         self.freed: list[tuple[Pod, str, float]] = []
-        """Pods and nodes that were held during an earlier pause, and since when."""
+        """(pod, node, since when) of members that were assumed in an earlier pause and are no longer."""
         self.placed: Sequence[Placed] = ()
-        """As the latest pause had it."""
+        """Placements of the latest pause."""
         self.changes = 0
-        """Of the queue, when the members were last compared."""
+        """Change counter of the queue when the members were last compared; -1: compare them in any case."""
         self.generation = cycle.rows.generation
         self.topology: Sequence[tuple[str, Int32]] = ()
-        """Label key of each topology level -> codes of all rows when the attempt began."""
+        """Per topology level: label key, and its codes of all rows when the attempt began."""
 
 
 def entries_of(queued: Queued) -> Sequence[QueuedPod]:
@@ -78,7 +78,7 @@ def entries_of(queued: Queued) -> Sequence[QueuedPod]:
 
 
 class LongAttempts:
-    """Of one domain."""
+    """The paused attempts of one domain."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class LongAttempts:
         current: Callable[[], SchedulingCycle],
         ask: Ask,
     ) -> None:
-        """`current`: the cycle of the profile in force. `ask`: answers from outside."""
+        """`current`: returns the cycle of the current profile. `ask`: requests answers of remote plugins."""
         self._queue = queue
         self._cache = cache
         self._settlement = settlement
@@ -107,24 +107,24 @@ class LongAttempts:
         self._line: deque[Queued] = deque()
         self.tasks: anyio.abc.TaskGroup | None = None
         self.pauses = 0
-        """Pauses of attempts that went on in several steps."""
+        """Number of pauses so far."""
         self.undone = 0
-        """Attempts that were closed during a pause."""
+        """Number of attempts that were undone at or after a pause."""
 
     @property
     def is_running(self) -> bool:
-        """An attempt has paused and has not ended."""
+        """True while an attempt has paused and has not ended."""
         return self._running is not None
 
     @property
     def entries(self) -> Sequence[QueuedPod]:
-        """Those of the attempt in progress; none if there is none."""
+        """Members of the attempt in progress; empty if there is none."""
         return () if self._running is None else self._running.entries
 
     def go_on(
         self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, pause: Pause, seconds: float
     ) -> None:
-        """Takes over an attempt that has just paused for the first time, in the step in which it did."""
+        """Takes over an attempt that has just paused for the first time; must be called in the same step."""
         assert self.tasks is not None, "only a running domain decides"
         self._charge(entries_of(queued), seconds)
         if self._running is None:
@@ -139,14 +139,14 @@ class LongAttempts:
             self._settlement.decide_anew(entries_of(queued), "other long attempts are in progress", seconds)
 
     def turn_back(self, uid: str, why: str) -> bool:
-        """The attempt in progress is undone when it resumes, if it holds room for the pod; False: it does not."""
+        """Undoes the attempt in progress when it resumes, if it holds capacity for the pod. Returns False if it does not."""
         running = self._running
         if running is None or uid not in running.held:
             return False
         running.why_undone = why
         return True
 
-    # -- one attempt after the other -------------------------------------------------------------------------------
+    # -- one attempt after another ---------------------------------------------------------------------------------
 
     def _begun(
         self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, seconds: float
@@ -158,13 +158,13 @@ class LongAttempts:
         return attempt
 
     async def _work(self) -> None:
-        """Ends the attempt in progress, then those in line."""
+        """Runs the attempt in progress to its end, then those in line."""
         asked: Sequence[RemoteRequest] | Pause | None = Pause()
         while (attempt := self._running) is not None:
             try:
                 await self._finish(attempt, asked)
             finally:
-                attempt.running.close()  # undoes all of it where this task was cancelled
+                attempt.running.close()  # undoes the attempt if this task was cancelled
                 self._running = None
             asked = None
             if self._line:
@@ -173,7 +173,7 @@ class LongAttempts:
                 self._running.changes = -1  # its members may have changed while it waited
 
     async def _finish(self, attempt: _LongAttempt, asked: Sequence[RemoteRequest] | Pause | None) -> None:
-        """`asked`: what the attempt has yielded; None: it has not begun."""
+        """Drives the attempt to its end. `asked`: what it has yielded; None: it has not begun."""
         while True:
             answers: Mapping[str, object | PluginFailure] | None = None
             if isinstance(asked, Pause):
@@ -199,7 +199,7 @@ class LongAttempts:
                 self._hold(attempt, asked)
 
     async def _let_others_run(self, seconds: float) -> None:
-        """Watches and other tasks get a turn, and pods that are ready get as long as the step took."""
+        """Yields to watches and other tasks, and for up to `seconds` to the scheduling of ready pods."""
         ends_s = self._now() + seconds
         await self._outside.steps.rest()
         await self._outside.news.pause(seconds)
@@ -214,14 +214,14 @@ class LongAttempts:
         self._charge(attempt.entries, attempt.step_s)
 
     def _charge(self, entries: Sequence[QueuedPod], seconds: float) -> None:
-        """Each step counts for its namespace as an attempt of that length does."""
+        """Charges a step to the namespace like an attempt of that length."""
         if seconds > UNIT_S:
             self._queue.took(entries[0].pod.uid, seconds)
 
     # -- during a pause --------------------------------------------------------------------------------------------
 
     def _hold(self, attempt: _LongAttempt, pause: Pause) -> None:
-        """Notes who is assumed from now on, and who was in the pause before and is not any more."""
+        """Records the members assumed during this pause, and those of the previous pause that no longer are."""
         self.pauses += 1
         if pause.placed is not attempt.placed:
             self._release(attempt)
@@ -235,18 +235,18 @@ class LongAttempts:
 
     @staticmethod
     def _release(attempt: _LongAttempt, kept: Mapping[str, object] | None = None) -> None:
-        """Those that were held are room that came back, but for these."""
+        """Moves the held members, except the kept ones, to `freed`."""
         kept = {} if kept is None else kept
         since_s = attempt.held_since_s
         attempt.freed += [(one.pod, one.node, since_s) for uid, (one, _) in attempt.held.items() if uid not in kept]
         attempt.held = {}
 
     def _why_undone(self, attempt: _LongAttempt) -> str:
-        """Why the attempt does not go on; empty: it does."""
+        """Returns the reason to undo the attempt; empty: it continues."""
         if attempt.why_undone:
             return attempt.why_undone
         if not self._intake.is_open:
-            return "the domain stopped deciding"
+            return "the domain stopped scheduling"
         if attempt.cycle is not self._current():
             return "another profile is in force"
         if attempt.topology and (
@@ -261,7 +261,7 @@ class LongAttempts:
         return ""
 
     def _has_changed(self, entry: QueuedPod) -> bool:
-        """Deleted, bound by another process, or no longer as it was."""
+        """Reports whether the pod was deleted, bound by another process, gated or changed."""
         latest = self._queue.pod(entry.pod.uid)
         is_there = self._queue.where(entry.pod.uid) is Place.IN_FLIGHT
         return not is_there or latest is None or not ask_alike(latest, entry.pod) or bool(latest.gates)
@@ -269,7 +269,7 @@ class LongAttempts:
     # -- ending ----------------------------------------------------------------------------------------------------
 
     async def _settle(self, attempt: _LongAttempt, result: Result | GangResult) -> None:
-        """The result is kept in this step if the placements of earlier steps still hold; else all is undone."""
+        """Applies the result if the placements of earlier steps are still valid; else undoes the attempt."""
         placed = result.placed if isinstance(result, GangResult) else [result] if isinstance(result, Placed) else []
         for one in placed:
             known = attempt.held.get(one.pod.uid)
@@ -289,12 +289,12 @@ class LongAttempts:
         self.undone += 1
         for entry in attempt.entries:
             if self._queue.where(entry.pod.uid) is not Place.IN_FLIGHT:
-                attempt.cycle.nominator.remove(entry.pod.uid)  # which undoing has given back to it
+                attempt.cycle.nominator.remove(entry.pod.uid)  # closing the attempt restored its nomination
         self._settlement.decide_anew(attempt.entries, f"the attempt was undone: {why}", attempt.seconds)
         await self._announce(attempt)
 
     async def _announce(self, attempt: _LongAttempt) -> None:
-        """Whoever was refused meanwhile hears of the room that came back; the gang itself does not."""
+        """Notifies queues of the released capacity. Only pods parked since it was held are requeued, not the gang itself."""
         self._outside.steps.begin()
         while attempt.freed:
             pod, node, since_s = attempt.freed.pop()

@@ -1,11 +1,11 @@
-"""What a domain has promised to its pods: nominated nodes, and the preemptions that are to make them true.
+"""The nominated nodes of one domain's pods, and the start of their preemptions.
 
-A cycle decides whom to nominate; the preemptor removes the victims. Owns neither. When a promise ends, pods that left
-it room are woken. The preemptor learns how the domain of its pod stands.
+A cycle decides the nomination; `Preemptor` removes the victims. When a nomination ends, pods that may have been refused because
+of it are requeued. `Preemptor` asks this class about the state of the preemptor pod's domain.
 
-A pod that a gate holds, and whose victims are not being removed, keeps no nomination: it cannot be tried, so that others
-would leave it room in vain. So a gang that is not eligible to start (a member or its PodGroup is deleted, or its minimum
-raised) holds nothing.
+A gated pod whose victims are not being removed loses its nomination: it cannot be scheduled, so the capacity reserved for it
+would be wasted. Therefore a gang that is not eligible to start (a member or its PodGroup was deleted, or its minimum was
+raised) holds no capacity.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
 
 
 class DomainNominations:
-    """Of one domain; to the preemptor it is the `Home` of this domain's preemptors."""
+    """The nominations of one domain. Implements `Home` for `Preemptor`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DomainNominations:
         self._ranking = those(cycle.plugins.post_filter, RankingPlugin)
         self._has_gangs = _has_gangs(cycle.plugins)
         self._are_gated = False
-        """A gated pod may be nominated."""
+        """True if a gated pod may have a nomination that `release_gated` has to end."""
         self._queue = queue
         queue.listen(self.on_gated)
         self._runner = runner
@@ -71,26 +71,26 @@ class DomainNominations:
         self._listeners = listeners
 
     def adopt(self, plugins: PluginSet) -> None:
-        """Another profile is in force: promises stand, and are ranked by it from now on."""
+        """Switches to the plugins of another profile: nominations stay, and are ranked by the new plugins."""
         self._ranking = those(plugins.post_filter, RankingPlugin)
         self._has_gangs = _has_gangs(plugins)
         self.rank_all()
 
     def node_of(self, uid: str) -> str:
-        """The node that is promised to the pod; empty: none."""
+        """Returns the pod's nominated node; empty: none."""
         return self._nominator.node_of(uid)
 
     def nominate(self, result: Unplaced) -> str | None:
-        """Keeps what a refused pod was promised, and begins to make it true; what is to be written of it, if anything.
+        """Updates the nomination of a refused pod and starts its preemption.
 
-        Before the pod is back in its queue: from then on it must not be tried while its victims go. A preemption for several
-        pods begins with the first of their results.
+        Returns the nominated node to write to the pod's status; None: no write. Must run before the pod is requeued, because
+        it must not be retried while its victims are being removed. A preemption for several pods starts with the first result.
         """
         pod, node, preemption = result.pod, result.nominated_node, result.preemption
         known = pod.nominated_node or self._nominator.node_of(pod.uid)
         if node is None and known and not self.may_use(known):
-            node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
-        if self._is_gang_held_back(pod.uid):  # while plugins were asked outside, it lost a member for instance
+            node = CLEARED  # a plugin failure keeps the nomination, unless the node now belongs to another domain
+        if self._is_gang_held_back(pod.uid):  # it may have lost a member while remote plugins were asked
             node, preemption = CLEARED, None
         if node is None or not self._is_known(pod.uid):
             return None
@@ -100,16 +100,16 @@ class DomainNominations:
         return node if node != known else None
 
     def rank_all(self, pods: Iterable[Pod] | None = None) -> None:
-        """Nominated pods of the domain keep their places from whom they kept them in the process that nominated them.
+        """Ranks nominations again, so that after a restart they have the same precedence as before.
 
-        `pods`: None for those in the queue.
+        `pods`: None for all nominated pods in the queue.
         """
         own = [pod for pod in self._nominator.pods() if self._is_known(pod.uid)] if pods is None else pods
         for pod in own:
             self._nominator.nominate(pod, pod.nominated_node, self._rank(pod))
 
     def rank_of(self, pod: Pod) -> int:
-        """Pods of a higher priority do not leave the pod the room that it is promised."""
+        """Returns the rank of the pod's nomination: pods of a higher priority ignore it."""
         rank = self._rank(pod)
         return pod.spec.priority if rank is None else rank
 
@@ -118,28 +118,32 @@ class DomainNominations:
             try:
                 rank = self._runner.call(plugin, "PostFilter", plugin.nomination_rank, pod)
             except PluginFailure:
-                continue  # it keeps its place from pods of a lower priority, as any other
+                continue  # without a rank the pod's own priority is used
             if rank is not None:
                 return rank
         return None
 
     def retry_nominated(self, node: str) -> None:
-        """Pods that were promised the node are decided anew: it left the domain, or a victim left it.
+        """Activates all pods nominated to the node: it left the domain, or a victim left it.
 
-        No hint need tell them, and until then others leave them room that they may no longer be able to take.
+        No queueing hint would requeue them, and until they are retried, other pods may be refused because of nominations that
+        have become useless.
         """
         for pod in self._nominator.on(node):
             if self._queue.activate(pod.uid, self._clock.monotonic()) is not None:
                 self._intake.wake()
 
     def on_gated(self, uid: str) -> None:
-        """A gate refuses the pod: `release_gated` will end its nomination, if it has one."""
+        """Handles a pod that became gated: `release_gated` will end its nomination, if it has one."""
         if self._nominator.node_of(uid) and not self._preemptor.is_preempting(uid):
             self._are_gated = True
             self._intake.wake()
 
     def release_gated(self) -> Sequence[QueueEntry]:
-        """Ends the nominations of gated pods, and wakes the pods that left them room. Returns those pods."""
+        """Ends the nominations of gated pods, and requeues pods that may have been refused because of them.
+
+        Returns the queue entries of the gated pods.
+        """
         if not self._are_gated:
             return ()
         self._are_gated, released = False, list[QueueEntry]()
@@ -153,14 +157,14 @@ class DomainNominations:
         return released
 
     def is_preempting(self, uid: str) -> bool:
-        """True while victims are removed for this pod."""
+        """Reports whether victims are being removed for this pod."""
         return self._preemptor.is_preempting(uid)
 
     def close(self) -> None:
-        """The domain stops: preemptions that have not begun never will."""
+        """Drops preemptions that have not begun: the domain stops."""
         self._preemptor.drop_waiting(self)
 
-    # -- the home of its preemptors --------------------------------------------------------------------------------
+    # -- Home ------------------------------------------------------------------------------------------------------
 
     def still_waits(self, uid: str) -> bool:
         return self._is_known(uid) and not self._is_gang_held_back(uid)
@@ -169,34 +173,35 @@ class DomainNominations:
         return self._queue.where(uid) not in (None, Place.LEAVING)
 
     def _is_gang_held_back(self, uid: str) -> bool:
-        """The pod is of a gang that is not eligible to start."""
+        """Reports whether the pod belongs to a gang that is not eligible to start."""
         gangs = self._cache.gangs
         key = gangs.key_of(uid) if self._has_gangs else None
         return key is not None and bool(gangs.why_not_yet(key))
 
     def may_use(self, node: str) -> bool:
-        """The node is the domain's, and not withheld."""
+        """Reports whether the node belongs to the domain and is not withheld."""
         row = self._cache.nodes.row_of(node)
         return row is not None and self._rows.has(row)
 
     def is_standing(self, uid: str) -> bool:
-        """True for a pod that the watch has shown on a node, and of which it has not said that it goes."""
+        """Reports whether the watch has shown the pod on a node, and has not shown it as deleting."""
         entry = self._cache.placed(uid)
         return entry is not None and not entry.pod.is_deleting and not self._cache.is_assumed(uid)
 
     def preemption_ended(self) -> None:
-        """Nothing more is written for one of this domain's preemptors."""
+        """Handles the end of a preemption: there are no further writes for it."""
         self._under_way.done()
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
-        """A pod is promised this node no more. Where the server never got the promise, no watch shows its end."""
+        """Notifies all domains that a nomination ended. The watch does not show it if the nomination was never written."""
         self._conditions.end_nomination(pod.uid)
         self._listeners.notify_nomination_ended(pod, node, self._clock.monotonic())
 
     def let_go(self, pod: Pod, *, failed: bool) -> None:
-        """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.
+        """Makes the pod schedulable again after its preemption ended.
 
-        After its backoff, also when it failed: who may not delete pods would else preempt in vain, again and again.
+        Deletions of its victims requeue the pod by their events. If the preemption failed, or the pod missed events while it
+        was gated, it is requeued here, with backoff: else a scheduler that may not delete pods would preempt in a busy loop.
         """
         now_s = self._clock.monotonic()
         if failed or self._queue.where(pod.uid) is Place.GATED:
@@ -205,5 +210,5 @@ class DomainNominations:
 
 
 def _has_gangs(plugins: PluginSet) -> bool:
-    """Whether the members of a gang are scheduled together by this profile."""
+    """Reports whether this profile schedules the members of a gang together."""
     return any(one.plugin.name == GANG_PLUGIN for one in plugins.built)

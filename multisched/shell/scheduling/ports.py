@@ -1,4 +1,4 @@
-"""What the parts of a domain reach the outside through."""
+"""The ports through which the parts of a domain reach the rest of the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multisched.shell.step_clock import Steps
 
 
 class DomainPorts(msgspec.Struct, frozen=True):
-    """The ports one domain works through."""
+    """The ports of one domain."""
 
     clock: Clock
     binder: Binder
@@ -26,13 +26,13 @@ class DomainPorts(msgspec.Struct, frozen=True):
     observer: DomainObserver
     news: NewsShare
     steps: Steps
-    """Of attempts: all domains share the event loop, and so the steps."""
+    """Step budget of attempts. All domains share it, because they share the event loop."""
 
 
 class Listeners(Protocol):
-    """All domains, this one among them: whoever waits for room hears of room that comes back.
+    """Receiver of events about freed capacity, for the queues of all domains, including this one.
 
-    Border: ingest has them (`Router`), above the parts of a domain.
+    Implemented by `Router`, which is in a layer above the parts of a domain.
     """
 
     def notify(

@@ -1,8 +1,8 @@
-"""The scheduling loop of one domain: takes a pod or a gang from the queue, drives its attempt, and hands the result on.
+"""The scheduling loop of one domain: pops a pod or a gang, drives its attempt, and passes the result to `Settlement`.
 
-The attempt is a generator of the synchronous core. It yields requests to plugins that answer from outside; this loop
-waits for the answers. Loops of one domain interleave there alone, and between slices. An attempt that pauses goes on in a
-task of its own (`LongAttempts`).
+An attempt is a generator of the synchronous core. It yields requests for plugins that get their answer over I/O, and this
+loop awaits the answers. The tasks of one domain interleave only there and between slices. An attempt that pauses continues
+in a separate task (`LongAttempts`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from multisched.shell.scheduling.settlement import Settlement
 from multisched.state.cluster_cache import ClusterCache
 
 PODS_PER_SLICE = 16
-"""Pods one cycle decides before it lets the loop run: watches, binds and other domains wait no longer than that."""
+"""Pods that one task schedules before it yields to the event loop, where watches, binds and other domains wait."""
 
 SLICE_S = 0.005
-"""Seconds after which a cycle lets the loop run however few pods it has decided: some pods take a hundred times as long as most."""
+"""Seconds after which a task yields to the event loop even before PODS_PER_SLICE: a few pods take 100 times as long as most."""
 
 
 class SchedulingLoop:
-    """Drives the attempts of one domain, by several tasks at once. Owns the count of attempts."""
+    """Driver of one domain's attempts, in one or more concurrent tasks. Owns the count of attempts."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class SchedulingLoop:
         *,
         cycles: int,
     ) -> None:
-        """`cycles`: attempts that may wait for answers from outside at once."""
+        """`cycles`: number of attempts that may wait for remote answers concurrently."""
         self.attempts = 0
         self.cycle = cycle
-        """Of the profile in force; an attempt under way ends by the one that began it."""
+        """The cycle of the current profile. An attempt in progress keeps the cycle that it began with."""
         self.cycles = cycles
         self._queue = queue
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -71,13 +71,13 @@ class SchedulingLoop:
         """Attempts that have paused."""
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Pops and decides by tasks of this group until they are cancelled."""
+        """Starts the scheduling tasks in this task group; they run until they are cancelled."""
         self._tasks = self.long.tasks = tasks
         self.adjust()
 
     def adjust(self) -> None:
-        """As many tasks as `cycles` says. Where no plugin asks outside, a decision waits for nothing: a second task would
-        only take the loop twice a turn."""
+        """Starts tasks up to `cycles`. Without remote plugins one task is enough: an attempt then never waits, and a second
+        task would only use the event loop twice per turn."""
         if self._tasks is None:
             return
         while self._running < self._wanted:
@@ -106,7 +106,7 @@ class SchedulingLoop:
                 await self._outside.news.pause(took_s)
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
         self._running -= 1
-        self._intake.wake()  # what woke this task is for another one
+        self._intake.wake()  # passes on a wake-up that this task may have received
 
     def _next(self, now_s: float) -> Queued | None:
         moved = self._queue.regroup(now_s)
@@ -119,7 +119,7 @@ class SchedulingLoop:
         started = self._outside.clock.monotonic()
         entries = entries_of(queued)
         for entry in entries:
-            if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
+            if entry.pod.gates:  # a restored backup brought the gates back; requeueing runs PreEnqueue
                 self._settlement.decide_anew(entries, "the pod was gated again", 0.0)
                 return
         self.attempts += len(entries)
@@ -146,13 +146,13 @@ class SchedulingLoop:
         self._settlement.settle(queued, result, self._outside.clock.monotonic() - started, cycle)
 
     def _has_changed(self, entry: QueuedPod) -> bool:
-        """Deleted, bound by another process, or no longer as it was, while a plugin was asked."""
+        """Reports whether the pod was deleted, bound by another process, gated or changed while a plugin was asked."""
         uid, pod = entry.pod.uid, entry.pod
         latest: Pod = self._queue.pod(uid) or pod
         return self._queue.where(uid) is Place.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
     async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
-        """All plugins at once: the pod waits as long as the slowest of them."""
+        """Asks all plugins concurrently; takes as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
         if len(asked) == 1:
             await self._ask_one(asked[0], answers)
@@ -172,8 +172,8 @@ class SchedulingLoop:
             answers[one.key] = self._runner.failure(plugin, "Response", text)
         except IsolatedError as error:
             answers[one.key] = self._runner.failure(plugin, error.point, error.text)
-        except ExtenderError as error:  # the pod's condition has the extender's words and no more, as upstream
+        except ExtenderError as error:  # the condition holds only the extender's message, as upstream
             self._runner.failure(plugin, "Response", error)
             answers[one.key] = PluginFailure(Status.error(str(error)).by(plugin.name))
-        except Exception as error:  # noqa: BLE001 - a plugin ends here
+        except Exception as error:  # noqa: BLE001 - plugin errors are contained here
             answers[one.key] = self._runner.failure(plugin, "Response", error)

@@ -1,6 +1,6 @@
-"""What becomes of an attempt's result: a placed pod begins its binding cycle, any other one goes back to its queue.
+"""Applies the result of an attempt: a placed pod begins its binding cycle, any other pod is requeued.
 
-Runs in the step that decided, with no await between: what a result says holds when it is settled.
+Runs in the same step as the decision, without an await in between, so the result still holds when it is applied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multisched.shell.scheduling.nominations import DomainNominations
 
 
 class Settlement:
-    """Of one domain's attempts."""
+    """The settlement of one domain's attempts."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Settlement:
         *,
         charged_s: float = 0.0,
     ) -> None:
-        """`seconds`: what the attempt of this cycle took. `charged_s`: for how much of it the namespace was charged before."""
+        """Applies a result. `seconds`: duration of the attempt. `charged_s`: part of it already charged to the namespace."""
         if isinstance(queued, QueuedPod):
             assert not isinstance(result, GangResult), "one pod has one result"
             if seconds - charged_s > UNIT_S:
@@ -88,7 +88,7 @@ class Settlement:
                 self._failures.requeue(result)
 
     def decide_anew(self, entries: Sequence[QueuedPod], why: str, seconds: float) -> None:
-        """The attempt came to nothing, as what it was made of is no more."""
+        """Requeues the pods of an attempt whose inputs have changed."""
         for entry in entries:
             if self._queue.where(entry.pod.uid) is Place.LEAVING:  # there is nothing left to decide
                 self._queue.done(entry.pod.uid)
@@ -97,9 +97,9 @@ class Settlement:
             self._failures.retry(entry.pod, why)
 
     def release_gated(self) -> None:
-        """Ends the nominations of gated pods: from now on others may take the room that was kept for them."""
+        """Ends the nominations of gated pods, so that other pods may use the capacity."""
         self._failures.release_gated()
 
     def report_gated(self, moved: Moved) -> None:
-        """Pods that a gate holds now with another refusal than before."""
+        """Writes the condition of gated pods whose refusal changed."""
         self._failures.report_gated(moved)

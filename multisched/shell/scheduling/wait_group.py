@@ -1,4 +1,4 @@
-"""What has begun in a domain and has not ended: its lease may be given back once that is nothing."""
+"""Counts the binds and preemptions of a domain in flight. Its lease may be released only when there are none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class WaitGroup:
-    """Counts binds and preemptions under way, as Go's sync.WaitGroup does."""
+    """A counter of operations in flight, like Go's sync.WaitGroup."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -25,7 +25,7 @@ class WaitGroup:
             self._empty.set()
 
     async def wait(self) -> None:
-        """Returns while nothing is under way."""
+        """Waits until the counter is zero."""
         while self._count:
             self._empty.clear()
             await self._empty.wait()

@@ -1,1 +1,1 @@
-"""Threads and processes beside the event loop: isolated plugins and background work."""
+"""Threads and processes outside the event loop: isolated plugins and background tasks."""

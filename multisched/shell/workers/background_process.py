@@ -1,8 +1,7 @@
-"""The other end of a background task's process: makes the background task's assistant, answers pickles by pickles.
+"""Main of a background task's child process: creates the task's assistant, then answers one pickled request after another.
 
-Runs as `main` in a process that `background_processes` starts and ends. First comes an Opening, then one question after
-the other. It gives way to the scheduler and its neighbours. It runs at a low priority, with bounded memory. For want of
-memory the kernel kills it first.
+`background_processes` starts and ends the process. The first message is an Opening. The process runs at low priority with
+bounded memory, and the kernel kills it first when memory is short.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.shell.workers.child_pipes import listen, send, taken_stdout
 
 NICENESS: Final = 10
-"""A tenth of a core where others want all of it."""
+"""About a tenth of a core when other processes compete for it."""
 MEMORY_BYTES_MAX: Final = 4 * 1024**3
-"""Data of the process; who asks for more gets a MemoryError, which is reported."""
+"""Limit of the process's data segment; beyond it, allocations raise MemoryError, which is reported."""
 OOM_SCORE: Final = 1_000
 ERROR_CHARS_MAX: Final = 1_000
 
@@ -44,19 +43,19 @@ class Opening(msgspec.Struct, frozen=True):
     """`module:name`"""
     settings: object
     seed: int
-    """Of the jitter of its requests."""
+    """Seed of the jitter of the assistant's requests."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """To a question."""
+    """The reply to a request."""
 
     answer: object = None
     failure: str = ""
-    """Why there is no answer; the process ends."""
+    """Why there is no answer; the process then ends."""
 
 
 class _Meters:
-    """Implements `framework.measures.Meters`, without rests: no cycles share this interpreter."""
+    """The `framework.measures.Meters` of a child process, without pauses, because no scheduling cycle shares this interpreter."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -78,20 +77,20 @@ def _give_way() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     bound = MEMORY_BYTES_MAX if most == resource.RLIM_INFINITY else min(MEMORY_BYTES_MAX, most)
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
-    with contextlib.suppress(OSError):  # not every system has them
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it takes no core from whoever wakes up
+    with contextlib.suppress(OSError):  # not available on every system
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # never preempts a process that wakes up
         Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}")
 
 
 async def _serve(stdin: BinaryIO, replies: BinaryIO) -> None:
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[Any] = asyncio.Queue()
-    # Pickles come from the process that started this one, over a pipe that nobody else holds.
+    # Unpickling is safe: only the parent process holds the other end of the pipe.
     listen(stdin, pickle.load, lambda message: loop.call_soon_threadsafe(messages.put_nowait, message))
     opening = await messages.get()
     try:
         assistant = _made(opening)
-    except Exception as error:  # noqa: BLE001 - whoever asked gets the reason
+    except Exception as error:  # noqa: BLE001 - sent to the parent
         send(replies, Reply(failure=_words(error)))
         return
     while True:
@@ -101,7 +100,7 @@ async def _serve(stdin: BinaryIO, replies: BinaryIO) -> None:
         except Exception as error:
             logger.exception("the assistant of a background task failed")
             send(replies, Reply(failure=_words(error)))
-            os._exit(1)  # a thread of it may hang
+            os._exit(1)  # one of its threads may hang
 
 
 def _made(opening: Opening) -> Assistant:

@@ -1,7 +1,7 @@
-"""Processes of background tasks: started when something is first asked, killed when a question is given up or the background task ends.
+"""Processes of background tasks: started at the first request, killed when a request is cancelled or the background task ends.
 
-Pickles go through pipes in a thread, frame by frame: neither the loop nor the interpreter is held up by large ones. What the
-other end does, and by what it is bound, stands in `background_process`.
+Pickles are sent and received in a thread, so that large ones block neither the event loop nor the interpreter. The child's code
+and limits are in `background_process`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 
 
 class OwnedProcess(BackgroundProcess, Protocol):
-    """A process, and its end."""
+    """A background process that its owner can end."""
 
     async def close(self) -> None:
-        """Ends it now, whatever it does; who asks then begins another."""
+        """Kills the process. The next request starts another one."""
         ...
 
 
 OpenProcess = Callable[[str, object, int], OwnedProcess]
-"""(`module:name` of what makes the assistant, its settings, seed) -> a process, not yet started."""
+"""(`module:name` of the assistant's factory, its settings, seed) -> a process that is not started yet."""
 
 
 class ChildProcess:
-    """Implements `OwnedProcess`."""
+    """An `OwnedProcess` that runs as a child process."""
 
     def __init__(self, factory: str, settings: object, seed: int) -> None:
         self._opening = Opening(factory, settings, seed)
@@ -52,7 +52,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """None while there is no process."""
+        """Process id; None while no process runs."""
         return None if self._process is None else self._process.pid
 
     async def ask(self, question: object) -> Any:
@@ -83,18 +83,18 @@ class ChildProcess:
     async def _begun(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
             return self._process
-        with anyio.CancelScope(shield=True):  # one that is not known here could not be ended
+        with anyio.CancelScope(shield=True):  # a cancellation here would lose a started process
             process = await self._threads(lambda: started(_MAIN))
             self._process = process
         self.started += 1
-        logger.info("a process of a background task", extra={"pid": process.pid, "factory": self._opening.factory})
+        logger.info("background process started", extra={"pid": process.pid, "factory": self._opening.factory})
         stdin = process.stdin
         assert stdin is not None
         await self._threads(lambda: send(stdin, self._opening))
         return process
 
     async def _end(self) -> str:
-        """How it ended, once its pipes are broken."""
+        """Ends a process whose pipes are broken, and returns how it ended."""
         process = self._process
         if process is None:
             return "it could not be started"
@@ -113,7 +113,7 @@ def _exchange(process: subprocess.Popen[bytes], question: object) -> Reply:
 
 
 def _waited(process: subprocess.Popen[bytes]) -> int | None:
-    """Of a process whose pipes are closed; None: it goes on."""
+    """Returns the exit code of a process whose pipes are closed; None: it still runs."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(CLOSED_MAX_S)
     return None
@@ -123,5 +123,5 @@ def _reaped(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
-        with contextlib.suppress(OSError):  # what was left to be sent
+        with contextlib.suppress(OSError):  # unsent data
             pipe.close()

@@ -1,8 +1,7 @@
-"""The background tasks of plugins, and what they measure with.
+"""The background tasks of plugins, and the implementation of `framework.measures.Measures`.
 
-Owns the tasks of `BackgroundPlugin`s, their processes, and the connections that plugins opened by
-`PluginContext.measures`. A background task that raises or returns is logged, counted and started again after a while.
-It never takes the scheduler down. Called by `program`.
+Owns the tasks of `BackgroundPlugin`s and their processes. A background task that raises or returns is logged, counted and
+restarted with backoff; it never stops the scheduler. Called by `program`.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ logger = logging.getLogger(__name__)
 RESTART_BASE_S: Final = 1.0
 RESTART_CAP_S: Final = 300.0
 STEADY_S: Final = 600.0
-"""A background task that ran so long before it ended is begun again soon."""
+"""If a background task ran for at least this long, its restart backoff is reset."""
 ERROR_CHARS_MAX: Final = 1_000
 PROCESSES_MAX: Final = 4
-"""Of one background task, from its beginning to its end."""
+"""Processes that one run of a background task may open."""
 
 
 class BackgroundState(msgspec.Struct):
-    """How one background task fares."""
+    """The state of one background task."""
 
     domain: str
     plugin: str
@@ -72,14 +71,14 @@ class _Running(msgspec.Struct):
     tasks: anyio.abc.TaskGroup
     mover: Mover | None
     of_plugin: dict[int, tuple[BackgroundPlugin, _Task]] = msgspec.field(default_factory=dict)
-    """By the plugin's identity: another profile may have another one of the same name."""
+    """id() of the plugin -> plugin and task. Names are not unique: another profile may rebuild a plugin."""
 
 
 class BackgroundTasks:
-    """Those of all domains."""
+    """The background tasks of all domains."""
 
     def __init__(self, clock: Clock, rng: random.Random, threads: Callable[[], InThread] | None = None) -> None:
-        """`rng`: drawn from for each background task. `threads`: another way to compute, for simulations, which have no processes."""
+        """`rng`: seeds each background task. `threads`: replaces threads in simulations, which have no processes either."""
         self._clock = clock
         self._rng = rng
         self._threads = threads or BackgroundThreads
@@ -88,11 +87,11 @@ class BackgroundTasks:
         self._running: dict[str, _Running] = {}
 
     def states(self) -> list[BackgroundState]:
-        """Copies, in the order in which they were begun."""
+        """Returns copies of the states, in the order in which the tasks were first started."""
         return [msgspec.structs.replace(state) for state in self._states.values()]
 
     async def run(self, domain: str, plugins: PluginSet, mover: Mover | None = None) -> None:
-        """Carries out the background tasks of a domain's plugins until cancelled; returns at once if they have none."""
+        """Runs the background tasks of a domain's plugins until cancelled; returns at once if they have none."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._running[domain] = _Running(tasks, mover)
@@ -101,9 +100,10 @@ class BackgroundTasks:
             del self._running[domain]
 
     def use(self, domain: str, plugins: PluginSet) -> None:
-        """Another profile is in force: tasks of plugins that left it are ended, others begin. Nothing where none runs.
+        """Switches to another profile: ends the tasks of removed plugins and starts those of new ones. No effect before `run`.
 
-        A task begins when that of its predecessor has ended: both would move pods, or write the same.
+        The task of a rebuilt plugin starts after its predecessor's has ended, because both would move pods or write the same
+        objects.
         """
         running = self._running.get(domain)
         if running is None:
@@ -123,7 +123,7 @@ class BackgroundTasks:
     async def _follow(
         self, domain: str, plugin: BackgroundPlugin, mover: Mover | None, task: _Task, before: anyio.Event | None
     ) -> None:
-        """`before`: set once the task of the plugin in whose place this one is has ended."""
+        """Runs one task until it is ended. `before`: set once the predecessor's task has ended."""
         try:
             with task.scope:
                 if before is not None:
@@ -160,7 +160,7 @@ class BackgroundTasks:
 
 @asynccontextmanager
 async def _processes(rng: random.Random) -> AsyncIterator[Callable[[str, object], BackgroundProcess]]:
-    """Opens processes for one life of a background task, and ends them with it."""
+    """Opens processes for one run of a background task, and ends them with it."""
     children: list[ChildProcess] = []
 
     def opened(factory: str, settings: object) -> BackgroundProcess:
@@ -178,12 +178,12 @@ async def _processes(rng: random.Random) -> AsyncIterator[Callable[[str, object]
 
 
 def has_tasks(plugins: PluginSet) -> bool:
-    """Some plugin has a background task."""
+    """Reports whether a plugin has a background task."""
     return any(implements(built.plugin, BackgroundPlugin) for built in plugins.built)
 
 
 class NetworkMeasures:
-    """Implements `framework.measures.Measures`. One that opens a meter twice for the same settings gets two."""
+    """The `framework.measures.Measures` over the network. Each call of `meter` opens a new meter."""
 
     def __init__(self, transport: Transport, rng: random.Random) -> None:
         self._transport = transport

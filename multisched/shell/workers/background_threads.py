@@ -1,4 +1,4 @@
-"""Threads of background tasks: what computes for seconds beside the loop."""
+"""Threads of background tasks, for computations that take seconds."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Final, TypeVar, cast
 logger = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 2
-"""Threads of one background task, those that were left to themselves included; whoever needs another waits."""
+"""Threads of one background task, including abandoned ones that still run; further calls wait."""
 
 T = TypeVar("T")
 
 
 async def in_worker_thread(work: Callable[[], T]) -> T:
-    """For answers to questions: whoever is cancelled keeps its place until `work` has ended."""
-    from anyio import to_thread  # most programs are never asked, and each would pay for it at its start
+    """Runs `work` in a worker thread, for answers to requests. A cancelled call takes effect only after `work` has ended."""
+    from anyio import to_thread  # imported here, because most programs never need it
 
     return await to_thread.run_sync(work)
 
 
 class BackgroundThreads:
-    """Implements `framework.background.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
+    """A `framework.background.InThread` with daemon threads: one that hangs does not delay the exit (I11)."""
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(THREADS_MAX)
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Waits for a place: the caller has a deadline, for a thread that hangs never gives its own back."""
+        """Waits for a slot, then runs `work`. Callers need a deadline, because a thread that hangs never frees its slot."""
         await self._places.acquire()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -40,7 +40,7 @@ class BackgroundThreads:
             error: BaseException | None = None
             try:
                 result = work()
-            except BaseException as raised:  # noqa: BLE001 - passed to the one who waits
+            except BaseException as raised:  # noqa: BLE001 - raised in the caller
                 error = raised
             try:
                 loop.call_soon_threadsafe(self._ended, future, result, error)

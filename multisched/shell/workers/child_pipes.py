@@ -1,6 +1,6 @@
-"""How a program and its child processes talk: pickles through pipes, and nothing else.
+"""Communication between a program and its child processes: pickles through pipes.
 
-A child answers on stdout what it is asked on stdin. It ends by itself when its stdin does, whatever it computes at that moment.
+A child reads requests from stdin and writes answers to stdout. It exits when its stdin is closed, even during a computation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def send(pipe: IO[bytes], message: object) -> None:
-    """Blocks where the other end does not read."""
+    """Writes a message. Blocks while the other end does not read."""
     pickle.dump(message, pipe, pickle.HIGHEST_PROTOCOL)
     pipe.flush()
 
@@ -24,20 +24,20 @@ def send(pipe: IO[bytes], message: object) -> None:
 
 
 def taken_stdout() -> BinaryIO:
-    """The pipe for answers. What is printed goes to stderr from now on, and meets none of them."""
+    """Returns the pipe for answers, and redirects stdout to stderr, so that printed text does not mix with them."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
 
 
 def listen(stdin: BinaryIO, read: Callable[[BinaryIO], T], take: Callable[[T], object]) -> None:
-    """In a thread: `take` is given what `read` reads, until that raises EOFError. Then the process ends."""
+    """Starts a thread that passes each result of `read` to `take`. At EOFError it exits the process."""
 
     def run() -> None:
         try:
             while True:
                 take(read(stdin))
         except EOFError:
-            os._exit(0)  # whoever asked is gone; the main thread may hang
+            os._exit(0)  # the parent has exited; the main thread may hang
 
     threading.Thread(target=run, name="questions", daemon=True).start()

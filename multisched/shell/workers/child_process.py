@@ -1,6 +1,6 @@
-"""How a program starts its child processes, and how long it waits for their ends. What is said through the pipes: `child_pipes`.
+"""Starts child processes, and defines how long their end is waited for. The messages are in `child_pipes`.
 
-A child has a session of its own: Ctrl-C is for the program, which ends its children.
+A child runs in its own session, so that Ctrl-C reaches only the program, which then ends its children.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX: Final = 4_096
 END_MAX_S: Final = 5.0
-"""Until a killed process is gone; it is left to the system then."""
+"""Maximum wait for the end of a killed process."""
 CLOSED_MAX_S: Final = 1.0
-"""From a process's closed pipes to its end: one that is killed while it ends loses its exit code."""
+"""Maximum wait for the exit code of a process that has closed its pipes, before it is killed."""
 
 
 async def opened(module: str) -> Process:
-    """A process that runs `main` of the module; the loop reads its pipes, as for small messages in each cycle."""
+    """Starts a process that runs `main` of the module. Its pipes are read on the event loop: for small, frequent messages."""
     with _logged(module) as errors:
         return await anyio.open_process(
             _command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
@@ -36,16 +36,16 @@ async def opened(module: str) -> Process:
 
 
 def started(module: str) -> subprocess.Popen[bytes]:
-    """The same with pipes that block, for who reads large messages in a thread."""
+    """As `opened`, with blocking pipes: for large messages, which a thread reads."""
     with _logged(module) as errors:
-        return subprocess.Popen(  # noqa: S603 - ourselves
+        return subprocess.Popen(  # noqa: S603 - runs this package
             _command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
 
 
 @contextmanager
 def _logged(module: str) -> Iterator[int]:
-    """A pipe for a child's standard error. What it prints, and what its libraries warn of, becomes lines of our log."""
+    """Yields a pipe for a child's standard error, whose lines are logged."""
     reading, writing = os.pipe()
     threading.Thread(target=_log_lines, args=(reading, module), name="child-errors", daemon=True).start()
     try:
@@ -55,15 +55,15 @@ def _logged(module: str) -> Iterator[int]:
 
 
 def _log_lines(reading: int, module: str) -> None:
-    """Until every process that holds the other end has ended."""
+    """Logs lines until every process that holds the other end has exited."""
     with os.fdopen(reading, "rb") as lines:
         while line := lines.readline(LINE_BYTES_MAX):
             text = line.decode("utf-8", "replace").rstrip()
             if text:
-                logger.warning("a child process says", extra={"module_of_child": module, "line": text})
+                logger.warning("output of a child process", extra={"module_of_child": module, "line": text})
 
 
 def _command(module: str) -> list[str]:
-    """Python with the modules that this process finds."""
+    """Returns a Python command line with this process's module search path."""
     boot = f"import json, sys\nsys.path[:] = json.loads(sys.argv[1])\nfrom {module} import main\nmain()\n"
     return [sys.executable, "-c", boot, json.dumps(sys.path)]

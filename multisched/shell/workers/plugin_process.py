@@ -1,7 +1,7 @@
-"""The other end of an isolated plugin's process: builds the plugin, answers frames on stdin by frames on stdout.
+"""Main of an isolated plugin's child process: builds the plugin, then answers frames from stdin with frames on stdout.
 
-A frame is eight bytes of length, big endian, and a pickle: who reads on a loop has to know how much to wait for. Runs as `main`
-in a process that `plugin_processes` starts and ends.
+A frame is a length of eight bytes, big endian, and a pickle of that length, so that the event loop knows how much to read.
+`plugin_processes` starts and ends the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTH_BYTES = 8
 
 
 def frame(message: object) -> bytes:
-    """A message as bytes."""
+    """Encodes a message as a frame."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
@@ -37,7 +37,7 @@ def main() -> None:
     plugin: Plugin | None = None
     known: dict[int, RowRecord] = {}
     while True:
-        # Frames come from the process that started this one, over a pipe that nobody else holds.
+        # Unpickling is safe: only the parent process holds the other end of the pipe.
         kind, content = pickle.loads(frames.get())  # noqa: S301
         match kind:
             case "build":
@@ -53,11 +53,11 @@ def main() -> None:
 
 
 def _built(name: str, args: Mapping[str, Any]) -> tuple[Plugin | None, str]:
-    """The plugin, or why there is none."""
+    """Builds the plugin. Returns it, or None and the error."""
     try:
         factory = _factory(name)
         return (factory(args=args) if args else factory()), ""
-    except BaseException as error:  # noqa: BLE001 - a plugin ends here, also one that calls sys.exit
+    except BaseException as error:  # noqa: BLE001 - contains plugin errors, including sys.exit
         return None, f"{type(error).__name__}: {error}"
 
 
@@ -75,7 +75,7 @@ def _answer(
     request, rows = asked
     try:
         return consider(plugin, replace(request, records=[known[row] for row in rows]))
-    except BaseException as error:  # noqa: BLE001 - a plugin ends here, also one that calls sys.exit
+    except BaseException as error:  # noqa: BLE001 - contains plugin errors, including sys.exit
         return IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
 
 
@@ -85,7 +85,7 @@ def _send(answers: BinaryIO, message: object) -> None:
 
 
 def _read(stdin: BinaryIO) -> bytes:
-    """The pickle of one frame."""
+    """Reads one frame and returns its pickle. Raises EOFError at the end of the input."""
     length = stdin.read(LENGTH_BYTES)
     if len(length) < LENGTH_BYTES:
         raise EOFError("the frames ended")

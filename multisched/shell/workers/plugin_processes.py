@@ -1,7 +1,7 @@
 """Isolated plugins in processes: at most two per plugin, killed and replaced when they hang or die.
 
-A process keeps the rows it was sent, so that a request carries only those that changed since its last one. Starting it
-and bringing it up to date has its own deadline; the plugin's timeout counts its answer alone.
+A process keeps the rows that it was sent, so that a request carries only rows that changed since the last one. Starting the
+process and sending rows has its own deadline; the plugin's timeout applies only to its answer.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ PROCESSES_MAX = 2
 """Processes of one plugin."""
 
 READY_MAX_S = 20.0
-"""Until a process has started, built its plugin and taken the rows it lacks."""
+"""Time for a process to start, build its plugin and receive the rows it lacks."""
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 RECORDS_PER_FRAME = 64
-"""Rows pickled in one go: in between, the loop gets its turn."""
+"""Rows per pickle; the event loop runs other tasks in between."""
 
 _MAIN = "multisched.shell.workers.plugin_process"
 _BROKEN = (OSError, EOFError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
 class ProcessWorker:
-    """Implements `isolation.Worker`."""
+    """An `isolation.Worker` with processes."""
 
     def __init__(self, plugin: Plugin, use: PluginUse) -> None:
         self._use = use
@@ -68,7 +68,7 @@ class ProcessWorker:
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[_PluginProcess]:
-        """One that waits, or a new one; it waits again afterwards unless anything went wrong."""
+        """Yields an idle or new process. Returns it to the idle ones afterwards, or kills it after an error."""
         process = self._idle.pop() if self._idle else _PluginProcess(self._use)
         try:
             yield process
@@ -88,7 +88,7 @@ class ProcessWorker:
 
 
 class _PluginProcess:
-    """One process and what it knows. Used by one request at a time."""
+    """One process and the rows it has received. Used by one request at a time."""
 
     def __init__(self, use: PluginUse) -> None:
         self._use = use
@@ -97,7 +97,7 @@ class _PluginProcess:
         self._known: dict[int, RowRecord] = {}
 
     async def begin(self, request: IsolatedRequest) -> str:
-        """Starts it if need be and sends the rows it lacks; says why the plugin could not be built."""
+        """Starts the process if necessary and sends the rows it lacks. Returns why the plugin cannot be built; empty: it was."""
         if self._process is None:
             self._process = await opened(_MAIN)
             assert self._process.stdout is not None
@@ -115,7 +115,7 @@ class _PluginProcess:
         return ""
 
     async def answer(self, request: IsolatedRequest) -> IsolatedResponse:
-        """The answer to the request that it was made ready for; IsolatedError for anything else."""
+        """Returns the answer to the request passed to `begin`. Raises IsolatedError for an invalid answer."""
         rows = [record.row for record in request.records]
         await self._send([frame(("ask", (replace(request, records=()), rows)))])
         answer = await self._receive()
@@ -144,13 +144,13 @@ class _PluginProcess:
         return "it could not be started" if self._process is None else f"exit code {self._process.returncode}"
 
     async def ended(self) -> None:
-        """Waits a little for a process whose pipes are closed."""
+        """Waits up to CLOSED_MAX_S for the exit of a process whose pipes are closed."""
         if self._process is not None:
             with anyio.move_on_after(CLOSED_MAX_S):
                 await self._process.wait()
 
     async def kill(self) -> None:
-        """Ends it now, whatever it does."""
+        """Kills the process."""
         if self._process is None:
             return
         with anyio.move_on_after(END_MAX_S, shield=True):
@@ -160,6 +160,6 @@ class _PluginProcess:
 
 
 def _packed(records: Sequence[RowRecord]) -> list[bytes]:
-    """Runs beside the loop: thousands of rows with their pods take a while to pickle."""
+    """Pickles rows into frames. Runs in a thread, because thousands of rows with their pods take long."""
     pieces = (records[at : at + RECORDS_PER_FRAME] for at in range(0, len(records), RECORDS_PER_FRAME))
     return [frame(("records", list(piece))) for piece in pieces]

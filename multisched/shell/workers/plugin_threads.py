@@ -1,9 +1,8 @@
 """Isolated plugins in threads: a few daemon threads per plugin, abandoned one by one if they hang.
 
-A thread cannot be ended from outside. One that does not answer in time is abandoned and counted. It ends when its call
-returns after all. After ABANDONED_THREADS_MAX the plugin is refused until one of them does. The threads are the
-module's own. The interpreter waits at its end for those of anyio and concurrent.futures; one that hangs would hold up
-the exit for ever (I11).
+A thread cannot be killed. One that does not answer in time is abandoned and counted, until its call returns. While
+ABANDONED_THREADS_MAX threads are abandoned, calls of the plugin fail. The threads are created here, because the interpreter
+waits at exit for those of anyio and concurrent.futures, and one that hangs would block the exit forever (I11).
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from multisched.framework.isolation import IsolatedError, IsolatedRequest, Isola
 from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
-"""Threads of one plugin that answer at the same time."""
+"""Threads of one plugin that work concurrently."""
 
 ABANDONED_THREADS_MAX = 4
-"""Threads of one plugin that may hang; then it is not asked any more."""
+"""Abandoned threads of one plugin at which its calls fail."""
 
 _Job = tuple[IsolatedRequest, asyncio.AbstractEventLoop, "asyncio.Future[IsolatedResponse]"]
 
 
 class ThreadWorker:
-    """Implements `isolation.Worker`. Its plugin must bear to be called by several threads at once."""
+    """An `isolation.Worker` with threads. The plugin must be thread-safe."""
 
     def __init__(self, plugin: Plugin, timeout_s: float) -> None:
         self._plugin = plugin
@@ -36,7 +35,7 @@ class ThreadWorker:
         self._places = anyio.CapacityLimiter(THREADS_MAX)
         self._idle: list[_Thread] = []
         self.abandoned = 0
-        """Threads that hang right now."""
+        """Number of threads that currently hang."""
 
     async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         async with self._places:
@@ -67,18 +66,18 @@ class ThreadWorker:
                 self._idle.append(thread)
 
     def _ended(self, thread: _Thread) -> None:
-        """An abandoned thread came back after all; what it says is not wanted any more."""
+        """Handles an abandoned thread whose call returned late; its answer is dropped."""
         self.abandoned -= 1
         thread.end()
 
     def close(self) -> None:
-        """Ends the threads that do nothing; those that hang end with the process."""
+        """Ends idle threads. Threads that hang end with the process."""
         while self._idle:
             self._idle.pop().end()
 
 
 class _Thread:
-    """One daemon thread and its jobs. Only `jobs` is touched from both sides."""
+    """One daemon thread and its jobs. Only `jobs` is used by both threads."""
 
     def __init__(self, plugin: Plugin) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -94,15 +93,15 @@ class _Thread:
             request, loop, future = job
             try:
                 answer = consider(self._plugin, request)
-            except BaseException as error:  # noqa: BLE001 - a plugin ends here, also one that calls sys.exit
+            except BaseException as error:  # noqa: BLE001 - contains plugin errors, including sys.exit
                 answer = IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
             try:
                 loop.call_soon_threadsafe(self._settle, future, answer)
             except RuntimeError:
-                return  # the loop is closed: nobody waits for anything any more
+                return  # the event loop is closed
 
     def _settle(self, future: asyncio.Future[IsolatedResponse], answer: IsolatedResponse) -> None:
-        """In the loop."""
+        """Delivers the answer; runs on the event loop."""
         if future.cancelled():
             self.on_late_end(self)
         else:
@@ -110,4 +109,4 @@ class _Thread:
 
 
 def _nobody(thread: _Thread) -> None:
-    """Nobody waits for this thread."""
+    """Default callback: does nothing."""

@@ -1,6 +1,6 @@
 """Threads and processes for the isolated plugins of one program; implements `framework.isolation.Workshop`.
 
-Needs real time: under the simulation's virtual clock a timeout always comes before a thread's answer. Simulations use
+Needs real time: in virtual time a timeout would always expire before a thread answers. Simulations use
 `testing.loop.virtual_workers` instead, which runs the same requests through the same code.
 """
 
@@ -31,7 +31,7 @@ class PluginWorkers:
         return process
 
     async def close(self) -> None:
-        """Ends what runs: idle threads, and every process."""
+        """Ends idle threads and all processes."""
         for thread in self.threads:
             thread.close()
         for process in self.processes:

@@ -138,7 +138,7 @@ async def test_two_forecasts_are_told_apart_by_domain() -> None:
     ]
     async with open_house(HEAD + "domains: " + orjson.dumps(domains).decode()) as house:
         views = ProgramViews(house.program)
-        with pytest.raises(NoViewError, match="say which domain: a, b"):
+        with pytest.raises(NoViewError, match="several domains show this view; name one of them: a, b"):
             await views.document("forecast", ViewQuery("nodes"))
         with pytest.raises(NoViewError, match="no profiles are in force yet"):
             await views.document("forecast", ViewQuery("nodes", {"domain": "b"}))

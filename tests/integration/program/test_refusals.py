@@ -152,7 +152,7 @@ async def test_a_lost_lease_ends_the_process_with_a_sentence(tmp_path: Path) -> 
 
     last = json.loads(ended.err.splitlines()[-1])
     assert ended.code == 1
-    assert (last["level"], last["reasons"]) == ("error", ["the lease of domain forecast is lost"])
+    assert (last["level"], last["reasons"]) == ("error", ["the lease of domain forecast was lost"])
     assert "Traceback" not in ended.err
 
 

@@ -314,7 +314,7 @@ def test_a_pod_at_permit_is_turned_back_as_soon_as_its_node_is_made_anew() -> No
         house.see_node("a", uid="uid-again")
         await asyncio.sleep(0.1)
         assert len(house.worker.waiting) == 0
-        assert house.told("p") == ["its node went away before it was bound"]
+        assert house.told("p") == ["its node was deleted before it was bound"]
 
     play(scene)
 

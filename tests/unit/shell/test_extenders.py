@@ -134,5 +134,5 @@ async def test_a_sandbox_asks_no_extender() -> None:
     extender = UnaskedExtender(settings(FILES))
     with pytest.raises(ExtenderError) as refused:
         await extender.post("filter", b"", answer_bytes_max=1)
-    words = 'extender "https://extender.example/scheduler" (filter): is not asked in a sandbox'
+    words = 'extender "https://extender.example/scheduler" (filter): is not called in a sandbox'
     assert (str(refused.value), refused.value.was_sent) == (words, False)

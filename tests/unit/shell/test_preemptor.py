@@ -442,7 +442,7 @@ def test_a_nomination_that_cannot_be_taken_back_is_told_and_a_kept_place_is_nobo
             *((what, name) for name in ("low-1", "low-2") for what in ("mark", "delete")),
         ]
         told = [vars(record)["error"] for record in caplog.records if record.getMessage() == "preemption"]
-        words = "the nomination of default/{} was not taken back: a webhook says no"
+        words = "the nomination of default/{} was not cleared: a webhook says no"
         assert told == [words.format("middle-1"), words.format("middle-2")]
         assert ("preemption", "error") in house.desk.ends
 

@@ -203,7 +203,7 @@ def test_a_program_that_doubts_the_servers_lists_says_so() -> None:
     async def scene(cluster: Cluster) -> None:
         assert "lists are older" not in health_of(cluster.program)
         cluster.program.history.doubt("/api/v1/pods")
-        words = "the server's lists are older than what is known: nothing is decided until that is settled"
+        words = "the API server's lists are older than the cache: scheduling is paused until this is resolved"
         assert health_of(cluster.program).split("; ")[0] == words
         cluster.program.history.listed("/api/v1/pods")
         assert "lists are older" not in health_of(cluster.program)

@@ -328,7 +328,7 @@ def test_a_program_without_a_planner_refuses_to_plan() -> None:
         clock, observer = SimClock(cluster.loop), lambda domain: cluster.observer
         ports = ProgramPorts(cluster.transport, clock, random.Random(1), "other", "kube-system", observer)
         program = Program(loading.parse(CONFIGURATION, "test"), ports)
-        with pytest.raises(RepairRefusedError, match="nobody plans repairs in this process"):
+        with pytest.raises(RepairRefusedError, match="this process has no repair planner"):
             await program.repairs.plan(RepairAsked(domain="forecast"))
 
     play(scene, prepare=two_nodes)

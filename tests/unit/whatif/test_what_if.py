@@ -151,8 +151,8 @@ def test_the_priority_class_of_a_dump_counts() -> None:
     assert unknown.placements[0].node == ""
     (note,) = unknown.notes
     assert note == (
-        "what priority class high stands for is not known here: priority 0 was taken;"
-        " write priority: N beside priorityClassName, as the API server will"
+        "the value of priority class high is unknown: priority 0 is assumed;"
+        " write priority: N in addition to priorityClassName, as the API server will"
     )
 
 

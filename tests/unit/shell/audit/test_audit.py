@@ -345,7 +345,7 @@ def _count_another_on_the_row(program: Program, uid: str) -> None:
 
 
 CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
-    (_forget_a_pod, "service", "pod default/service", "unknown here"),
+    (_forget_a_pod, "service", "pod default/service", "not in the cache"),
     (_move_a_pod, "service", "pod default/service", "' in the API, on '"),
     (_add_cpu_to_a_row, "service", "row NODE", "cpu"),
     (_lose_a_port, "service", "row NODE", "port"),
@@ -355,7 +355,7 @@ CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
     (_lose_from_its_row, "service", "row NODE", "lacks pod default/service"),
     (_count_another_on_the_row, "service", "row NODE", "has pod default/another, its entry says PlacedPod("),
     (_give_devices_back, "train", "ledger default/train", "ledger gpu-devices holds None, its pod says"),
-    (_count_a_device_as_free, "train", "ledger gpu", "for the row, its pods make"),
+    (_count_a_device_as_free, "train", "ledger gpu", "for the row, the sum of its pods is"),
     (_hold_for_a_stranger, "train", "ledger stranger", "for a pod that is on no node"),
     (_lose_from_the_queue, "huge", "queue default/huge", "pending, and in no queue"),
 ]
@@ -518,7 +518,7 @@ def test_a_node_and_an_object_that_the_cache_made_up_are_dropped() -> None:
         differences = [*await program.audit.once(), *await program.audit.once()]
 
         assert [(one.kind, one.key) for one in differences] == [("node", "phantom"), (disk.kind.value, "phantom")]
-        assert all("version 1 here, not in the list of version" in one.what for one in differences)
+        assert all("version 1 in the cache, not in the list of version" in one.what for one in differences)
         assert program.cache.nodes.row_of("phantom") is None
         assert program.cache.objects.volume("phantom") is None
         assert stage.is_true()
@@ -605,7 +605,7 @@ def test_so_many_answered_binds_are_read_in_one_audit_and_no_more(monkeypatch: p
         await asyncio.sleep(6.0)
         for unbound in (1, 2, 2):
             found = await stage.program.audit.once()
-            assert [one.what.startswith("answered to be bound to '") for one in found] == [True] * (len(found))
+            assert [one.what.startswith("its bind to '") for one in found] == [True] * (len(found))
             assert stage.found.unbound == unbound
 
     play(scene)
@@ -674,8 +674,10 @@ def test_a_list_of_a_server_that_lags_says_nothing_and_is_asked_for_anew(caplog:
         stage.transport.replays.clear()
         counted = stage.found
         assert (counted.audits, counted.failures, counted.differences) == (1, 1, 0)
-        (told,) = [record for record in caplog.records if record.message == "audit broke off"]
-        assert re.fullmatch(r"the list of /api/v1/pods is of version \d+, and \d+ was seen before", vars(told)["error"])
+        (told,) = [record for record in caplog.records if record.message == "audit failed"]
+        assert re.fullmatch(
+            r"the list of /api/v1/pods has version \d+, older than \d+, which was seen before", vars(told)["error"]
+        )
         await asyncio.sleep(10.0)
         assert stage.is_true()
 
@@ -743,8 +745,10 @@ def test_of_many_differences_some_are_logged_and_the_others_counted(
             stage.program.cache.remove(stage.uid(f"more-{number}"))
         caplog.clear()
         found = [await stage.program.audit.once(), await stage.program.audit.once()]
-        told = [record for record in caplog.records if record.message == "audit: difference mended"]
-        rest = [vars(record)["more"] for record in caplog.records if record.message.endswith("more differences mended")]
+        told = [record for record in caplog.records if record.message == "audit: difference repaired"]
+        rest = [
+            vars(record)["more"] for record in caplog.records if record.message.endswith("more differences repaired")
+        ]
         assert len(told) == sum(min(len(one), 1) for one in found)
         assert rest == [len(one) - 1 for one in found if len(one) > 1]
         assert rest

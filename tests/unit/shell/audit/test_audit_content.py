@@ -92,8 +92,11 @@ CHANGED: dict[str, tuple[Callable[[Document], Any], str]] = {
     "size": (lambda d: d["spec"]["containers"][0]["resources"].update(requests={"cpu": "7"}), "requests"),
     "port": (lambda d: d["spec"]["containers"][0].update(ports=[{"hostPort": 81}]), "ports"),
     "label": (lambda d: d["metadata"].update(labels={"app": "other"}), "labels"),
-    "term": (lambda d: d["spec"]["affinity"].pop("podAffinity"), "affinity_terms 2 here, 0 in the API"),
-    "anti term": (lambda d: d["spec"]["affinity"].pop("podAntiAffinity"), "anti_affinity_terms 1 here, 0 in the API"),
+    "term": (lambda d: d["spec"]["affinity"].pop("podAffinity"), "affinity_terms 2 in the cache, 0 in the API"),
+    "anti term": (
+        lambda d: d["spec"]["affinity"].pop("podAntiAffinity"),
+        "anti_affinity_terms 1 in the cache, 0 in the API",
+    ),
     "claim": (lambda d: d["spec"].pop("volumes"), "claims"),
 }
 
@@ -145,7 +148,7 @@ def test_the_size_of_a_pod_is_compared_unless_it_is_being_resized(status: dict[s
     )
     smaller, _ = decoded(pod_document(container(cpu="1")))
     fault = pod_fault(smaller, orjson.dumps(document))
-    assert fault == ("" if is_resized else "requests {'cpu': 1000} here, {'cpu': 4000} in the API")
+    assert fault == ("" if is_resized else "requests {'cpu': 1000} in the cache, {'cpu': 4000} in the API")
 
 
 def test_what_the_judge_cannot_read_is_no_difference() -> None:
@@ -197,7 +200,7 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
         assert int(cache.nodes.requested("cpu")[0]) == 1000
         found = await audit.once()
         assert [one.kind for one in found] == ["pod"]
-        assert "requests {'cpu': 1000} here, {'cpu': 2000} in the API" in found[0].what
+        assert "requests {'cpu': 1000} in the cache, {'cpu': 2000} in the API" in found[0].what
         assert int(cache.nodes.requested("cpu")[0]) == 2000
         assert await audit.once() == []
         if is_assumed:

@@ -83,7 +83,7 @@ WRONGS: list[tuple[Callable[[Scene], None], list[tuple[str, str]]]] = [
         [
             (
                 "namespace-room",
-                "ledger namespace-room has {'default': 30107} in all, its holds make {'default': 30100}",
+                "ledger namespace-room has {'default': 30107} in total, the sum of its holds is {'default': 30100}",
             )
         ],
     ),
@@ -92,7 +92,7 @@ WRONGS: list[tuple[Callable[[Scene], None], list[tuple[str, str]]]] = [
         [
             (
                 "namespace-room",
-                "ledger namespace-room has {'default': 30100, 'empty': 5} in all, its holds make {'default': 30100}",
+                "ledger namespace-room has {'default': 30100, 'empty': 5} in total, the sum of its holds is {'default': 30100}",
             )
         ],
     ),
@@ -110,7 +110,7 @@ WRONGS: list[tuple[Callable[[Scene], None], list[tuple[str, str]]]] = [
             ("default/bound3", HELD),
             (
                 "namespace-room",
-                "ledger namespace-room has {'default': 30107} in all, its holds make {'default': 30100}",
+                "ledger namespace-room has {'default': 30107} in total, the sum of its holds is {'default': 30100}",
             ),
         ],
     ),

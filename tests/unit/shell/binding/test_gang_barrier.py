@@ -143,7 +143,7 @@ def refuse(house: House, volumes: Volumes) -> None:
 @pytest.mark.parametrize(
     ("fails", "cause"),
     [
-        (cordon, "takes the pod no more"),
+        (cordon, "the pod no longer fits node"),
         (delete, "deleted"),
         (preempt, "preempted by DefaultPreemption"),
         (refuse, "its volume did not come"),

@@ -172,7 +172,7 @@ def test_pre_bind_never_begins_for_a_pod_that_is_turned_back_before_its_first_st
         await asyncio.sleep(0.1)
         assert volumes.begun == []
         assert house.node_of("slow") is None
-        assert "node a takes the pod no more" in house.told("slow")[0]
+        assert "the pod no longer fits node a" in house.told("slow")[0]
         assert house.worker.is_drained
 
     play(scene, Waits())

@@ -297,7 +297,7 @@ def test_a_node_that_offers_something_else_is_decided_anew_for_who_holds_numbere
         house.see_node("a", cpu="3", labels={"moved": "no"})
         await asyncio.sleep(0.1)
         assert house.node_of("permit") == (None if holds else "a")
-        assert house.told("permit") == ["what node a offers changed before the pod was bound"] * holds
+        assert house.told("permit") == ["the allocatable resources of node a changed before the pod was bound"] * holds
         assert house.worker.queue.where("uid-permit") is (Place.BACKOFF if holds else Place.IN_FLIGHT)
 
     play(scene)

@@ -298,7 +298,7 @@ def test_a_node_that_cannot_be_read_or_is_disputed_is_told_so_once_for_each_faul
         assert house.desk.events[0].note.startswith("No pod is placed here: ")
         assert house.desk.events[1].note == (
             "The selectors of the domains first, second, third match: it belongs to first, and second, third cannot"
-            " use it. Set the selectors apart, lend it, or label it multisched.io/domain"
+            " use it. Make the selectors disjoint, lend it, or label it multisched.io/domain"
         )
         assert house.desk.events[1].reporter == "ours"
         assert house.nodes.malformed == 2

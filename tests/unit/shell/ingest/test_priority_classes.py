@@ -46,8 +46,8 @@ async def test_classes_that_cannot_be_read_are_told_and_the_pod_keeps_what_it_sa
     assert planned.pod.spec.priority == 0
     assert planned.notes == (
         (
-            "what priority class high stands for is not known here: priority 0 was taken;"
-            " write priority: N beside priorityClassName, as the API server will"
+            "the value of priority class high is unknown: priority 0 is assumed;"
+            " write priority: N in addition to priorityClassName, as the API server will"
         ),
         f"priority classes cannot be read: {why}",
     )

@@ -193,24 +193,22 @@ def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() ->
             return handover._obstacle(domain, found, found.version, {group: holding, "nobody": None})
 
         held = "the lease of gpu is held by other"
-        assert obstacle("free") == f"{held}, which does not say what nodes it uses"
-        assert obstacle("free", selection="{") == f"{held}, which does not say what nodes it uses"
-        claimed = f"{held}, whose configuration gives it the node, too"
+        assert obstacle("free") == f"{held}, which does not publish its node selection"
+        assert obstacle("free", selection="{") == f"{held}, which does not publish its node selection"
+        claimed = f"{held}, whose configuration also claims the node"
         assert obstacle("fast", selection=two, seen=position) == claimed
-        left = f"{held}, which has not seen yet that the node left"
+        left = f"{held}, which has not yet seen that the node left"
         assert obstacle("free", selection=two) == left
         assert obstacle("free", selection=two, seen="1") == left
         assert obstacle("free", selection=two, seen=position) == ""
-        more = f"{held}, which has seen more of nodes than this process, and may have it again"
+        more = f"{held}, which has seen newer node changes than this process and may claim it again"
         assert obstacle("free", selection=two, seen=str(int(position) + 1)) == ""
         ahead = {"gpu": Holding("other", {SEEN_ANNOTATION: str(int(position) + 1)}), "forecast": None}
         assert [(one.obstacle, one.seen) for one in handover._ahead(ahead)] == [(more, int(position) + 1)]
         assert handover._ahead({"gpu": Holding("other", {SEEN_ANNOTATION: position}), "nobody": None}) == []
         assert obstacle("free", selection=three, seen=position) == ""
         assert obstacle("free", group="forecast") == "", "what is settled is ours"
-        unknown = (
-            f"{held}, whose configuration has no lease for domain forecast, and would not ask before it takes the node"
-        )
+        unknown = f"{held}, whose configuration has no lease for domain forecast and may use the node without waiting for that domain"
         assert obstacle("free", selection=written(ONE), seen=position) == unknown
 
     play(scene)
@@ -268,7 +266,7 @@ def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remember
         for name in ("o", "p", "q"):
             await site.set_gpus(name, 0)
         await asyncio.sleep(5.0)
-        told = [vars(record) for record in caplog.records if record.message == "node waits"]
+        told = [vars(record) for record in caplog.records if record.message == "node withheld"]
         assert sorted((one["node"], one["domain"]) for one in told) == [(name, "forecast") for name in "opq"]
         assert len(new.program.handover._reported) == 3
         await site.set_gpus("n", 0)
@@ -310,7 +308,7 @@ def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_w
         await site.add_node("late", gpus=4)
         await asyncio.sleep(2.0)
         assert len(rows_of(heir, "gpu").withheld) == 1
-        (told,) = [vars(record) for record in caplog.records if record.message == "node waits"]
+        (told,) = [vars(record) for record in caplog.records if record.message == "node withheld"]
         who = "this process, which waits for the former holder's binds"
         assert (told["node"], told["domain"]) == ("late", "gpu")
         assert told["why"].startswith(f"the lease of forecast is held by {who}, ")

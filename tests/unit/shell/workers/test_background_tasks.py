@@ -261,5 +261,5 @@ def test_a_program_runs_the_background_tasks_of_its_plugins_and_outlives_them() 
     assert told_at_work.startswith(told)
     assert told_at_work.endswith(" s ago, and runs again: RuntimeError: fell, True")
     assert health_of(program).startswith(told)
-    assert health_of(program).endswith(" s ago, and is begun again soon: RuntimeError: fell, True")
+    assert health_of(program).endswith(" s ago, and will be restarted soon: RuntimeError: fell, True")
     assert read(program).background_tasks[("Watchman", "forecast")].failures == 1

@@ -30,7 +30,7 @@ def chatty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.line for record in caplog.records if record.message == "a child process says"]  # type: ignore[attr-defined]
+    return [record.line for record in caplog.records if record.message == "output of a child process"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
