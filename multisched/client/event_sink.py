@@ -116,8 +116,7 @@ class ApiEventSink:
         self._counters = EventStatistics()
 
     def record(self, event: Event) -> None:
-        """Queues the event, or adds it to the count of an equal recent one. Never blocks; drops and counts when full.
-        """
+        """Queues the event, or adds it to the count of an equal recent one. Never blocks; drops and counts when full."""
         self._counters.recorded += 1
         now, at = micro_timestamp(self._clock.now()), self._clock.monotonic()
         key = _key(event)

@@ -39,8 +39,7 @@ _DECODER: Final = msgspec.json.Decoder(_ConfigMap)
 
 
 class ConfigMapKeeper:
-    """Keeps one document in a ConfigMap, and replaces only the version that it saw last. For use by one task at a time.
-    """
+    """Keeps one document in a ConfigMap, and replaces only the version that it saw last. For use by one task at a time."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str) -> None:
         self._transport = transport

@@ -217,10 +217,11 @@ class LeaseKeeper:
         return True
 
     async def _create(self, timeout_s: float, started: float) -> bool:
-        """As when an expired lease is taken, if others have held it: their last binds may be on their way.
+        """Creates the lease. If another process has held it, this counts as taking an expired lease: that one's last
+        binds may be in flight.
 
-        Of one that we never saw only the program can say whether there was one (`LeaseTerm.count_as_new`); until it does, its time
-        is waited for.
+        If we never saw the lease, we cannot tell whether there was one before. The program may find out that there was
+        none (`LeaseTerm.count_as_new`); until then binds wait for the lease duration.
         """
         after_expiry = self._observed.claim(None)
         if self._observed.record is None:
@@ -246,10 +247,10 @@ class LeaseKeeper:
     # ---- end
 
     async def _end(self) -> None:
-        """Gives the lease back if a release was requested: the one bounded call that cancellation must not stop.
+        """Releases the lease if a release was requested: one bounded call that cancellation must not interrupt.
 
-        A keeper that is only cancelled lets its lease run out, because binds may be on their way. The successor of a
-        lease that was given back does not wait for them (found by simulation; I2).
+        If the keeper was only cancelled, its lease expires, because binds may be in flight: the successor of a released
+        lease does not wait for them (found by simulation; I2).
         """
         was_leading = self.term.is_leading and self._stop.is_set()
         self.term.close()
@@ -266,7 +267,7 @@ class LeaseKeeper:
         self._stopped.set()
 
     async def _read_and_give_back(self) -> bool:
-        """Once more, from what the server has now: a renewal of ours whose answer was lost has moved the version."""
+        """Releases the record that the server has now: a renewal without a response may have changed its version."""
         try:
             lease = await self._calls.read(RELEASE_TIMEOUT_S)
         except (NoAnswerError, TransportError):
@@ -279,6 +280,6 @@ class LeaseKeeper:
         return await self._calls.give_back(lease, self.annotations, RELEASE_TIMEOUT_S, is_ours=self.term.is_leading)
 
     async def _pause(self, delay_s: float) -> None:
-        """Sleeps, unless stopped."""
+        """Sleeps until a stop is requested, at most `delay_s`."""
         with anyio.move_on_after(delay_s):
             await self._stop.wait()
