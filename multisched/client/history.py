@@ -63,7 +63,7 @@ class History:
         """Notes that the server's history was replaced: all reflectors start over, the caller's with its next list."""
         if path in self._to_start_over:
             return
-        logger.error("the API server's history went back; all kinds are listed again", extra={"path": path})
+        logger.error("the server's history went back; all kinds are listed again", extra={"path": path})
         was_trusted = self.is_trusted
         self.rewritten += 1
         self._to_start_over.update(self._relists)

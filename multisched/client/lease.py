@@ -186,7 +186,7 @@ class LeaseKeeper:
         started = self._clock.monotonic()
         if lease is None:
             if not self._observed.may_be_created(is_leading=self.term.is_leading):
-                self._stand_by("it was deleted, and the time of whoever held it is waited for")
+                self._stand_by("it was deleted; waiting until the last holder's lease would have expired")
                 return False
             return await self._create(timeout_s, started)
         is_free = self._observed.is_free(lease, is_leading=self.term.is_leading)

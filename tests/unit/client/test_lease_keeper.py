@@ -244,7 +244,7 @@ async def test_a_standby_says_that_it_waits_for_the_time_of_a_deleted_lease(capl
         await asyncio.sleep(5)
         store.document = None
         await asyncio.sleep(5)
-        told = ["held by 'dead'", "it was deleted, and the time of whoever held it is waited for"]
+        told = ["held by 'dead'", "it was deleted; waiting until the last holder's lease would have expired"]
         assert why_standing_by(caplog) == told
 
 
