@@ -149,7 +149,7 @@ async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
     assert "The smallest fix: lower the cpu request from 40 to" in said["explain pod too-big --fix"].out
     assert re.search(r"work-\d{3} .* cpu ", said["forecast nodes"].out)
     assert re.search(r"^root.team-blue", said["quota tree"].out, re.M)
-    assert "this is the cluster of the demo" in said["quota tree"].err
+    assert "using the cluster of the demo" in said["quota tree"].err
     assert 'multisched_schedule_attempts_total{domain="job",result="scheduled"} ' in metrics
     assert (ended.code, ended.err) == (0, "")
 

@@ -415,13 +415,13 @@ async def test_a_slow_server_is_left_at_the_timeout() -> None:
         (b'{"status":"success","data":{"resultType":"vector","result":[]}}', "'vector'"),
         (
             b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,{}]]}]}}',
-            "no Prometheus",
+            "not a Prometheus",
         ),
         (
             b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"abc"]]}]}}',
-            "no Prometheus",
+            "not a Prometheus",
         ),
-        (b'{"status":"success","data":{"resultType":"matrix","result":7}}', "no Prometheus range"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":7}}', "not a Prometheus range"),
     ],
 )
 async def test_what_is_no_range_is_refused(body: bytes, words: str) -> None:
