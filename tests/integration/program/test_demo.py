@@ -90,7 +90,7 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
     }
     refused = document["refused"]
     assert refused["message"].startswith("0/21 nodes are available: 21 Insufficient cpu.")
-    assert re.fullmatch(r"lower the cpu request from 40 to \d+m?; it then goes to work-\d{3}", refused["fix"])
+    assert re.fullmatch(r"lower the cpu request from 40 to \d+m?; it is then placed on work-\d{3}", refused["fix"])
     peaks = {name: one["at"].split()[1] for name, one in document["forecast"]["services"].items()}
     assert {peaks[name] for name in ("web", "api", "search")} <= {"19:00", "20:00", "21:00"}
     assert {peaks[name] for name in ("ingest", "reports")} <= {"02:00", "03:00", "04:00", "05:00"}

@@ -303,8 +303,8 @@ def test_nobody_at_the_address_is_no_cluster() -> None:
     ("status", "body", "told"),
     [
         (403, b"not allowed", "returned 403: not allowed"),
-        (200, b"<html>", "is no multisched"),
-        (302, b"", "answered 302"),
+        (200, b"<html>", "is not a multisched"),
+        (302, b"", "returned 302"),
     ],
 )
 def test_another_answer_is_a_problem(status: int, body: bytes, told: str) -> None:
@@ -439,7 +439,7 @@ def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path
     token = tmp_path / "token"
     token.write_text("secret")
     code, _, err = call("queue", "--server", f"http://{server}:1", "--token-file", str(token))
-    assert (code, "no multisched answers" in err) == (3, True)
+    assert (code, "no multisched responds" in err) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str
     code, text, _ = call("explain", "pod", "late", "--fix", "--snapshot", str(path), "--config", config)
     assert code == 0
     assert "0/1 nodes are available: 1 Insufficient cpu." in text
-    assert "lower the cpu request from 2 to 1; it then goes to n1" in text
+    assert "lower the cpu request from 2 to 1; it is then placed on n1" in text
 
 
 def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> None:
@@ -55,7 +55,7 @@ def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> N
     code, text, _ = call(*arguments, stdin=listed)
     assert code == 0
     view = json.loads(text)
-    assert view["onNode"]["text"] == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+    assert view["onNode"]["text"] == "It is not feasible: NodeResourcesFit says Insufficient cpu."
     assert view["now"]["winner"]["node"] == "n1"
 
 

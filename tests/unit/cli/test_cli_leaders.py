@@ -222,7 +222,7 @@ def test_domains_of_one_leader_are_said_together_and_its_silence_is_waited_for_o
         code, out, err = call("queue", "--server", standby.url)
     assert (code, out) == (3, "")
     assert f"domains forecast, gpu are led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}" in err
-    assert re.search(r"; unless it renews its lease, another replica can lead in 3[56]\d\d s; name it with", err)
+    assert re.search(r"; unless it renews its lease, another replica can lead in 3[56]\d\d s; give a reachable", err)
     assert "no replica leads domains job, batch at the moment; ask again in a few seconds" in err
     assert err.count("led by") == err.count("no replica") == 1
 

@@ -125,7 +125,7 @@ def test_the_commonest_reasons_why_pods_stay_are_told() -> None:
         (("--moves", "-1"), "--moves"),
         (("--moves", "many"), "--moves"),
         (("-o", "html"), "html"),
-        (("--config", "/etc/x.yaml"), "--config goes with --snapshot"),
+        (("--config", "/etc/x.yaml"), "--config needs --snapshot"),
         (("--snapshot", "-"), "is not a list of objects"),
         (("--snapshot", "/none.json"), "/none.json cannot be read"),
         (("--server", "ftp://x"), "write http://HOST:PORT"),

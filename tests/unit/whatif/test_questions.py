@@ -75,7 +75,7 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> Non
         there = await explanations.pod(ExplainQuery("default", "late", node="b"))
         assert there.on_node is not None
         assert there.now is None
-        assert there.on_node.text == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+        assert there.on_node.text == "It is not feasible: NodeResourcesFit says Insufficient cpu."
         with pytest.raises(NotExplainedError, match="node c is not known here"):
             await explanations.pod(ExplainQuery("default", "late", node="c"))
 

@@ -38,7 +38,7 @@ PRE = [
     ("Filter", "TaintToleration", EVERYWHERE),
 ]
 SILENT = [
-    ("Score", plugin, "has nothing to say about this pod")
+    ("Score", plugin, "returns nothing about this pod")
     for plugin in ("NodeAffinity", "PodTopologySpread", "InterPodAffinity")
 ]
 
@@ -101,7 +101,7 @@ def on_node(name: str) -> dict[str, Any]:
     said = [*passed, ("NodeResourcesFit", "Insufficient cpu")]
     return {
         "node": name,
-        "text": "It does not take the pod: NodeResourcesFit says Insufficient cpu.",
+        "text": "It is not feasible: NodeResourcesFit says Insufficient cpu.",
         "plugins": tuple({"point": "Filter", "plugin": plugin, "said": text} for plugin, text in said),
         "scored": None,
     }
