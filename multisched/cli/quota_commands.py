@@ -48,7 +48,7 @@ ConvertOutput = Annotated[
 @quota_app.command("tree")
 @with_options(ClusterOptions)
 def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Output.TABLE) -> None:
-    """Show the quotas in effect: what each level is guaranteed, holds, borrows and lends."""
+    """Show the quotas in force: what each level is guaranteed, holds, borrows and lends."""
     configuration = configuration_of(config)
 
     async def look() -> int:

@@ -1,4 +1,4 @@
-"""`multisched quota tree`: each level of the quotas in effect, with a bar per resource, in 80 columns."""
+"""`multisched quota tree`: each level of the quotas in force, with a bar per resource, in 80 columns."""
 
 from __future__ import annotations
 

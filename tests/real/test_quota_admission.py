@@ -199,7 +199,7 @@ async def test_the_webhook_refuses_what_lint_refuses(tmp_path: Path) -> None:
         twice = node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 1, 2, "x"), leaf("b", 1, 2, "x"))
         assert "namespace 'x' is in root.a already" in await site.refusal(quota_tree(twice))
 
-        assert "no namespace leads to this leaf" in await site.warnings(
+        assert "no namespace belongs to this leaf" in await site.warnings(
             quota_tree(node("root", {}, {}, node("a", {}, {})))
         )
         assert await site.refusal(good, "--dry-run=none") == ""

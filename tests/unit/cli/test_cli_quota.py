@@ -229,7 +229,7 @@ def test_an_object_that_is_there_twice_is_told_where_it_is_first(tmp_path: Path)
     path = tmp_path / "quotas.yaml"
     path.write_text(manifests(flat("a", 1, 2), flat("a", 1, 2)))
     found = json.loads(call("lint", str(path), "--offline", "-o", "json")[1])
-    assert [(one["place"], one["text"]) for one in found["problems"]] == [(f"{path}:4", "it is there twice")], (
+    assert [(one["place"], one["text"]) for one in found["problems"]] == [(f"{path}:4", "the object is given twice")], (
         "the line of metadata.name"
     )
 

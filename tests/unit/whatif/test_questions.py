@@ -127,10 +127,10 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         assert (stands.since_s, stands.attempts_made, len(stands.attempts)) == (0.0, 1, 1)
         foreign = await view("foreign")
         assert (foreign.state, foreign.node, foreign.domain, foreign.scheduler) == ("bound", "a", "", "another")
-        assert foreign.notes == ("another scheduler placed it: another is none of ours",)
+        assert foreign.notes == ("another scheduler placed it: no domain has another",)
         gated = await view("gated")
         assert gated.state == "gated"
-        assert gated.waiting_for == "SchedulingGates to let it in: waiting for scheduling gates: [quota]"
+        assert gated.waiting_for == "SchedulingGates to admit it: waiting for scheduling gates: [quota]"
         assert [wake.plugin for wake in gated.wakes] == ["SchedulingGates"]
         odd = await view("odd")
         assert odd.state == "refused"
@@ -148,7 +148,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         with pytest.raises(NotExplainedError) as unknown:
             await view("nobody")
         assert str(unknown.value) == (
-            "pod default/nobody is not known here: it does not exist, has ended, or has a schedulerName besides"
+            "pod default/nobody is not known here: it does not exist, has ended, or has a schedulerName other than"
             " forecast-scheduler, gpu-scheduler"
         )
 
@@ -161,7 +161,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         assert first.now is not None
         (worker,) = (one for one in cluster.program.router.workers() if first.domain == one.name)
         assert worker.queue.pop(cluster.program.clock.monotonic()) is not None
-        assert (await view("first")).waiting_for == "the end of an attempt that is under way"
+        assert (await view("first")).waiting_for == "the end of an attempt in progress"
 
     play(scene, prepare=two_nodes)
 
@@ -304,7 +304,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
         await asyncio.sleep(1.0)
         with pytest.raises(NotExplainedError) as refused:
             await explanations.pod(asked)
-        assert str(refused.value) == "too many questions at once; ask again in a moment"
+        assert str(refused.value) == "too many queries at once; retry in a moment"
         assert refused.value.status == 429
         go_on.set()
         views = [*await asyncio.gather(*waiting), await explanations.pod(asked)]
