@@ -31,7 +31,7 @@ CALL_TIMEOUT_S: Final = 5.0
 RELEASE_TIMEOUT_S: Final = 2.0
 """Deadline of all tries together to release the lease."""
 RELEASE_PAUSE_S: Final = 0.2
-NOT_RENEWED: Final = "the program hangs; its lease is left to run out"
+NOT_RENEWED: Final = "the program hangs; its lease is not renewed"
 
 
 class LeaseKeeper:
@@ -262,7 +262,7 @@ class LeaseKeeper:
                     await asyncio.sleep(RELEASE_PAUSE_S)
                     is_free = await self._read_and_give_back()
             if not is_free:
-                logger.warning("lease not released, it runs out", extra={"lease": self._name})
+                logger.warning("lease not released; it will expire", extra={"lease": self._name})
         self._enter(LeaseState.RELEASED)
         self._stopped.set()
 

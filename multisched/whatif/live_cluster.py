@@ -64,7 +64,7 @@ async def read_cluster(
         except Gone:
             continue
         return reader.snapshot(now)
-    raise RefusedError("the lists expire before they end; retry", ExitCode.NO_CLUSTER)
+    raise RefusedError("the lists expire before they end; try again", ExitCode.NO_CLUSTER)
 
 
 async def _read(transport: Transport, kind: Listed, reader: SnapshotReader) -> None:

@@ -205,7 +205,7 @@ async def test_the_webhook_refuses_what_lint_refuses(tmp_path: Path) -> None:
         assert await site.refusal(good, "--dry-run=none") == ""
 
         async def is_known() -> bool:
-            return "one is all there may be" in await site.refusal(second(good))
+            return "only one is allowed" in await site.refusal(second(good))
 
         await until(is_known, EFFECTIVE_LIMIT_S)
         assert "one API is read at a time" in await site.refusal(flat("default", 1, 2))

@@ -183,7 +183,7 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
 
         assert (await asyncio.to_thread(run)).state == "planned"
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "of somebody else"))
-        with pytest.raises(AskError, match=r"401: this changes something.* or set server\.authentication"):
+        with pytest.raises(AskError, match=r"401: this request changes something.* or set server\.authentication"):
             await asyncio.to_thread(run)
 
 

@@ -346,7 +346,7 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
     tried = [asked.method for asked in transport.asked[seen:]]
     assert tried == ["PUT", *["GET"] * (len(tried) - 1)]
     assert len(tried) > 2
-    (told,) = [record for record in caplog.records if record.message == "lease not released, it runs out"]
+    (told,) = [record for record in caplog.records if record.message == "lease not released; it will expire"]
     assert vars(told)["lease"] == "job"
 
 

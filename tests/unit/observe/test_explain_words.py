@@ -68,8 +68,8 @@ def test_a_replica_on_the_node_it_was_promised_has_no_score() -> None:
 
 def test_a_gated_pod_is_not_said_to_be_tried_again() -> None:
     gated = msgspec.structs.replace(WAITING, state="gated")
-    assert "Tried again" in pod_text(WAITING)
-    assert "Tried again" not in pod_text(gated)
+    assert "Retried" in pod_text(WAITING)
+    assert "Retried" not in pod_text(gated)
 
 
 def test_a_pod_that_waits() -> None:
@@ -130,7 +130,7 @@ def test_a_pod_that_was_placed() -> None:
         "Attempt 1, 2h ago: placed on n1\n"
         "  Nodes (as evaluated for an identical pod 30s before): 2 of 2 are feasible\n"
         "  Chosen      n1  290 = Fit 90x1 + TaintToleration 100x2\n"
-        "  At the time   n2  250 = Fit 50x1 + TaintToleration 100x2\n"
+        "  At the time n2  250 = Fit 50x1 + TaintToleration 100x2\n"
         "  Passed over n9: no longer feasible when this pod was to be assumed there"
     )
 

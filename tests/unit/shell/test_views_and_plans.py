@@ -104,7 +104,7 @@ def test_few_documents_are_made_at_a_time_and_who_comes_while_many_wait_is_told_
         await asyncio.sleep(1.0)
         with pytest.raises(NoViewError) as refused:
             await views.document("forecast", asked)
-        assert (str(refused.value), refused.value.status) == ("too many queries at once; retry in a moment", 429)
+        assert (str(refused.value), refused.value.status) == ("too many questions at once; ask again in a moment", 429)
         assert gate.most_at_work == 2
         gate.opened.set()
         first, *others = await asyncio.gather(*waiting)

@@ -289,7 +289,7 @@ def test_the_smallest_fix_comes_first() -> None:
 
 def test_a_pod_that_fits_needs_no_fix() -> None:
     view = explained(node_document("n1"), small_pod("late"))
-    assert (view.fixes, view.notes) == ((), ("it fits now, on n1: it only has to be tried again",))
+    assert (view.fixes, view.notes) == ((), ("it fits now, on n1, and only has to be retried",))
 
 
 def test_a_placed_pod_needs_no_fix_either() -> None:

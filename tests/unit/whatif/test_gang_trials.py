@@ -106,7 +106,7 @@ def test_finished_members_of_a_dump_count() -> None:
     for one in done:
         one["status"] = {"phase": "Succeeded"}
     view = explained(*nodes("n1"), *done, member("late", least=3))
-    assert view.notes[-1] == "it fits now, on n1: it only has to be tried again"
+    assert view.notes[-1] == "it fits now, on n1, and only has to be retried"
 
 
 # -- what if ------------------------------------------------------------------------------------------------------------

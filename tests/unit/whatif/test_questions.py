@@ -246,7 +246,7 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
         silent = await view("silent", "b")
         assert silent.waiting_for == "an event that can help Moody"
         assert [(wake.plugin, wake.events) for wake in silent.wakes] == [("Moody", ("anything happens",))]
-        assert silent.notes == ("Moody says of b: silent or another",)
+        assert silent.notes == ("Moody about b: silent or another",)
         listens = await view("listens")
         events = (
             "a node comes, changes or goes",

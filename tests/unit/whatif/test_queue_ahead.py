@@ -147,7 +147,7 @@ def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([{"kind": "ConfigMap", "metadata": {"name": "a"}}], "none of the objects contains a pod in it"),
+        ([{"kind": "ConfigMap", "metadata": {"name": "a"}}], "none of the objects contains a pod; give"),
         ([planned("a", "1"), "text"], "object 2: the manifest is not an object"),
         ([planned("a", "1")] * 101, "the list has 101 objects; at most 100 are tried at once"),
         (

@@ -159,11 +159,11 @@ def test_a_large_cluster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "no AdmissionReview"),
-        (b"[]", "no AdmissionReview"),
-        (b"\xff", "no AdmissionReview"),
-        (b"[" * 100_000, "no AdmissionReview"),
-        (b'{"request": {}}', "no AdmissionReview"),
+        (b"", "not an AdmissionReview"),
+        (b"[]", "not an AdmissionReview"),
+        (b"\xff", "not an AdmissionReview"),
+        (b"[" * 100_000, "not an AdmissionReview"),
+        (b'{"request": {}}', "not an AdmissionReview"),
         (orjson.dumps(review({}) | {"apiVersion": "admission.k8s.io/v1beta1"}), "is not admission.k8s.io/v1"),
         (orjson.dumps(review(None)), "request.object is not an object"),
         (orjson.dumps(review([5])), "request.object is not an object"),

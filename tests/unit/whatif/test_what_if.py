@@ -62,7 +62,7 @@ def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> No
         ({"spec": {**SPEC, "schedulerName": "other"}}, "no domain serves schedulerName other"),
         ({"spec": {**SPEC, "containers": "none"}}, "cannot be"),
         ({"spec": {**SPEC, "overhead": {"cpu": "lots"}}}, "cannot be scheduled"),
-        ([], "no object"),
+        ([], "not an object"),
         ({"metadata": 5, "spec": SPEC}, "metadata of the manifest is not an object"),
         ({"kind": "CronJob", "spec": {"jobTemplate": 5}}, "jobTemplate of the manifest is not an object"),
         (

@@ -37,10 +37,7 @@ PRE = [
     ("Filter", "NodeName", EVERYWHERE),
     ("Filter", "TaintToleration", EVERYWHERE),
 ]
-SILENT = [
-    ("Score", plugin, "returns nothing about this pod")
-    for plugin in ("NodeAffinity", "PodTopologySpread", "InterPodAffinity")
-]
+SILENT = [("Score", plugin, "skips this pod") for plugin in ("NodeAffinity", "PodTopologySpread", "InterPodAffinity")]
 
 
 async def at_once(work: Callable[[], T]) -> T:

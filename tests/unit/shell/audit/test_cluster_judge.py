@@ -147,7 +147,7 @@ async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_re
     [
         (NODES, 403, "nodes and pods cannot be listed: 403 : no"),
         ("/api/v1/pods", 500, "nodes and pods cannot be listed: 500 : no"),
-        ("/api/v1/pods", 410, "the lists expire before they end; retry"),
+        ("/api/v1/pods", 410, "the lists expire before they end; try again"),
     ],
 )
 async def test_without_nodes_or_pods_there_is_no_verdict(path: str, status: int, words: str) -> None:
