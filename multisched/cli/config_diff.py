@@ -1,4 +1,4 @@
-"""`multisched config diff`: compares a file with the configuration in effect in a running multisched."""
+"""`multisched config diff`: compares a file with the configuration in force in a running multisched."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lines(
     if view.problems:
         since = datetime.fromtimestamp(view.since_s, UTC).isoformat(timespec="seconds")
         whose = "" if is_own_file else ", which the program follows,"
-        yield f"{view.file}{whose} was rejected; its previous content is in effect, since {since}"
+        yield f"{view.file}{whose} was rejected; its previous content is in force, since {since}"
         yield from problems
     elif is_own_file:
         yield f"the program follows {view.file}" if view.file else "the program uses the defaults, without a file"
@@ -58,7 +58,7 @@ def lines(
             yield "of its previous content, this waits for a restart:"
         rows = [(one.path, *(cell or "-" for cell in _values(one, is_wide=is_wide)), _when(one)) for one in found]
         yield as_table(
-            ("setting", "in force", "said before" if is_former else "file", "applies"), rows, is_wide=is_wide
+            ("setting", "in force", "previous value" if is_former else "file", "applies"), rows, is_wide=is_wide
         )
     elif not problems:
         yield "no difference"
@@ -67,7 +67,7 @@ def lines(
 
 
 def _values(change: Change, *, is_wide: bool) -> tuple[str, str]:
-    """Returns the value in effect and the one in the file: of a long value the piece around the first difference."""
+    """Returns the value in force and the one in the file: of a long value the piece around the first difference."""
     both = change.before, change.after
     if is_wide or max(map(len, both)) <= VALUE_CHARS_MAX:
         return both

@@ -35,7 +35,7 @@ class Dump(msgspec.Struct, frozen=True):
     @property
     def hint(self) -> str:
         """Hint to append if the configuration lacks the needed data."""
-        return "; name the configuration with --config: the default one has no history" if self.is_default else ""
+        return "; give the configuration with --config: the default one has no history" if self.is_default else ""
 
 
 def cluster_of(dump: Dump) -> DumpedCluster:

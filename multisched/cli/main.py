@@ -382,7 +382,7 @@ def config_diff(
     file: Annotated[Path | None, typer.Argument(help="Default: the file that the program follows.")] = None,
     output: Format = Output.TABLE,
 ) -> str:
-    """Compare a file with the configuration in effect in a running multisched: what would apply at once, and what needs
+    """Compare a file with the configuration in force in a running multisched: what would apply at once, and what needs
     a restart.
 
     Exits with 1 if they differ.

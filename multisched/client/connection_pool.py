@@ -1,4 +1,4 @@
-"""Short HTTP/1.1 exchanges over kept connections, which are most of the cost of binds, events and reads.
+"""Short HTTP/1.1 exchanges over kept connections. They are most of the cost of binds, events and reads.
 
 Owns its connections to one server and one timer. `ConnectFailedError` means that nothing was sent. A connection is
 reused only if the server allowed it, the request was sent completely, and the response ended exactly where it declared.
@@ -209,7 +209,7 @@ class ConnectionPool:
         return len(self._connections) - len(self._idle)
 
     async def crowded(self, least: int) -> None:
-        """Waits until at least `least` requests are in flight or the pool is closed. Supports one caller."""
+        """Waits until at least `least` requests are in flight or the pool is closed. One caller at a time."""
         while self.under_way < least and not self._is_closed:
             reached: asyncio.Future[None] = self._loop.create_future()
             self._crowd = (least, reached)

@@ -32,9 +32,9 @@ def reason_of(path: Path, context: str | None, error: BaseException) -> str:
         except UnicodeDecodeError:
             return f"{whose}is not UTF-8 text"
         except NotYamlError as bad:
-            return f"{whose}is no YAML: {bad}"
+            return f"{whose}is not YAML: {bad}"
         if len(found) != 1 or not isinstance(found[0], Mapping):
-            return f"{whose}is no kubeconfig; write one mapping with clusters, contexts and users"
+            return f"{whose}is not a kubeconfig; write one mapping with clusters, contexts and users"
         documents.append(found[0])
     document = merged(documents)
     return next(_problems(document, context), "") or _of_plugin(document, context, error) or _words(error)

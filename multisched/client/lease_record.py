@@ -81,8 +81,8 @@ class Holding(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
 
 
-NOT_READABLE: Final = Holding("somebody whose lease cannot be read", {})
-NOT_THERE: Final = Holding("somebody whose lease was deleted, if there was one", {})
+NOT_READABLE: Final = Holding("a holder whose lease cannot be read", {})
+NOT_THERE: Final = Holding("a holder whose lease was deleted, if there was one", {})
 
 
 class Expiry:
@@ -123,7 +123,9 @@ class LeaseWatcher:
         self._last: Holding | None = None
 
     async def read(self) -> Holding | None:
-        """Reads consistently who may bind by the lease now. None: no process may, and no bind by it is in flight.
+        """Returns the holder that may bind by the lease now, by a consistent read.
+
+        None: no process may bind by it, and no bind by it is in flight.
 
         A released lease is free at once, because its holder had ended its binds. One that does not exist or may not be
         read counts as held until it would have expired: its holder may not know. `NOT_THERE`: no holder was ever seen.

@@ -65,8 +65,8 @@ class LeaseTerm:
         self._renewed_at = -math.inf
         self._bind_from = math.inf
         self._alone_from = -math.inf
-        """From this time on no other process binds by a lease that we did not find. It may have been deleted before our
-        first read, while its holder still binds.
+        """Time from which no other process can bind by a lease that our first read did not find: it may have been deleted
+        before, while its holder still binds.
         """
 
     @property

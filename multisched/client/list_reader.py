@@ -112,5 +112,5 @@ class ListReader:
                     # The version seen before, or the deletion, never happened: a list that is as new cannot show an
                     # earlier state.
                     self._history.went_back(self._path)
-                    raise ContradictoryListError(f"the list of {self._path} shows an object as it was before")
+                    raise ContradictoryListError(f"the list of {self._path} shows an object in an older state")
             await asyncio.sleep(0)

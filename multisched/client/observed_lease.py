@@ -44,7 +44,7 @@ class ObservedLease:
 
     def may_be_created(self, *, is_leading: bool) -> bool:
         """Returns whether a missing lease may be created. A deleted one counts as held for its whole duration: its
-        holder may not know and still bind.
+        holder may not know of the deletion and still bind.
 
         That holds whichever process held it when it was last seen: while we do not lead, another one may have taken it
         since (found by simulation; I9).

@@ -1,8 +1,8 @@
 """Range queries to a Prometheus-compatible server; implements `framework.measures.Meter`.
 
 Owns the connections to one server. No request asks for more than `points_max` steps, and each ends within its timeout.
-Responses are not read beyond their size limit, decompressed or redirected. A worker thread decodes samples, one
-response at a time. NaN, infinite and negative samples are gaps, and are counted.
+Requests follow no redirects; responses are not decompressed or read beyond their size limit. A worker thread decodes
+samples, one response at a time. NaN, infinite and negative samples are gaps, and are counted.
 
 Differences between servers: Thanos marks a partial response in `warnings`, VictoriaMetrics by `isPartial`; both are
 used, with a warning. VictoriaMetrics aligns a range to multiples of its step, so callers begin there. Limits on what

@@ -362,7 +362,7 @@ class HttpTransport:
             yield transport
 
     async def crowded(self, least: int) -> None:
-        """Waits until at least `least` short requests are in flight. Supports one caller."""
+        """Waits until at least `least` short requests are in flight. One caller at a time."""
         while True:
             channel = self._channel
             if channel.pool is None:

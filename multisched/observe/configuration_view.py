@@ -1,4 +1,4 @@
-"""The document of /api/v1/configuration: the configuration in effect, setting by setting, and the state of its file.
+"""The document of /api/v1/configuration: the configuration in force, setting by setting, and the state of its file.
 
 A contract between processes: `multisched config diff` reads it. The source that fills it hides secrets.
 """
@@ -14,7 +14,7 @@ CONFIGURATION_PATH = "/api/v1/configuration"
 
 
 class ChangeView(msgspec.Struct, frozen=True):
-    """One setting whose value in the file differs from the one in effect."""
+    """One setting whose value in the file differs from the one in force."""
 
     path: str
     before: str
@@ -26,13 +26,13 @@ class ConfigurationView(msgspec.Struct, frozen=True):
     """The whole document."""
 
     settings: Mapping[str, str]
-    """Path -> value in effect."""
+    """Path -> value in force."""
     file: str = ""
     """Empty if there is no file."""
     since_s: float = 0.0
     """Unix time at which this configuration took effect."""
     problems: tuple[str, ...] = ()
-    """Problems of the current file; its previous content then stays in effect."""
+    """Problems of the current file; its previous content then stays in force."""
     waiting: tuple[ChangeView, ...] = ()
     """Changes in the file that take effect only after a restart."""
     restart_command: str = ""

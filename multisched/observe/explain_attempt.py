@@ -232,7 +232,7 @@ def _verdict(status: Status, count: int, nodes: tuple[str, ...] = (), *, is_for_
 
 
 def _words(status: Status) -> str:
-    return f"{status.plugin} says {status.message}" if status.plugin else status.message
+    return f"{status.plugin}: {status.message}" if status.plugin else status.message
 
 
 def _said(column: FilterCopy, at: int) -> str:

@@ -76,7 +76,7 @@ class StandingFits:
                 return mask
             self._relates.add(signature)
         standing = self._sandbox.cache.placed(pod.uid)
-        assert standing is not None, f"{pod.key} stands nowhere"
+        assert standing is not None, f"{pod.key} is not placed"
         with self._sandbox.without_pod(standing.pod):
             return self._mask(self._classes.find(asked, 1))
 

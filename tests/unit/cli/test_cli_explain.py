@@ -55,7 +55,7 @@ def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> N
     code, text, _ = call(*arguments, stdin=listed)
     assert code == 0
     view = json.loads(text)
-    assert view["onNode"]["text"] == "It is not feasible: NodeResourcesFit says Insufficient cpu."
+    assert view["onNode"]["text"] == "It is not feasible: NodeResourcesFit: Insufficient cpu."
     assert view["now"]["winner"]["node"] == "n1"
 
 

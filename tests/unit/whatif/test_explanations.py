@@ -69,7 +69,7 @@ def test_one_node_is_told_in_a_sentence() -> None:
     )
     late = small_pod("late", cpu="1")
     cluster = (small, large, other, late)
-    assert on_node("small", *cluster) == "It is not feasible: NodeResourcesFit says Insufficient cpu."
+    assert on_node("small", *cluster) == "It is not feasible: NodeResourcesFit: Insufficient cpu."
     assert on_node("large", *cluster) == "It is the chosen node."
     text = on_node("other", *cluster)
     assert text.startswith("It is feasible, with ")
@@ -101,7 +101,7 @@ def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:
     )
     claimed = small_pod("late", volumes=[CLAIM])
     assert on_node("n1", node_document("n1"), claimed) == (
-        'No node was evaluated: VolumeRestrictions says persistentvolumeclaim "nope" not found.'
+        'No node was evaluated: VolumeRestrictions: persistentvolumeclaim "nope" not found.'
     )
 
 

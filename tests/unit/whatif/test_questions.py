@@ -75,7 +75,7 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> Non
         there = await explanations.pod(ExplainQuery("default", "late", node="b"))
         assert there.on_node is not None
         assert there.now is None
-        assert there.on_node.text == "It is not feasible: NodeResourcesFit says Insufficient cpu."
+        assert there.on_node.text == "It is not feasible: NodeResourcesFit: Insufficient cpu."
         with pytest.raises(NotExplainedError, match="node c is not known here"):
             await explanations.pod(ExplainQuery("default", "late", node="c"))
 
@@ -266,7 +266,7 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
         assert (broken.state, broken.waiting_for, broken.wakes) == ("backoff", "the end of its backoff", ())
         stands = await view("stands", "a")
         nodes = dict.fromkeys((stands.node, "a"))
-        assert stands.notes == tuple(f"Moody says of {node}: stands or another" for node in nodes)
+        assert stands.notes == tuple(f"Moody about {node}: stands or another" for node in nodes)
 
     moody = ", ".join(f"{{name: '{__name__}:{plugin.name}'}}" for plugin in (Moody, Waits))
     with_plugins = CONFIGURATION.replace(

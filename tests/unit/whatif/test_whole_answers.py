@@ -98,7 +98,7 @@ def on_node(name: str) -> dict[str, Any]:
     said = [*passed, ("NodeResourcesFit", "Insufficient cpu")]
     return {
         "node": name,
-        "text": "It is not feasible: NodeResourcesFit says Insufficient cpu.",
+        "text": "It is not feasible: NodeResourcesFit: Insufficient cpu.",
         "plugins": tuple({"point": "Filter", "plugin": plugin, "said": text} for plugin, text in said),
         "scored": None,
     }
