@@ -1,8 +1,8 @@
 """HTTP to one extender, and the objects that it is sent; implements `framework.ports.ExtenderClient` and `Documents`.
 
 Owns the connections to the extender. A request ends within the extender's timeout. Requests follow no redirects;
-responses are not decompressed or read beyond their size limit. An extender that has stopped responding gets no requests for a while; its pods
-are refused at once and no cycle waits.
+responses are not decompressed or read beyond their size limit. An extender that has stopped responding gets no requests
+for a while; its pods are refused at once and no cycle waits.
 """
 
 from __future__ import annotations
