@@ -91,7 +91,7 @@ def test_quotas_that_no_scheduler_enforces_are_not_called_in_force(tmp_path: Pat
     )
     assert code == 1
     assert text.startswith("Not enforced: ElasticQuotaTree kube-system/teams")
-    assert "Note: no scheduler has written to its status that it is in force" in text
+    assert "Note: no scheduler has set its status to in force" in text
     config = tmp_path / "config.yaml"
     profile = "profile: {plugins: {disabled: [ElasticQuota]}}"
     config.write_text(f"{HEAD}domains:\n- {{name: tests, schedulerNames: [tests], {profile}}}\n")
