@@ -1,12 +1,12 @@
-"""Commands that ask: the options that say whom, and how what is answered is printed.
+"""Commands that query a server or a dump: their shared options, and the printing of their results.
 
     @app.command()
     @asking(SourceOptions)
     def week(whom: SourceOptions, service: str) -> str:
         return text_of(document_of(whom.source(), "forecast", ViewQuery("service", {"name": service})))
 
-`week` has the options of SourceOptions beside its own. Domains make their commands so, too. Imported at each start: what asks is
-imported where it is asked.
+`week` has the options of SourceOptions in addition to its own. Domains define their commands in the same way. This
+module is imported at each start, so the modules that send queries are imported only by the command that needs them.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from multisched.cli.server import Server
 
     Source = Server | Dump
-    """Whom a command asks."""
+    """What a command queries."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 Output = str | Iterable[str] | None
-"""What a command has to say: at once, or part by part."""
+"""The output of a command: at once, or part by part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """A running multisched, and the credentials it is asked with."""
+    """Options for a running multisched and the credentials for it."""
 
     server: ServerUrl = None
     kubeconfig: TokenKubeconfig = None
@@ -68,12 +68,12 @@ class ServerOptions:
     insecure_skip_tls_verify: Insecure = False
 
     def running(self) -> Server:
-        """The process that is asked: by its address, or in the cluster that was named. Raises RefusedError."""
+        """Returns the process to query: by its address, or in the named cluster. Raises RefusedError."""
         from multisched.cli.server import Server
 
         is_in_cluster = self.kubeconfig is not None or self.context is not None
         url, named_by = self.server, "--server "
-        if url is None and not is_in_cluster:  # an option counts more than the environment
+        if url is None and not is_in_cluster:  # an option overrides the environment
             url, named_by = os.environ.get(SERVER_VARIABLE) or None, f"{SERVER_VARIABLE}="
         if url is not None and not scheme_of(url):
             raise RefusedError(f"{named_by}{url}: write http://HOST:PORT or https://HOST:PORT")
@@ -97,16 +97,16 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions(ServerOptions):
-    """A running multisched, or a dump of a cluster in its place."""
+    """Options for a running multisched, or for a dump of a cluster instead."""
 
     snapshot: Snapshot = None
     config: ConfigFile = None
 
     def source(self) -> Source:
-        """Whom to ask."""
+        """Returns what to query."""
         if self.snapshot is None:
             if self.config is not None:
-                fail("--config goes with --snapshot: a running multisched has its own")
+                fail("--config needs --snapshot: a running multisched has its own configuration")
             return self.running()
         from multisched.cli.dump import Dump
 
@@ -115,7 +115,7 @@ class SourceOptions(ServerOptions):
 
 
 def with_options(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], R]], Callable[..., R]]:
-    """Gives a function the options of `shared` beside its own; what `shared` makes of them is its first argument."""
+    """Adds the options of `shared` to a function's own; the result of `shared` is the function's first argument."""
 
     def decorate(command: Callable[Concatenate[T, ...], R]) -> Callable[..., R]:
         own = list(inspect.signature(command).parameters.values())[1:]
@@ -138,7 +138,9 @@ def with_options(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, 
 
 
 def asking(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Output]], Callable[..., None]]:
-    """As `with_options`; what the command returns is printed. A question without an answer ends with a sentence that says why."""
+    """Like `with_options`, and prints what the command returns. If a query fails, the command ends with a sentence that
+    gives the reason.
+    """
 
     def decorate(command: Callable[Concatenate[T, ...], Output]) -> Callable[..., None]:
         ask = with_options(shared)(command)

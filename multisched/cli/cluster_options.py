@@ -1,4 +1,4 @@
-"""Options of commands that look at a cluster themselves, live or as a dump, without a running multisched."""
+"""Options of commands that read a cluster themselves, live or as a dump, without a running multisched."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Snapshot = Annotated[
     Path | None,
-    typer.Option(help=f"Look at no cluster but at this output of {DUMP_COMMAND}; - for standard input."),
+    typer.Option(help=f"Read this output of {DUMP_COMMAND} instead of a cluster; - for standard input."),
 ]
 
 
 def kubeconfig_of(given: Path | None, context: str | None) -> Path | None:
-    """The file to read: where none is given and the user has none, that of a demo which runs on this machine.
+    """Returns the kubeconfig to read: if none is given and the user has none, that of a demo running on this machine.
 
     Only for commands that write nothing. None: the usual order of `connect`.
     """
@@ -38,20 +38,20 @@ def kubeconfig_of(given: Path | None, context: str | None) -> Path | None:
         return None
     found = demo_kubeconfig(os.environ)
     if found is not None:
-        show(f"multisched: there is no kubeconfig of yours; this is the cluster of the demo, {found}", to_errors=True)
+        show(f"multisched: you have no kubeconfig; using the cluster of the demo, {found}", to_errors=True)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """A cluster by its kubeconfig, or a dump of one."""
+    """Options for a cluster by its kubeconfig, or for a dump of one."""
 
     kubeconfig: Kubeconfig = None
     context: Context = None
     snapshot: Snapshot = None
 
     async def snapshot_of(self, kinds: Sequence[Listed]) -> ClusterSnapshot:
-        """What there is of the kinds. Raises RefusedError, CredentialsError or TransportError."""
+        """Returns the objects of the kinds. Raises RefusedError, CredentialsError or TransportError."""
         from multisched.model.decode import Decoder
         from multisched.whatif.live_cluster import read_cluster
 
@@ -61,7 +61,7 @@ class ClusterOptions:
             from multisched.whatif.sandbox import SnapshotReader
 
             if self.kubeconfig is not None or self.context is not None:
-                fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster")
+                fail("--snapshot excludes --kubeconfig and --context: it is read instead of a cluster")
             reader = SnapshotReader(Decoder())
             for raw in items_of(self.snapshot):
                 reader.add(raw)

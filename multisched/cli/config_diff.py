@@ -1,4 +1,4 @@
-"""`multisched config diff`: a file against what is in force in a running multisched."""
+"""`multisched config diff`: compares a file with the configuration in force in a running multisched."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from multisched.observe.configuration_view import CONFIGURATION_PATH, Configurat
 from multisched.observe.tables import as_document, as_table
 
 VALUE_CHARS_MAX: Final = 60
-"""Of a value in the table; `-o wide` shows all of it."""
+"""Limit of a value in the table; `-o wide` shows all of it."""
 SAME_CHARS: Final = 15
-"""Of what both values have before the first difference."""
+"""Characters shown before the first difference of two values."""
 
 
 def show(server: Server, wanted: Configuration | None, output: str) -> str:
-    """What differs. `wanted`: None for the file that the program follows. Exits with 1 where something does."""
+    """Returns the differences. `wanted`: None for the file that the program follows. Exits with 1 if there are any."""
     view = answer(server, CONFIGURATION_PATH, decode_configuration)
     if wanted is not None:
         found = changes(view.settings, flatten(wanted))
@@ -44,21 +44,21 @@ def show(server: Server, wanted: Configuration | None, output: str) -> str:
 def lines(
     view: ConfigurationView, found: list[Change], problems: tuple[str, ...], *, is_own_file: bool, is_wide: bool
 ) -> Iterator[str]:
-    """For people."""
+    """Yields the lines of the text output."""
     if view.problems:
         since = datetime.fromtimestamp(view.since_s, UTC).isoformat(timespec="seconds")
         whose = "" if is_own_file else ", which the program follows,"
-        yield f"{view.file}{whose} was rejected; what it said before is in force, since {since}"
+        yield f"{view.file}{whose} was rejected; its previous content is in force, since {since}"
         yield from problems
     elif is_own_file:
-        yield f"the program follows {view.file}" if view.file else "the program runs by the defaults, without a file"
+        yield f"the program follows {view.file}" if view.file else "the program uses the defaults, without a file"
     is_former = is_own_file and bool(view.problems)
     if found:
         if is_former:
-            yield "of what it said before, this waits for a restart:"
+            yield "of its previous content, this waits for a restart:"
         rows = [(one.path, *(cell or "-" for cell in _values(one, is_wide=is_wide)), _when(one)) for one in found]
         yield as_table(
-            ("setting", "in force", "said before" if is_former else "file", "applies"), rows, is_wide=is_wide
+            ("setting", "in force", "previous value" if is_former else "file", "applies"), rows, is_wide=is_wide
         )
     elif not problems:
         yield "no difference"
@@ -67,7 +67,7 @@ def lines(
 
 
 def _values(change: Change, *, is_wide: bool) -> tuple[str, str]:
-    """Returns what is in force and what the file says: if a value is long, the piece around the first difference."""
+    """Returns the value in force and the one in the file: of a long value the piece around the first difference."""
     both = change.before, change.after
     if is_wide or max(map(len, both)) <= VALUE_CHARS_MAX:
         return both
@@ -78,7 +78,7 @@ def _values(change: Change, *, is_wide: bool) -> tuple[str, str]:
 
 
 def _piece(value: str, start: int) -> str:
-    """At most VALUE_CHARS_MAX characters of the value, with `…` where more of it is left out."""
+    """Returns at most VALUE_CHARS_MAX characters of the value, with `…` where text is left out."""
     lead = "…" if 0 < start < len(value) else ""
     rest = value[start:] if lead else value
     room = VALUE_CHARS_MAX - len(lead)

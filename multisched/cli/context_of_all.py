@@ -1,4 +1,4 @@
-"""`multisched --context NAME COMMAND …`: the context may stand before the command, as with kubectl."""
+"""`multisched --context NAME COMMAND …`: the context may precede the command, as in kubectl."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ OPTION: Final = "context"
 
 
 def give_context(ctx: Any, context: str) -> None:
-    """Makes it the default of the command that is asked for. `ctx`: of the whole program; typer has no public type for it."""
+    """Sets the default context of the requested command. `ctx`: of the whole program; typer has no public type for it."""
     name = ctx.invoked_subcommand
     command = ctx.command.get_command(ctx, name)
     if command is None:
-        return  # which says so itself
+        return  # typer reports the unknown command
     defaults = _defaults(ctx, command, context)
     if not defaults:
-        fail(f"--context: {name} looks at no cluster; leave it out")
+        fail(f"--context: {name} uses no cluster; leave it out")
     ctx.default_map = {name: defaults}
 
 
 def _defaults(ctx: Any, command: Any, context: str) -> dict[str, Any]:
-    """By option, and by command below; empty if none of them takes a context."""
+    """Returns the defaults by option and by subcommand; empty if none of them takes a context."""
     found: dict[str, Any] = {OPTION: context} if any(one.name == OPTION for one in command.params) else {}
     for name in command.list_commands(ctx) if hasattr(command, "list_commands") else ():
         below = _defaults(ctx, command.get_command(ctx, name), context)

@@ -1,4 +1,4 @@
-"""`multisched config convert`: reads a KubeSchedulerConfiguration, prints or writes ours, and what was not carried over."""
+"""`multisched config convert`: reads a KubeSchedulerConfiguration, prints or writes ours, and lists what was not carried over."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WIDTH: Final = 118
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes every value out: a configuration with aliases is refused."""
+    """Writes every value in full, because a configuration with aliases is refused."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Items of a list stand under their key, as in all our files."""
+        """Indents list items under their key, as in all our files."""
         super().increase_indent(flow, False)
 
 
@@ -35,19 +35,19 @@ def load(file: Path) -> Conversion:
 
 
 def as_yaml(conversion: Conversion, source: str) -> str:
-    """Our configuration as a file, headed by what was not carried over."""
+    """Returns our configuration as a file that begins with a list of what was not carried over."""
     body = yaml.dump(conversion.data, Dumper=Dumper, sort_keys=False, default_flow_style=None, width=WIDTH)
     return "\n".join([*_header(conversion, source), body])
 
 
 def as_json(conversion: Conversion) -> str:
-    """One document with the configuration and the findings."""
+    """Returns one document with the configuration and the findings."""
     found = [finding.as_data() for finding in conversion.findings]
     return as_document({"configuration": conversion.data, "findings": found}, "json") + "\n"
 
 
 def _header(conversion: Conversion, source: str) -> Iterator[str]:
-    yield from comment(f"Made of {source} by `multisched config convert`.", "# ")
+    yield from comment(f"Converted from {source} by `multisched config convert`.", "# ")
     findings = list(conversion.findings)
     if findings:
         yield "# What is different, or could not be carried over:"
@@ -60,6 +60,6 @@ def _line(finding: Finding) -> str:
 
 
 def comment(text: str, lead: str) -> list[str]:
-    """Wrapped; whatever a file's texts hold stays within the comment."""
+    """Returns wrapped comment lines; whatever the text contains stays within the comment."""
     plain = " ".join(escaped(text).split())
     return textwrap.wrap(plain, WIDTH, initial_indent=lead, subsequent_indent=lead + "  ", break_on_hyphens=False)

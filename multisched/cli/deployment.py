@@ -1,7 +1,7 @@
 """A multisched that runs in a cluster: found by its Leases, reached by port-forwards through the API server.
 
-A forwarded port keeps the token of who asks; the API server's proxy for Services would take it away. Each connection has a
-thread of its own, which ends with it. Only kubeconfigs are read: nothing needs kubectl.
+A forwarded port keeps the caller's token; the API server's proxy for Services would remove it. Each connection has its
+own thread, which ends with it. Only kubeconfigs are read; kubectl is not needed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ T = TypeVar("T")
 LEASES_MAX: Final = 500
 READ_TIMEOUT_S: Final = 15.0
 IDENTITY_END: Final = 9
-"""What a process adds to the name of its pod: `-` and eight digits (`app.default_identity`)."""
+"""Length of what a process appends to the name of its pod: `-` and eight digits (`app.default_identity`)."""
 OURS: Final = "multisched.io/"
-"""Begins the keys of what a multisched writes into its Leases."""
-RIGHTS: Final = "docs/operators.md, Asking it from outside, has the Role for those who ask"
+"""Prefix of the annotation keys that a multisched writes into its Leases."""
+RIGHTS: Final = "docs/operators.md, Asking it from outside, has the Role that callers need"
 
 
 class _Leases(msgspec.Struct):
@@ -46,7 +46,7 @@ class _Leases(msgspec.Struct):
 
 
 class Deployment:
-    """Of one namespace, by one kubeconfig."""
+    """A multisched in one namespace, by one kubeconfig."""
 
     def __init__(self, kubeconfig: Path | None, context: str | None, namespace: str) -> None:
         """`kubeconfig` None: the user's own."""
@@ -54,14 +54,14 @@ class Deployment:
         self.kubeconfig = Path(default_kubeconfig(os.environ)) if kubeconfig is None else kubeconfig
         self.namespace = namespace
         self._source = KubeconfigSource(vendor, self.kubeconfig, context)
-        """One for all: an exec plugin is not asked twice."""
+        """Shared by all connections, so that an exec plugin runs only once."""
 
     def first_leader(self) -> Leader:
-        """A replica to ask; of domains that it does not lead it knows the leaders. Raises AskError."""
+        """Returns a replica that leads a domain; it knows the leaders of the other domains. Raises AskError."""
         ours = self._run(self._leases)
         if not ours:
             raise AskError(
-                f"no multisched has a Lease in namespace {self.namespace}: name another --namespace,"
+                f"no multisched has a Lease in namespace {self.namespace}: give another --namespace,"
                 " or --server for one that runs elsewhere",
                 ExitCode.NO_CLUSTER,
             )
@@ -69,26 +69,26 @@ class Deployment:
         if not leaders:
             names = ", ".join(lease.metadata.name for lease in ours)
             raise AskError(
-                f"nobody holds {names} in namespace {self.namespace}: no replica leads; look at its pods"
-                f" (kubectl -n {self.namespace} get pods), or ask again in a moment",
+                f"no replica holds {names} in namespace {self.namespace}, so none leads; check its pods"
+                f" (kubectl -n {self.namespace} get pods), or retry in a moment",
                 ExitCode.PROBLEM,
             )
         reachable = [leader for leader in leaders if leader.address]
         if not reachable:
             raise AskError(
-                f"{leaders[0].identity} leads, and its Lease does not say where it answers: it serves no HTTP,"
-                " or is of an older version; name it with --server",
+                f"{leaders[0].identity} leads, but its Lease has no address: it serves no HTTP,"
+                " or is of an older version; give its address with --server",
                 ExitCode.NO_CLUSTER,
             )
         return reachable[0]
 
     def tunnel_to(self, leader: Leader) -> Tunnel:
-        """To the port at which the leader says that it answers."""
+        """Returns a tunnel to the port in the leader's address."""
         parts = urlsplit(leader.address)
         return Tunnel(self, leader, parts.port or PORTS[parts.scheme])
 
     async def connected(self, work: Callable[[HttpTransport], Awaitable[T]]) -> T:
-        """On any loop. Raises CredentialsError."""
+        """Runs `work` with a connected transport, on any loop. Raises CredentialsError."""
         credentials = await Credentials.load(self._source)
         async with open_transport(credentials, connections_max=2) as transport:
             return await work(transport)
@@ -100,17 +100,17 @@ class Deployment:
             raise AskError(str(error), ExitCode.NO_CLUSTER) from error
 
     async def _leases(self, transport: HttpTransport) -> list[LeaseRecord]:
-        """Those that a multisched has written, by name."""
+        """Returns the Leases that a multisched has written, by name."""
         path = f"{leases_path(self.namespace)}?limit={LEASES_MAX}"
         answer = await transport.request("GET", path, timeout_s=READ_TIMEOUT_S)
         if answer.status != 200:
-            why = parse_status(answer.body).message or f"the API server answered {answer.status}"
+            why = parse_status(answer.body).message or f"the API server returned {answer.status}"
             hint = f"; {RIGHTS}" if answer.status == 403 else ""
             raise AskError(f"the Leases of namespace {self.namespace} cannot be read: {why}{hint}", ExitCode.NO_CLUSTER)
         try:
             found = msgspec.json.decode(answer.body, type=_Leases).items
         except UNREADABLE as error:
-            raise AskError(f"{transport.host} is no API server: {error}", ExitCode.NO_CLUSTER) from error
+            raise AskError(f"{transport.host} is not an API server: {error}", ExitCode.NO_CLUSTER) from error
         ours = (one for one in found if any(key.startswith(OURS) for key in one.metadata.annotations))
         return sorted(ours, key=lambda one: one.metadata.name)
 
@@ -126,7 +126,7 @@ class Tunnel:
         self.pod = leader.identity[:-IDENTITY_END]
 
     def open(self) -> socket.socket:
-        """The near end. Raises NoAnswerError."""
+        """Returns the local end. Raises NoAnswerError."""
         near, far = socket.socketpair()
         opened: Future[None] = Future()
         threading.Thread(target=self._work, args=(far, opened), name="port-forward", daemon=True).start()
@@ -142,7 +142,7 @@ class Tunnel:
 
     @property
     def trouble(self) -> str:
-        """What the far side said of why it ended; empty if nothing."""
+        """The error text of the remote side; empty if there is none."""
         said = "" if self._forward is None else self._forward.trouble
         return f"port {self.port} of pod {self.pod}: {said}" if said else ""
 
@@ -153,7 +153,7 @@ class Tunnel:
 
         try:
             anyio.run(self._deployment.connected, carry)
-        except Exception as error:  # noqa: BLE001 -- raised where it is waited for, or the connection has ended
+        except Exception as error:  # noqa: BLE001 -- raised in `open`, or the connection has ended
             if not opened.done():
                 opened.set_exception(error)
         finally:
@@ -165,7 +165,7 @@ class Tunnel:
             return f"{error}; {RIGHTS}"
         if error.status == 404:
             return (
-                f"{error}: the leader {self._leader.identity} is gone, and another one soon leads; or it is no pod of"
-                f" namespace {namespace}: then write --server {address}"
+                f"{error}: the leader {self._leader.identity} was deleted, and another replica will lead soon; or it is not a pod of"
+                f" namespace {namespace}: then use --server {address}"
             )
-        return f"{error}; look at it: kubectl -n {namespace} get pod {self.pod}"
+        return f"{error}; check it: kubectl -n {namespace} get pod {self.pod}"

@@ -1,8 +1,8 @@
-"""Commands that are made when somebody asks for one: ours but `run`, and those that domains bring.
+"""Commands that are loaded on demand: ours except `run`, and those of domains.
 
-A domain brings a `typer.Typer` under a name, which is imported then.
-Those of the domains that ship are named in `domains.COMMANDS`, those of others are entry points of the group `multisched.commands`.
-A domain makes its commands with `cli.asking`, `cli.options`, `cli.views` and `observe.tables`; nothing here knows any of them.
+A domain provides a `typer.Typer` under a name, which is imported when it is used. Built-in domains name theirs in
+`domains.COMMANDS`; other domains use entry points of the group `multisched.commands`. A domain builds its commands with
+`cli.asking`, `cli.options`, `cli.views` and `observe.tables`; nothing here depends on a domain.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from multisched.cli.options import output_written, show
 from multisched.model.near_names import did_you_mean
 
 GROUP: Final = "multisched.commands"
-"""Of entry points: the name of the command, and where its `typer.Typer` is."""
+"""Group of entry points: the name of the command, and where its `typer.Typer` is."""
 
 
 on_demand = typer.Typer()
-"""Our own commands but `run`, which waits for none of them: reading what they all take is 35 ms."""
+"""Our own commands except `run`, which does not load them: loading their options takes 35 ms."""
 
 
 _CHOICE: Final = re.compile(r"Value error, '(.*)' is not one of ((?:'[^']*'(?:, )?)+)\.")
-"""What pydantic and typer make of a value that is none of an option's choices."""
+"""The message of pydantic and typer for a value that is not a choice of its option."""
 
 
 def refused_choice(message: str) -> str:
-    """Returns typer's words about a value that is no choice of its option with the choice that was probably meant, others unchanged."""
+    """Returns typer's message about an invalid choice with the choice that was probably meant; other messages unchanged."""
     found = _CHOICE.fullmatch(message)
     if found is None:
         return message
@@ -42,7 +42,7 @@ def refused_choice(message: str) -> str:
 
 
 class CommandsOfAll(TyperGroup):
-    """Our own commands, and those of domains. Our own go first, and ask for no domain."""
+    """Our own commands, and those of domains. Our own are looked up first, without loading any domain."""
 
     _has_own = False
 
@@ -75,7 +75,7 @@ class CommandsOfAll(TyperGroup):
             self._has_own = True
 
     def _bring(self, name: str = "") -> None:
-        """The command of this name; all there are, where it is none: what is asked for may be misspelt."""
+        """Loads the command of this name; all commands if there is none, because the name may be misspelt."""
         shipped = {one.name: one for one in _shipped()}
         wanted = [shipped[name]] if name in shipped else [*shipped.values(), *entry_points(group=GROUP)]
         for one in wanted:
@@ -86,7 +86,7 @@ class CommandsOfAll(TyperGroup):
 
 
 def _loaded(entry: EntryPoint) -> typer.Typer | None:
-    """None, and a line of why, for what is no command: our own go on without it."""
+    """Returns None and prints the reason if the entry point provides no command: our own commands still work."""
     try:
         found = entry.load()
     except Exception as error:  # noqa: BLE001 - code of others ends here
@@ -94,7 +94,7 @@ def _loaded(entry: EntryPoint) -> typer.Typer | None:
     else:
         if isinstance(found, typer.Typer):
             return found
-        why = "it is no typer.Typer"
+        why = "it is not a typer.Typer"
     show(f"multisched: command {entry.name} ({entry.value}) is left out: {why}", to_errors=True)
     return None
 

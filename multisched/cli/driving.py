@@ -1,4 +1,4 @@
-"""Asynchronous commands: run to their end, and what a user can cause turned into a sentence and an exit code."""
+"""Runs asynchronous commands to their end, and turns errors that a user can cause into a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from multisched.config.options import ExitCode, RefusedError
 from multisched.model.visible_text import escaped
 
 _SAID_ELSEWHERE: Final = ("kubernetes_asyncio.", "multisched.client.auth", "multisched.plugins.quota.quota_source")
-"""Loggers of credentials that cannot be had, which are raised as well, and of quotas without effect, which reports name."""
+"""Loggers of missing credentials, which also raise an error, and of quotas without effect, which reports name."""
 INTERRUPTED: Final = 130
-"""As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
+"""As a shell reports a program ended by Ctrl-C: here by a second one, or by one before the command had started."""
 
 
 def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] | None = None) -> NoReturn:
-    """Runs one asynchronous command on uvloop where there is one, and exits with its code.
+    """Runs one asynchronous command, on uvloop if it is installed, and exits with its code.
 
-    `report`: is given the sentences of what a user can cause; without, they are printed.
+    `report`: called with the sentences about errors that a user can cause; None: they are printed.
     """
     import anyio
 
@@ -42,7 +42,7 @@ def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] |
 
 @contextmanager
 def _said_once() -> Iterator[None]:
-    """Warnings of commands that set up no logging, but those that are said at the end as well."""
+    """Prints warnings for commands that set up no logging, except those that are also printed at the end."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Sentence())
     handler.setLevel(logging.WARNING)
@@ -55,7 +55,7 @@ def _said_once() -> Iterator[None]:
 
 
 class _Sentence(logging.Formatter):
-    """A line as those that a command prints of errors, with what was logged with it."""
+    """Formats a log record as a line like the commands' error lines, with its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         from multisched.observe.logging import fields_of
@@ -70,7 +70,7 @@ def _has_uvloop() -> bool:
 
 @contextmanager
 def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
-    """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
+    """Turns errors that a user can cause into a sentence and an exit code; any other error is a bug and keeps its traceback."""
     from multisched.client.errors import CredentialsError
     from multisched.framework.registry import PluginSetupError
     from multisched.model.wire import TransportError
@@ -80,8 +80,8 @@ def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
     failures: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
     try:
         yield
-    except* BrokenPipeError:  # the reader of a pipe has ended: click knows what to do about the bare error
-        failures.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+    except* BrokenPipeError:  # the reader of the pipe has ended: click handles the bare error
+        failures.append((BrokenPipeError(errno.EPIPE, "broken pipe"), ExitCode.PROBLEM))
     except* OSError as group:
         if not all(map(is_without_room, _leaves(group))):
             raise

@@ -1,4 +1,4 @@
-"""A dump of a cluster, as `kubectl get -o json` prints it: what commands ask in place of a running multisched."""
+"""A dump of a cluster, as `kubectl get -o json` prints it: read by commands instead of querying a running multisched."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ DUMP_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 
 
 class Dump(msgspec.Struct, frozen=True):
-    """A cluster as kubectl printed it, and the configuration to look at it with."""
+    """A cluster as kubectl printed it, and the configuration to use with it."""
 
     path: Path
     """`-`: standard input."""
     configuration: Configuration
     now: datetime
     is_default: bool = False
-    """No configuration was named: it is the default one."""
+    """True if no configuration was given, so the default one is used."""
 
     @property
     def hint(self) -> str:
-        """What to say besides where the configuration knows too little."""
-        return "; name the configuration with --config: the default one has no history" if self.is_default else ""
+        """Hint to append if the configuration lacks the needed data."""
+        return "; give the configuration with --config: the default one has no history" if self.is_default else ""
 
 
 def cluster_of(dump: Dump) -> DumpedCluster:
-    """What a file of `kubectl get -o json` says. Raises AskError."""
+    """Returns the cluster in a file of `kubectl get -o json`. Raises AskError."""
     from multisched.whatif.sandbox import DumpedCluster
 
     return DumpedCluster(items_of(dump.path), dump.now)
 
 
 def items_of(path: Path) -> list[msgspec.Raw]:
-    """The objects of a file of `kubectl get -o json`. Raises AskError."""
+    """Returns the objects in a file of `kubectl get -o json`. Raises AskError."""
     body = read_file(path, DUMP_BYTES_MAX)
     try:
         return msgspec.json.decode(body, type=_List).items
     except UNREADABLE as error:
-        message = f"{path} is no list of objects ({error}); write one with {DUMP_COMMAND}"
+        message = f"{path} is not a list of objects ({error}); write one with {DUMP_COMMAND}"
         raise AskError(message) from error
 
 
@@ -61,7 +61,7 @@ class _List(msgspec.Struct):
 
 @contextmanager
 def buildable() -> Iterator[None]:
-    """Plugins of the configuration that cannot be built are the user's to mend."""
+    """Turns errors of plugins that cannot be built into an AskError: the user must fix the configuration."""
     from multisched.framework.registry import PluginSetupError
 
     try:
@@ -71,7 +71,7 @@ def buildable() -> Iterator[None]:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """At most so many bytes of a file, or of standard input (`-`). Raises AskError."""
+    """Reads at most `most` bytes of a file, or of standard input (`-`). Raises AskError."""
     try:
         if str(path) == "-":
             body = sys.stdin.buffer.read(most + 1)

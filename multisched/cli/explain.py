@@ -1,6 +1,6 @@
-"""`multisched explain`: what happened to a pod and why, and what would become of one that does not exist yet.
+"""`multisched explain`: what happened to a pod and why, and what would happen to a pod that does not exist yet.
 
-Asks a running multisched over HTTP, or tries everything by itself on a dump of a cluster; the answers are of one form.
+Queries a running multisched over HTTP, or tries everything itself on a dump of a cluster; both give the same documents.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from multisched.whatif.explain_trial import DumpExplanations
 
 TIMEOUT_S: Final = 60.0
-"""A sandbox of a large cluster takes seconds, and stands in line."""
+"""A sandbox of a large cluster takes seconds, and requests are queued."""
 MANIFEST_BYTES_MAX: Final = 256 * 1024
 
 
 def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
-    """What happened to the pod, in the wanted form. Raises AskError."""
+    """Returns what happened to the pod, in the requested format. Raises AskError."""
     many = output != "table"
     query = ExplainQuery(
         query.namespace,
@@ -61,9 +61,9 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
 
 
 def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output: str) -> str:
-    """Where the manifest's pods would go, in the wanted form. Raises AskError.
+    """Returns where the manifest's pods would be placed, in the requested format. Raises AskError.
 
-    A file with several documents is asked about as one List; the answer is a list then, too.
+    A file with several documents is sent as one List; the result is a list then, too.
     """
     documents = _manifests(manifest)
     is_list = len(documents) > 1
@@ -89,7 +89,7 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
 
 
 def pod_name(text: str) -> tuple[str, str]:
-    """NAMESPACE/NAME, or the name of a pod in `default`. Raises AskError."""
+    """Parses NAMESPACE/NAME, or the name of a pod in `default`. Raises AskError."""
     namespace, _, name = text.rpartition("/")
     if not name or "/" in namespace:
         raise AskError(f"{text}: write NAMESPACE/NAME")
@@ -113,13 +113,13 @@ def _loaded(dump: Dump) -> DumpExplanations:
 
 
 def _manifests(path: Path) -> list[dict[str, Any]]:
-    """All objects of the file, those of lists one by one; at least one."""
+    """Returns all objects of the file, with the items of lists one by one; at least one."""
     from multisched.model.yaml_text import NotYamlError, yaml_documents
 
     try:
         documents = yaml_documents(read_file(path, MANIFEST_BYTES_MAX).decode())
     except (NotYamlError, UnicodeDecodeError) as error:
-        raise AskError(f"{path} is no YAML: {error}") from error
+        raise AskError(f"{path} is not YAML: {error}") from error
     found: list[dict[str, Any]] = []
     for number, document in enumerate(documents, 1):
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
@@ -127,8 +127,8 @@ def _manifests(path: Path) -> list[dict[str, Any]]:
             if item is None:
                 continue
             if not isinstance(item, dict):
-                raise AskError(f"{path}: document {number} is no object; write apiVersion, kind, metadata and spec")
+                raise AskError(f"{path}: document {number} is not an object; write apiVersion, kind, metadata and spec")
             found.append(item)
     if not found:
-        raise AskError(f"{path}: there is no object in it; give a pod or a workload")
+        raise AskError(f"{path}: it contains no object; give a pod or a workload")
     return found

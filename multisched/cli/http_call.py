@@ -1,7 +1,7 @@
-"""One HTTP request of a command, over a connection of its own.
+"""One HTTP request of a command, over its own connection.
 
-Uses the standard library's HTTP, so that commands start fast. Follows no redirects and knows no proxies: a token goes where
-the user said.
+Uses the standard library's HTTP client, so that commands start fast. Follows no redirects and uses no proxies: a token
+is sent only to the address that the user gave.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from urllib.parse import urlsplit
 import msgspec
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""An address in a network that is not ours may swallow everything."""
+"""Packets to an address outside our network may get no reply at all."""
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 PORTS: Final = {"http": 80, "https": 443}
 
 
 class NoAnswerError(Exception):
-    """Nobody answered; the message says why, and what to write instead if that is known."""
+    """There was no response; the message has the reason, and what to write instead if that is known."""
 
 
 class UntrustedError(NoAnswerError):
-    """It answers with a certificate that is not good; the message says what to give."""
+    """The server's certificate is not trusted; the message has the option to use."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a server answered."""
+    """The response of a server."""
 
     status: int
     content_type: str
@@ -39,20 +39,20 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Tunnel(Protocol):
-    """Another way to a server than its address."""
+    """A way to a server other than its address."""
 
     @property
     def trouble(self) -> str:
-        """Why it ended; empty if it did not say."""
+        """Why it ended; empty if unknown."""
         ...
 
     def open(self) -> socket.socket:
-        """Raises NoAnswerError."""
+        """Returns a connected socket. Raises NoAnswerError."""
         ...
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a request goes. `names`: the certificate must be good for one of them; none: for the URL's host."""
+    """The target of a request. `names`: the certificate must be valid for one of them; empty: for the URL's host."""
 
     url: str
     tls: ssl.SSLContext
@@ -63,20 +63,20 @@ class Target(msgspec.Struct, frozen=True):
 def call(
     target: Target, path: str, *, headers: Mapping[str, str], body: bytes | None = None, timeout_s: float
 ) -> Reply:
-    """A GET, or a POST if there is a body. Raises NoAnswerError."""
+    """Sends a GET, or a POST if there is a body. Raises NoAnswerError."""
     try:
         with closing(_connected(target, timeout_s)) as connection:
             connection.request("GET" if body is None else "POST", path, body, dict(headers))
             answer = connection.getresponse()
             return Reply(answer.status, answer.headers.get_content_type(), answer.read(ANSWER_BYTES_MAX))
-    except (OSError, http.client.HTTPException) as error:  # the latter: whoever listens there speaks no HTTP
+    except (OSError, http.client.HTTPException) as error:  # the latter: the server does not speak HTTP
         trouble = "" if target.tunnel is None else target.tunnel.trouble
         kind = UntrustedError if isinstance(error, ssl.SSLCertVerificationError) else NoAnswerError
         raise kind(trouble or f"{error}{_hint(target, error)}") from error
 
 
 def _connected(target: Target, timeout_s: float) -> http.client.HTTPConnection:
-    """With TLS where the URL wants it; nothing is sent before the certificate was found good."""
+    """Returns a connection, with TLS if the URL is https; nothing is sent before the certificate was verified."""
     parts = urlsplit(target.url)
     host = parts.hostname or ""
     if parts.scheme == "http":
@@ -86,12 +86,12 @@ def _connected(target: Target, timeout_s: float) -> http.client.HTTPConnection:
         try:
             return _secured(_open(target, timeout_s), target.tls, name)
         except ssl.SSLCertVerificationError:
-            continue  # it may be good for another one
+            continue  # it may be valid for another name
     return _secured(_open(target, timeout_s), target.tls, last)
 
 
 def _open(target: Target, timeout_s: float) -> http.client.HTTPConnection:
-    """`timeout_s`: of everything that follows."""
+    """Opens a TCP connection or a tunnel. `timeout_s`: of each later operation."""
     parts = urlsplit(target.url)
     port = parts.port or PORTS[parts.scheme]
     connection = http.client.HTTPConnection(parts.hostname or "", port, timeout=CONNECT_TIMEOUT_S)
@@ -113,10 +113,10 @@ def _secured(connection: http.client.HTTPConnection, tls: ssl.SSLContext, name: 
 
 
 def _hint(target: Target, error: Exception) -> str:
-    """What to write instead: for an authority that is not known, and where the port speaks the other of http and https."""
+    """Returns what to write instead: if the authority is unknown, or if the port speaks https instead of http or vice versa."""
     parts = urlsplit(target.url)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return "; name its authority with --ca-file FILE, or trust any with --insecure-skip-tls-verify"
+        return "; give its authority with --ca-file FILE, or trust any with --insecure-skip-tls-verify"
     if parts.scheme == "https":
         is_plain = isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
         return f"; it speaks no TLS: write http://{parts.netloc}" if is_plain else ""
@@ -127,7 +127,7 @@ def _hint(target: Target, error: Exception) -> str:
 
 
 def _speaks_tls(target: Target) -> bool:
-    """Nothing is sent to it, so any certificate will do."""
+    """Returns whether the port accepts a TLS handshake. No data is sent to it, so any certificate will do."""
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:

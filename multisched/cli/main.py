@@ -1,7 +1,7 @@
 """The command line: reads arguments and configuration, then calls the composition root or prints.
 
-Promises the exit codes of `options.ExitCode`. A subcommand imports only what it needs: `version` and completion answer
-at once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
+Uses the exit codes of `options.ExitCode`. A subcommand imports only what it needs: `version` and completion respond at
+once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ DEFAULT_NAMESPACE = "kube-system"
 
 
 class DemoOutput(Enum):
-    """How the demo tells its result."""
+    """Output format of the demo's result."""
 
     TABLE = "table"
     JSON = "json"
 
 
 class SimulateOutput(Enum):
-    """How a simulation tells its result."""
+    """Output format of a simulation's result."""
 
     TABLE = "table"
     JSON = "json"
@@ -60,11 +60,11 @@ app = typer.Typer(
     name="multisched",
     cls=CommandsOfAll,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # they print local variables, tokens among them
+    pretty_exceptions_enable=False,  # tracebacks would print local variables, including tokens
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
-plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
+plugins_app = typer.Typer(name="plugins", help="Show which plugins a profile can enable.", no_args_is_help=True)
 repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be too full.", no_args_is_help=True)
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
 on_demand.add_typer(config_app)
@@ -76,7 +76,8 @@ on_demand.add_typer(repair_app)
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 Identity = Annotated[
-    str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
+    str | None,
+    typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process ID and random digits."),
 ]
 ConvertOutput = Annotated[
     str,
@@ -92,12 +93,12 @@ ConvertOutput = Annotated[
 
 def main() -> None:
     """The entry point `multisched`."""
-    # numpy is imported by the commands only. Its BLAS, of which nothing here makes use, would start a thread per core that
+    # numpy is imported by the commands only. Its BLAS, which nothing here uses, would start a thread per core that
     # spins between calls.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Nothing here has plugins for pydantic, and looking for some reads the metadata of every package.
+    # There are no plugins for pydantic here, and searching for them reads the metadata of every package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # Nothing that is imported is garbage, and looking for some takes a tenth of the time.
+    # Imported modules are not garbage, and collecting during imports takes a tenth of the startup time.
     collect_seldom(GC_YOUNG_STARTING_MAX)
     app()
 
@@ -111,7 +112,7 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def _of_all(
     ctx: typer.Context,
-    context: Annotated[str | None, typer.Option(help="As behind the command: a context of the kubeconfig.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig, as after the command.")] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
@@ -138,7 +139,8 @@ def run(
         LogFormat | None, typer.Option(help="Default: as configured, else text on a terminal, json elsewhere.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Of the HTTP server; 0: any free one. Default: as configured.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the HTTP server; 0: any free one. Default: as configured."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Decide and log what would be bound; write nothing, not even a Lease.")
@@ -156,19 +158,20 @@ def run(
 @on_demand.command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="End when every feasible pod is bound.")] = False,
-    output: Annotated[DemoOutput, typer.Option("--output", "-o", help="How to tell the result.")] = DemoOutput.TABLE,
+    output: Annotated[DemoOutput, typer.Option("--output", "-o", help="Format of the result.")] = DemoOutput.TABLE,
     nodes: Annotated[int, typer.Option(min=3, max=NODES_MAX, help="Work, GPU and virtual nodes together.")] = 300,
     job_pods: Annotated[
         int | None, typer.Option(min=0, max=100_000, help="Pods of the burst of jobs. Default: 10 for 3 nodes.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Where it answers. Default: 10260, if free; 0: any free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the HTTP server. Default: 10260 if free; 0: any free one."),
     ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Where to write the kubeconfig. Default: a temporary folder.", dir_okay=False)
     ] = None,
     config: ConfigFile = None,
-    seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random decisions.")] = 0,
 ) -> None:
     """Try it without a cluster: embedded API server, fake nodes, three domains, a mixed workload."""
 
@@ -217,14 +220,14 @@ def cluster(
 
 @on_demand.command()
 def kubelets(
-    kubeconfig: Annotated[Path, typer.Option(help="The cluster whose nodes to act for.", exists=True, dir_okay=False)],
+    kubeconfig: Annotated[Path, typer.Option(help="Cluster whose nodes are simulated.", exists=True, dir_okay=False)],
     context: Context = None,
     stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", dir_okay=False)] = None,
-    seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random decisions.")] = 0,
 ) -> None:
     """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish, and as a provisioner of volumes.
 
-    Claims of storage classes with the provisioner disk.multisched.io get volumes, which hold nothing.
+    Claims of storage classes with the provisioner disk.multisched.io get volumes, which store no data.
     """
 
     def start() -> Awaitable[int]:
@@ -239,11 +242,11 @@ def kubelets(
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="The scenario file; config/examples has some.")],
     output: Annotated[
-        SimulateOutput, typer.Option("--output", "-o", help="How to tell the result.")
+        SimulateOutput, typer.Option("--output", "-o", help="Format of the result.")
     ] = SimulateOutput.TABLE,
     jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Processes. Default: one per CPU.")] = None,
 ) -> None:
-    """Place recorded services with the real scheduler, in virtual time, and judge policies side by side."""
+    """Place recorded services with the real scheduler, in virtual time, and compare policies."""
     from multisched.cli import simulate as cli_simulate
     from multisched.config.document import ConfigError
     from multisched.framework.registry import PluginSetupError
@@ -270,7 +273,7 @@ def queue(
     ] = None,
     output: Format = Output.TABLE,
 ) -> Iterator[str]:
-    """Show what waits where, and why."""
+    """Show the pending pods per queue, with the reason."""
     from multisched.cli import queue as cli_queue
 
     shown = cli_queue.shown_at_once(output.value) if limit is None else limit
@@ -282,18 +285,18 @@ def queue(
 def explain(
     whom: SourceOptions,
     ctx: typer.Context,
-    what_if: Annotated[bool, typer.Option("--what-if", help="Where would pods like that of -f go now?")] = False,
+    what_if: Annotated[bool, typer.Option("--what-if", help="Show where the pods of -f would be placed now.")] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")] = None,
-    replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of each, one after the other.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=1000, help="Number of each, placed one after the other.")] = 1,
     output: Format = Output.TABLE,
 ) -> str | None:
-    """Say what happened to a pod and why, or where pods would go. Nothing is written."""
+    """Show what happened to a pod and why, or where pods would be placed. Nothing is written."""
     if ctx.invoked_subcommand is not None:
         if what_if or file is not None:
-            _fail(f"--what-if and --file go without {ctx.invoked_subcommand}")
+            _fail(f"--what-if and --file cannot be used with {ctx.invoked_subcommand}")
         return None
     if not what_if or file is None:
-        _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; --help tells more")
+        _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; see --help")
     from multisched.cli import explain as cli_explain
 
     return cli_explain.explain_what_if(whom.source(), file, replicas, output.value)
@@ -303,12 +306,12 @@ def explain(
 @asking(SourceOptions)
 def explain_pod(
     whom: SourceOptions,
-    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, of default.")],
-    node: Annotated[str | None, typer.Option(help="Why not this node?")] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Which single change would make it fit?")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, in default.")],
+    node: Annotated[str | None, typer.Option(help="Show why this node was not chosen.")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Show which single change would make it fit.")] = False,
     output: Format = Output.TABLE,
 ) -> str:
-    """Say what happened to a pod, and why."""
+    """Show what happened to a pod, and why."""
     from multisched.cli import explain as cli_explain
     from multisched.observe.explain_view import ExplainQuery
 
@@ -328,16 +331,20 @@ def verify(
     config: Annotated[
         Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail for what may have been right once, too.")] = False,
-    names_all: Annotated[bool, typer.Option("--all", help="A row for each pod, also of one rule and reason.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also fail for pods that may have been right when they were placed.")
+    ] = False,
+    names_all: Annotated[
+        bool, typer.Option("--all", help="One row per pod, also for the same rule and reason.")
+    ] = False,
     output: Format = Output.TABLE,
 ) -> None:
-    """Name every running pod that stands against a required rule, whoever placed it. Nothing is written."""
+    """List every running pod that violates a required rule, whichever scheduler placed it. Nothing is written."""
     from multisched.cli import verify as cli_verify
     from multisched.config.domains import judged_domains
 
     if snapshot is not None and (kubeconfig is not None or context is not None):
-        _fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster")
+        _fail("--snapshot excludes --kubeconfig and --context: it is read instead of a cluster")
     domains = judged_domains(_configuration(config)) if config is not None else ()
 
     async def judge() -> int:
@@ -357,7 +364,7 @@ def verify(
 
 @config_app.command()
 def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
-    """Tell everything that is wrong in a file, and what in it has no effect."""
+    """Report everything that is wrong in a file, and which settings in it have no effect."""
     from multisched.config.profile import notes_on
 
     configuration = _configuration(file)
@@ -375,9 +382,10 @@ def config_diff(
     file: Annotated[Path | None, typer.Argument(help="Default: the file that the program follows.")] = None,
     output: Format = Output.TABLE,
 ) -> str:
-    """Compare a file with what is in force in a running multisched: what would apply at once, and what needs a restart.
+    """Compare a file with the configuration in force in a running multisched: what would apply at once, and what needs
+    a restart.
 
-    Exits with 1 where they differ.
+    Exits with 1 if they differ.
     """
     from multisched.cli import config_diff as cli_config_diff
 
@@ -409,7 +417,7 @@ def convert(
         bool, typer.Option("--strict", help="Fail, and write nothing, if anything of the file is not carried over.")
     ] = False,
 ) -> None:
-    """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
+    """Convert kube-scheduler's configuration into ours, and list what cannot be carried over."""
     from multisched.cli import convert as cli_convert
     from multisched.config.document import ConfigError
 
@@ -435,23 +443,23 @@ def repair_plan(
     threshold: Annotated[
         list[str] | None,
         typer.Option(
-            help="Percent of capacity that no predicted peak shall pass: DIMENSION=PERCENT, or PERCENT for all. "
+            help="Percent of capacity that no predicted peak may exceed: DIMENSION=PERCENT, or PERCENT for all. "
             "Default: as configured, else 100.",
             metavar="log=90",
         ),
     ] = None,
     moves: Annotated[
-        int | None, typer.Option(min=0, max=10_000, help="At most so many. Default: as configured.")
+        int | None, typer.Option(min=0, max=10_000, help="Maximum number of moves. Default: as configured.")
     ] = None,
-    moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="From or to one node.")] = None,
-    moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Of one service.")] = None,
+    moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="Maximum from or to one node.")] = None,
+    moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Maximum of one service.")] = None,
     domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
     apply: Annotated[
-        bool, typer.Option("--apply", help="Have the running process carry out just this plan, inside its window.")
+        bool, typer.Option("--apply", help="Let the running process execute exactly this plan, inside its window.")
     ] = False,
     output: Format = Output.TABLE,
 ) -> str | Iterator[str]:
-    """Show the fewest moves that bring every node's predicted peak below its threshold; with --apply make them."""
+    """Show the fewest moves that bring every node's predicted peak below its threshold; --apply executes them."""
     from multisched.cli import repair
 
     question = repair.asked_for(
@@ -467,7 +475,7 @@ def repair_status(
     domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
     output: Format = Output.TABLE,
 ) -> str:
-    """Show the window, the run under way, and what is left of the budget."""
+    """Show the window, the run in progress, and what is left of the budget."""
     from multisched.cli import repair
 
     return repair.status(whom.running(), domain, output.value)
@@ -475,17 +483,17 @@ def repair_status(
 
 @plugins_app.command("list")
 def list_plugins(config: ConfigFile = None, output: Format = Output.TABLE) -> None:
-    """List the plugins that a profile can name, and those that the configuration brings along."""
+    """List the plugins that a profile can name, and those that the configuration adds."""
     from multisched.cli import plugins
 
     _show(plugins.show(_configuration(config), output.value))
 
 
-# ---- what the commands share
+# ---- shared by the commands
 
 
 def _own_namespace() -> str:
-    """POD_NAMESPACE, else the service account's, else kube-system."""
+    """Returns POD_NAMESPACE, else the service account's namespace, else kube-system."""
     namespace = os.environ.get("POD_NAMESPACE", "")
     if not namespace:
         try:

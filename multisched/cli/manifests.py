@@ -1,6 +1,7 @@
 """Kubernetes objects in files: every document, and every item of a list, with the line where it begins.
 
-Owns reading. A file that cannot be read, or holds anything but objects, raises ConfigError with every problem and its place.
+Owns reading. A file that cannot be read, or contains anything but objects, raises ConfigError with every problem and
+its position.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class Manifest(msgspec.Struct, frozen=True):
     data: Mapping[str, Any]
     document: Document
     path: FieldPath
-    """Where the object is in its document: an item of a list, for instance."""
+    """Path of the object in its document, for instance of an item in a list."""
 
     def place_of(self, path: FieldPath) -> str:
-        """Returns FILE:LINE of a field, or of the nearest part above it that is there."""
+        """Returns FILE:LINE of a field, or of the nearest existing part above it."""
         return f"{self.document.file}:{self.document.position((*self.path, *path), of_key=True).line}"
 
 
 def load(files: Sequence[Path]) -> list[Manifest]:
-    """Every object of the files, `-` for standard input. Raises ConfigError, and AskError for a file that cannot be read."""
+    """Returns every object of the files, `-` for standard input. Raises ConfigError, and AskError for a file that cannot be read."""
     found: list[Manifest] = []
     problems: list[Problem] = []
     for file in files:
@@ -54,7 +55,7 @@ def load(files: Sequence[Path]) -> list[Manifest]:
 def _objects(file: Path) -> Iterator[Manifest]:
     documents = [one for one in read_documents(_text(file), str(file), LIMITS) if one.data is not None]
     if not documents:
-        raise ConfigError([Problem(str(file), 1, 1, "", "there is no object in it")])
+        raise ConfigError([Problem(str(file), 1, 1, "", "it contains no object")])
     found = [one for document in documents for one in _parts(document)]
     problems = [problem for document in documents for problem in document.problems]
     if problems:
@@ -70,7 +71,7 @@ def _text(file: Path) -> str:
 
 
 def _parts(document: Document) -> Iterator[Manifest]:
-    """The object, or the items of a list; anything else is a problem of the document."""
+    """Yields the object, or the items of a list; anything else is a problem of the document."""
     data = document.data
     items = data.get("items") if isinstance(data, dict) and str(data.get("kind")).endswith("List") else None
     if isinstance(items, list):
@@ -82,9 +83,9 @@ def _parts(document: Document) -> Iterator[Manifest]:
 
 def _object(document: Document, path: FieldPath, data: Any) -> Iterator[Manifest]:
     if not isinstance(data, dict):
-        document.add(path, "this is no object; write apiVersion, kind, metadata and spec")
+        document.add(path, "this is not an object; write apiVersion, kind, metadata and spec")
         return
     for field in ("apiVersion", "kind"):
         if not isinstance(data.get(field), str) or not data[field]:
-            document.add((*path, field), "this is missing, or no text")
+            document.add((*path, field), "this is missing, or not a string")
     yield Manifest(f"{document.file}:{document.position(path).line}", data, document, path)

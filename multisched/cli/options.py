@@ -1,4 +1,4 @@
-"""What several commands share: options that say whom to ask and how to print, and how a refusal is printed. Prints and exits only."""
+"""Shared by several commands: options that name a source and an output format, and the printing of errors. Only prints and exits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
 SERVER_VARIABLE: Final = "MULTISCHED_SERVER"
-"""Names a server where no option does."""
-NOT_STRICT = "nothing is written: not all is carried over, as the lines above say; without --strict the rest is written"
+"""Environment variable that names a server if no option does."""
+NOT_STRICT = "nothing is written: the lines above list what is not carried over; without --strict the rest is written"
 
 
 class Output(Enum):
-    """How tables are printed."""
+    """Output format of tables."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -41,7 +41,7 @@ Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. De
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="Configuration file. Default: three domains with the defaults.")
 ]
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+Format = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 ServerUrl = Annotated[
     str | None,
     typer.Option(
@@ -52,7 +52,7 @@ ServerUrl = Annotated[
 TokenKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Ask the one that is deployed in its cluster, with its token; with --server only the token is its.",
+        help="Query the multisched in its cluster with its token; with --server only its token is used.",
         exists=True,
         dir_okay=False,
     ),
@@ -61,24 +61,27 @@ TokenContext = Annotated[
     str | None, typer.Option(help="Context of the kubeconfig; alone: of the user's own. Default: its current one.")
 ]
 DEPLOYED_IN: Final = "multisched-system"
-DeployedIn = Annotated[str, typer.Option("--namespace", help="Where it is deployed in the cluster.")]
+DeployedIn = Annotated[str, typer.Option("--namespace", help="Namespace in which multisched is deployed.")]
 TlsServerName = Annotated[
     str | None,
-    typer.Option(help="Name that the certificate must be good for. Default: the host that is asked, or its Service."),
+    typer.Option(help="Name for which the certificate must be valid. Default: the queried host, or its Service."),
 ]
-TokenFile = Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)]
-CaFile = Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)]
+TokenFile = Annotated[Path | None, typer.Option(help="File with a bearer token.", exists=True, dir_okay=False)]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the certificate authorities to trust for https.", exists=True, dir_okay=False),
+]
 Insecure = Annotated[
     bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
 ]
 Snapshot = Annotated[
     Path | None,
-    typer.Option(help=f"Ask no server but this output of {DUMP_COMMAND}; - for standard input."),
+    typer.Option(help=f"Read this output of {DUMP_COMMAND} instead of querying a server; - for standard input."),
 ]
 
 
 def has_kubeconfig() -> bool:
-    """Whether the user has one."""
+    """Returns whether the user has a kubeconfig."""
     return bool(os.environ.get("KUBECONFIG")) or (Path.home() / ".kube" / "config").exists()
 
 
@@ -93,19 +96,19 @@ def configuration_of(file: Path | None) -> Configuration:
 
 
 def show(text: str, *, to_errors: bool = False) -> None:
-    """Prints, with all visible that others may have put into it."""
+    """Prints the text, with control characters of untrusted values escaped."""
     typer.echo(escaped_lines(text), err=to_errors)
 
 
 def refuse(problems: Iterable[object]) -> NoReturn:
-    """Tells everything that is wrong with a file, and ends."""
+    """Prints every problem of a file, and exits."""
     for problem in problems:
         show(str(problem), to_errors=True)
     raise typer.Exit(ExitCode.USAGE) from None
 
 
 class AskError(RefusedError):
-    """Nothing can be shown. `status`: of the HTTP answer, 0 without one."""
+    """No result can be shown. `status`: of the HTTP response, 0 without one."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.USAGE, status: int = 0) -> None:
         super().__init__(message, code)
@@ -114,7 +117,7 @@ class AskError(RefusedError):
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Turns what a server or a file does not give into a sentence and an exit code."""
+    """Turns a failed query into a sentence and an exit code."""
     try:
         yield
     except RefusedError as error:
@@ -122,7 +125,7 @@ def answered() -> Iterator[None]:
 
 
 def fail(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
-    """Tells why, and ends."""
+    """Prints the reason, and exits."""
     show(f"multisched: {message}", to_errors=True)
     sys.stderr.flush()
     raise typer.Exit(int(code))
@@ -130,7 +133,7 @@ def fail(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
 
 @contextmanager
 def output_written() -> Iterator[None]:
-    """Turns output that finds no room into a sentence. Whoever has closed a pipe has read enough: click ends without a word."""
+    """Turns a failure to write output into a sentence. If the reader closed the pipe, click exits silently."""
     try:
         yield
     except OSError as error:
@@ -142,12 +145,12 @@ def output_written() -> Iterator[None]:
 
 
 def is_without_room(error: BaseException) -> bool:
-    """A full disk, or a limit of what may be written."""
+    """Returns whether the disk is full or a limit of written bytes is reached."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _drop_output() -> None:
-    """What is still buffered would fail once more when the interpreter ends."""
+    """Redirects stdout, because its buffered output would fail again when the interpreter exits."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -155,11 +158,11 @@ def _drop_output() -> None:
 
 
 def write_whole(target: Path, text: str, *, sources: Iterable[Path]) -> None:
-    """Writes a file whole or not at all; never over one of those that it was made of."""
+    """Writes a file whole or not at all; never over one of the files that it was made from."""
     if any(_is_same(target, source) for source in sources):
         fail(f"{target} is the file to convert; name another one")
     try:
-        if target.exists() and not target.is_file():  # a pipe or a terminal: there is nothing to keep
+        if target.exists() and not target.is_file():  # a pipe or a terminal: there is no content to preserve
             target.write_text(text)
             return
         whole = target.resolve()

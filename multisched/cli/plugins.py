@@ -1,4 +1,4 @@
-"""`multisched plugins list`: every plugin by name, with its extension points and in which domains it is on."""
+"""`multisched plugins list`: every plugin by name, with its extension points and the domains that enable it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show(configuration: Configuration, output: str) -> str:
-    """The listing in the wanted form."""
+    """Returns the list in the requested format."""
     plugins = _plugins(configuration)
     if output in ("json", "yaml"):
         return as_document({"plugins": plugins}, output)
@@ -26,7 +26,7 @@ def show(configuration: Configuration, output: str) -> str:
 
 
 def _plugins(configuration: Configuration) -> list[dict[str, Any]]:
-    """Those that ship, then those of the configuration's own; a plugin's points are those that it has in any domain."""
+    """Returns the built-in plugins, then those of the configuration; a plugin's points are those that it has in any domain."""
     registry = plugin_registry()
     uses: dict[str, dict[str, PluginUse]] = {name: {} for name in registry.names()}
     for domain in configuration.domains:

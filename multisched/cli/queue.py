@@ -1,4 +1,4 @@
-"""`multisched queue`: asks a running multisched over HTTP what waits where, and why."""
+"""`multisched queue`: queries a running multisched over HTTP for the pending pods per queue, with the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN_ON_TERMINAL: Final = 20
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Whom to ask for what."""
+    """What to query, and where."""
 
     server: Server
     domain: str | None = None
@@ -35,7 +35,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 def show(wanted: Ask, output: str) -> Iterator[str]:
-    """The queue in the wanted form; then AskError for domains whose leaders could not be asked."""
+    """Yields the queue in the requested format; then raises AskError for domains whose leaders could not be queried."""
     view, problems = fetch(wanted)
     if output in ("json", "yaml"):
         yield as_document(msgspec.to_builtins(view), output)
@@ -46,7 +46,7 @@ def show(wanted: Ask, output: str) -> Iterator[str]:
 
 
 def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
-    """Asks the server, and the leaders of what it does not lead; and why some could not be asked. Raises AskError."""
+    """Queries the server, and the leaders of the other domains; also returns why some could not be queried. Raises AskError."""
     domain = {"domain": wanted.domain} if wanted.domain else {}
     view = answer(wanted.server, _path(wanted, domain), decode_queue)
     views, left = [view], list[LedElsewhere]()
@@ -69,7 +69,7 @@ def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
 
 
 def _by_leader(elsewhere: Sequence[LedElsewhere]) -> list[deque[LedElsewhere]]:
-    """Those of which the same is to be said together."""
+    """Groups the domains that have the same leader and state."""
     found: dict[tuple[Leader | None, bool], deque[LedElsewhere]] = {}
     for led in elsewhere:
         found.setdefault((led.leader, led.is_taken_over), deque()).append(led)
@@ -94,13 +94,13 @@ def _merged(views: Sequence[QueueView], left: Sequence[LedElsewhere], limit: int
 
 
 def shown_at_once(output: str) -> int:
-    """Pods, where nobody says how many: a screen's worth on a terminal."""
+    """Returns the default number of pods: a screenful on a terminal."""
     is_for_people = output not in ("json", "yaml") and terminal_width() is not None
     return SHOWN_ON_TERMINAL if is_for_people else SHOWN
 
 
 def render(view: QueueView, *, is_wide: bool = False, width: int | None = None) -> str:
-    """Counts per domain, then the pods; in fewer columns where the terminal is too narrow. `width`: as of `as_table`."""
+    """Returns counts per domain, then the pods; fewer columns if the terminal is too narrow. `width`: see `as_table`."""
     columns = None if is_wide else width or terminal_width()
     parts = [_domains(view, columns)]
     if view.pods:
@@ -158,7 +158,7 @@ def _retry(pod: WaitingPod) -> str:
 
 
 def _age(seconds: float) -> str:
-    """As kubectl: the two largest units while small, then one."""
+    """Formats an age as kubectl does: the two largest units if small, else one."""
     whole = int(seconds)
     if whole < 120:
         return f"{whole}s"

@@ -1,4 +1,4 @@
-"""The commands of `multisched quota`: their arguments, and what they print. Their work is imported when one of them is asked for."""
+"""The commands of `multisched quota`: their arguments and output. Their work is imported when one of them is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from multisched.config.options import ExitCode
 if TYPE_CHECKING:
     from multisched.cli.quota_convert import QuotaFiles
 
-quota_app = typer.Typer(name="quota", help="Look at elastic quotas, check them, convert them.", no_args_is_help=True)
+quota_app = typer.Typer(name="quota", help="Show, check and convert elastic quotas.", no_args_is_help=True)
 
 Files = Annotated[
     list[Path], typer.Argument(help="Quota objects as YAML or JSON; - for standard input.", metavar="FILE...")
@@ -48,7 +48,7 @@ ConvertOutput = Annotated[
 @quota_app.command("tree")
 @with_options(ClusterOptions)
 def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Output.TABLE) -> None:
-    """Show the quotas in force: what each level is sure of, holds, borrows and lends."""
+    """Show the quotas in force: what each level is guaranteed, holds, borrows and lends."""
     configuration = configuration_of(config)
 
     async def look() -> int:
@@ -74,11 +74,11 @@ def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Outpu
 def lint(
     whom: ClusterOptions,
     files: Files,
-    offline: Annotated[bool, typer.Option("--offline", help="Look at the files alone, and at no cluster.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Check the files alone, without a cluster.")] = False,
     config: ConfigFile = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Check quotas before they are applied, and say who would be evicted under them. Nothing is written."""
+    """Check quotas before they are applied, and show which pods would be evicted under them. Nothing is written."""
     configuration = configuration_of(config)
     source = _read(files)
 
@@ -100,13 +100,13 @@ def convert(
     output: ConvertOutput = "yaml",
     total: Annotated[
         list[str] | None,
-        typer.Option(help="What the root has, where the API knows no root.", metavar="cpu=40,memory=40Gi"),
+        typer.Option(help="Capacity of the root, if the API has no root.", metavar="cpu=40,memory=40Gi"),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail, and write nothing, if anything is not carried over.")
     ] = False,
 ) -> None:
-    """Turn quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano into an ElasticQuotaTree."""
+    """Convert quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano into an ElasticQuotaTree."""
     from multisched.cli import quota_convert
 
     source = _read(files)
@@ -117,7 +117,7 @@ def convert(
     if found.document is None:
         for line in found.problem_lines():
             show(line, to_errors=True)
-        fail("nothing is written: mend the above first", ExitCode.PROBLEM)
+        fail("nothing is written: fix the problems above first", ExitCode.PROBLEM)
     if strict and found.losses:
         fail(NOT_STRICT, ExitCode.PROBLEM)
     text = quota_convert.as_json(found) if output == "json" else quota_convert.as_yaml(found)
@@ -128,7 +128,7 @@ def convert(
 
 
 def _read(files: Sequence[Path]) -> QuotaFiles:
-    """Quotas of one API; ends where they cannot be read."""
+    """Returns quotas of one API; exits if they cannot be read."""
     from multisched.cli import quota_convert
     from multisched.config.document import ConfigError
 

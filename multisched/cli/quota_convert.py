@@ -1,4 +1,4 @@
-"""`multisched quota convert`: quota objects of any API that is known, written as an ElasticQuotaTree. All of it, or nothing."""
+"""`multisched quota convert`: writes quota objects of any supported API as an ElasticQuotaTree, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TREE: Final = "the tree"
 
 
 class QuotaFiles(msgspec.Struct, frozen=True):
-    """Quota objects of one API, and where each begins."""
+    """Quota objects of one API, and the position of each."""
 
     files: tuple[Path, ...]
     api: QuotaApi
@@ -38,17 +38,17 @@ class QuotaFiles(msgspec.Struct, frozen=True):
         return "" if one is None else one.place_of(field_of(one.data, path)) if path else one.place
 
     def named(self, key: str, path: str = "") -> str:
-        """The object with the place of a field, for a person."""
+        """Returns the object's name with the position of a field."""
         place = self.place_of(key, path)
         return f"{place}: {key}" if place else key or TREE
 
 
 class Conversion(msgspec.Struct, frozen=True):
-    """What became of the files."""
+    """Result of a conversion."""
 
     source: QuotaFiles
     document: Mapping[str, Any] | None
-    """None: they have problems."""
+    """None if there are problems."""
     problems: Problems
     losses: tuple[Loss, ...]
 
@@ -63,10 +63,12 @@ class Conversion(msgspec.Struct, frozen=True):
 
 
 def read(files: Sequence[Path]) -> QuotaFiles:
-    """Objects of one API. Raises ConfigError, also for objects that are no quotas, and for those of two APIs; and AskError."""
+    """Returns objects of one API. Raises AskError, and ConfigError, also for objects that are not quotas and for a mix
+    of two APIs.
+    """
     manifests = load(files)
     problems = [
-        _problem(one, f"{key_of(one.data)} is no quota; give {KNOWN}") for one in manifests if not _is_known(one)
+        _problem(one, f"{key_of(one.data)} is not a quota; give {KNOWN}") for one in manifests if not _is_known(one)
     ]
     of_api = [(one, api) for one in manifests if (api := api_of(one.data)) is not None]
     if problems or not of_api:
@@ -96,7 +98,7 @@ def _problem(manifest: Manifest, message: str) -> Problem:
 
 
 def convert(source: QuotaFiles, total: Requests) -> Conversion:
-    """One tree of all of them."""
+    """Converts all objects into one tree."""
     translation = translate(source.api, source.documents)
     tree, translation = checked(translation, tree_name(source.api, source.documents), total)
     document = None if tree is None else tree.document
@@ -104,7 +106,7 @@ def convert(source: QuotaFiles, total: Requests) -> Conversion:
 
 
 def total_of(texts: Sequence[str]) -> Requests:
-    """Of `cpu=40,memory=40Gi`. Raises AskError."""
+    """Parses `cpu=40,memory=40Gi`. Raises AskError."""
     parts = [part.partition("=") for text in texts for part in text.split(",")]
     found = {name.strip(): amount.strip() for name, _, amount in parts}
 
@@ -115,14 +117,14 @@ def total_of(texts: Sequence[str]) -> Requests:
 
 
 def as_json(conversion: Conversion) -> str:
-    """The object alone, as kubectl takes it."""
+    """Returns only the object, as kubectl accepts it."""
     return as_document(conversion.document, "json") + "\n"
 
 
 def as_yaml(conversion: Conversion) -> str:
-    """The object as a file, headed by what was lost."""
+    """Returns the object as a file that begins with a list of what was lost."""
     names = ", ".join(str(one) for one in conversion.source.files)
-    lines = comment(f"Made of {names} by `multisched quota convert`.", "# ")
+    lines = comment(f"Converted from {names} by `multisched quota convert`.", "# ")
     if conversion.losses:
         lines.append("# What is different, or could not be carried over:")
     for line in conversion.loss_lines():

@@ -1,4 +1,4 @@
-"""Where a field is that a problem of a quota names: `root.a.min.cpu` of a tree goes by names of levels, and files by fields."""
+"""Finds the field that a problem of a quota names: `root.a.min.cpu` of a tree uses names of levels, while files have fields."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from multisched.model.quota_tree import named_nodes
 
 _STEP: Final = re.compile(r"\.?([A-Za-z]\w*)|\[(\d+)\]")
 _KEYED: Final = ("min", "max", "labels", "annotations", "attributes")
-"""Fields whose keys may have dots: what follows is one key."""
+"""Fields whose keys may contain dots: the rest of the path is one key."""
 
 
 def field_of(document: Mapping[str, Any], path: str) -> FieldPath:
-    """Returns the fields that lead there, as far as they can be told. Of several levels of one name: where the field is."""
+    """Returns the path of the field, as far as it can be determined. If several levels have one name: of the one that
+    has the field.
+    """
     found = [(*fields, *_steps(rest)) for fields, rest in _starts(document, path)]
     return next((one for one in found if part_at(document, one) is not None), found[0])
 
 
 def _starts(document: Mapping[str, Any], path: str) -> list[tuple[FieldPath, str]]:
-    """The nodes of a tree whose path is the longest that begins this one, each with what follows it."""
+    """Returns the tree nodes with the longest matching path, each with the rest of the path."""
     best = ""
     found: list[tuple[FieldPath, str]] = []
     for _, name, place in named_nodes(document):

@@ -1,4 +1,4 @@
-"""`multisched quota lint`: what is wrong with quotas that are not applied yet, and who would be evicted under them."""
+"""`multisched quota lint`: what is wrong with quotas that are not applied yet, and which pods would be evicted under them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class LintReport(msgspec.Struct, frozen=True):
-    """All that there is to say."""
+    """The findings, and the result of a trial."""
 
     source: QuotaFiles
     found: Linted
     trial: Trial | None
-    """None: there are problems, or no cluster is known."""
+    """None if there are problems, or no cluster is known."""
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Returns the JSON document."""
         trial = self.trial
         return {
             "problems": [self._data(one) for one in self.found.problems],
@@ -46,7 +46,9 @@ class LintReport(msgspec.Struct, frozen=True):
 
 
 def lint_files(source: QuotaFiles, known: ClusterSnapshot | None, configuration: Configuration) -> LintReport:
-    """`known`: the cluster that they would be applied to. Raises AskError for a configuration that cannot be built."""
+    """Checks the files. `known`: the cluster to which they would be applied. Raises AskError for a configuration that
+    cannot be built.
+    """
     with buildable():
         demands = demands_of(configuration)
     found = lint(source.api, source.documents, known, demands)
@@ -59,7 +61,7 @@ def lint_files(source: QuotaFiles, known: ClusterSnapshot | None, configuration:
 
 
 def as_text(report: LintReport, output: str) -> str:
-    """`json`, `yaml`, or lines and a table."""
+    """Returns `json`, `yaml`, or lines and a table."""
     if output in ("json", "yaml"):
         return as_document(report.document(), output)
     return "\n".join(_lines(report, is_wide=output == "wide"))
@@ -78,8 +80,8 @@ def _lines(report: LintReport, *, is_wide: bool) -> Iterator[str]:
         yield f"{counted(len(rows), 'pod')} would be evicted:"
         yield as_table(("quota", "pod", "node", "makes room for", "why"), rows, is_wide=is_wide)
     else:
-        yield "Nobody would be evicted"
-    yield f"Of pods that wait, {trial.placed} would find a node, and {trial.waiting} would not"
+        yield "No pod would be evicted"
+    yield f"Of the pending pods, {trial.placed} would find a node, and {trial.waiting} would not"
     yield from (f"Note: {escaped(note)}" for note in trial.notes)
 
 

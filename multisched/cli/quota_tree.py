@@ -1,4 +1,4 @@
-"""`multisched quota tree`: each level of the quotas in force, with a bar per resource, at 80 columns."""
+"""`multisched quota tree`: each level of the quotas in force, with a bar per resource, in 80 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multisched.whatif.quota_use import QuotaUse
 
 COLUMNS: Final = 80
 BAR: Final = 20
-"""Characters of a bar without its ends."""
+"""Characters of a bar without its brackets."""
 RESOURCE: Final = 16
 """Characters of a resource's name."""
 NUMBERS: Final = (("used", 7), ("min", 7), ("max", 7), ("borrowed", 9), ("lent", 7))
@@ -23,7 +23,7 @@ NONE: Final = "-"
 
 
 def as_text(found: QuotaUse, output: str) -> str:
-    """`json`, `yaml`, or bars; `wide`: nothing is cut, and with what is requested and the fair share."""
+    """Returns `json`, `yaml`, or bars; `wide`: nothing is cut, and the requested amount and the fair share are added."""
     if output in ("json", "yaml"):
         return as_document(found.document(), output)
     return "\n".join(_lines(found, is_wide=output == "wide"))
@@ -71,7 +71,7 @@ def _level(level: LevelUse, *, is_wide: bool) -> Iterator[str]:
 
 
 def bar(use: Use, width: int = BAR) -> str:
-    """The level's max, else all that it is sure of or holds, as so many characters."""
+    """Returns `width` characters for the level's max, or else for the larger of its min and its use."""
     whole = max(use.max if use.max is not None else 0, use.min, use.used)
     ends = (use.used - use.borrowed, use.used, max(use.used, use.min - _idle(use)), max(use.used, use.min))
     text = ""
@@ -81,12 +81,12 @@ def bar(use: Use, width: int = BAR) -> str:
 
 
 def _idle(use: Use) -> int:
-    """What of its min nobody holds."""
+    """Returns the part of its min that is neither used nor lent."""
     return max(0, use.min - use.used - use.lent)
 
 
 def _at(amount: int, whole: int, width: int) -> int:
-    """How many characters stand for an amount: one at least for anything, and all of them for the whole alone."""
+    """Returns the number of characters for an amount: at least one if it is positive, and all only for the whole."""
     if amount <= 0:
         return 0
     return width if amount >= whole else min(max(1, amount * width // whole), width - 1)

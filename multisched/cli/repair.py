@@ -1,7 +1,7 @@
-"""`multisched repair`: which pods should move, and why; on request the running process is asked to move them.
+"""`multisched repair`: which pods should move, and why; with --apply the running process is asked to move them.
 
-Asks a running multisched over HTTP, or has the plan made here on a dump of a cluster; the answers are of one form. Nothing is
-written from here: what is carried out is carried out by the process that leads.
+Queries a running multisched over HTTP, or computes the plan here on a dump of a cluster; both give the same documents.
+Nothing is written from here: the leader executes the plan.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ READ_OF_A_DUMP: Final = (
     ObjectKind.PERSISTENT_VOLUME,
     ObjectKind.PERSISTENT_VOLUME_CLAIM,
 )
-"""Kinds without which a plan may promise what the cluster forbids."""
+"""Kinds without which a plan may contain moves that the cluster forbids."""
 TIMEOUT_S: Final = 300.0
-"""A large cluster is copied first, and plans stand in line."""
+"""A large cluster is copied first, and plans are queued."""
 KEPT_SHOWN: Final = 5
 LEFT_SHOWN: Final = 20
-"""Nodes in a table; the other forms have all."""
+"""Nodes in a table; the other formats have all."""
 
 
 def asked_for(
     threshold: Sequence[str], *, domain: str, moves: int | None, per_node: int | None, per_service: int | None
 ) -> RepairAsked:
-    """The question that the options are. Raises AskError."""
+    """Returns the query for the given options. Raises AskError."""
     try:
         percent = thresholds(threshold)
     except ValueError as error:
@@ -64,14 +64,14 @@ def asked_for(
 
 
 def plan(source: Server | Dump, asked: RepairAsked, output: str) -> str:
-    """The plan in the wanted form. Raises AskError."""
+    """Returns the plan in the requested format. Raises AskError."""
     return _shown(_of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked), output)
 
 
 def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[str]:
-    """The plan, and then what came of asking the running process to carry just this one out. Raises AskError."""
+    """Yields the plan, then the result of asking the running process to execute exactly this one. Raises AskError."""
     if isinstance(source, Dump):
-        raise AskError("--apply: a dump has nothing to move; leave out --snapshot")
+        raise AskError("--apply: pods of a dump cannot be moved; leave out --snapshot")
     found = _of_server(source, asked)
     yield _shown(found, output, is_preview=not found.moves)
     if not found.moves:
@@ -79,11 +79,11 @@ def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[st
     body = msgspec.json.encode(RunAsked(digest_of(found)))
     started = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
     moves = counted(started.steps, "move")
-    yield f"begun: {moves} in domain {started.domain}, plan {started.digest}; multisched repair status shows how it goes"
+    yield f"started: {moves} in domain {started.domain}, plan {started.digest}; multisched repair status shows the progress"
 
 
 def status(server: Server, domain: str, output: str) -> str:
-    """How repair stands in the running process. Raises AskError."""
+    """Returns the state of repair in the running process. Raises AskError."""
     found = _status_of(server, f"/api/v1/repair/status{_query(RepairAsked(domain=domain))}")
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(found), output)
@@ -124,7 +124,7 @@ def _shown(found: RepairPlan, output: str, *, is_preview: bool = True) -> str:
 
 
 def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str:
-    """Moves in order, nodes that stay over, totals."""
+    """Returns the moves in order, the nodes that stay over their threshold, and totals."""
     parts = [_moves(found.moves, is_wide=is_wide)] if found.moves else []
     if found.left:
         parts.append(_left(found.left, is_wide=is_wide))
@@ -153,7 +153,7 @@ def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
 
 
 def _query(asked: RepairAsked) -> str:
-    """The question as a URL has it."""
+    """Returns the query string of a URL."""
     query = [("domain", asked.domain)] if asked.domain else []
     for name, percent in asked.threshold_percent.items():
         query.append(("threshold", f"{name}={percent:g}" if name != ALL_DIMENSIONS else f"{percent:g}"))
@@ -183,7 +183,7 @@ def _moves(moves: Sequence[RepairMove], *, is_wide: bool) -> str:
 
 
 def _change(before: RepairPeak, after: RepairPeak) -> str:
-    """`log 118 % -> 92 % Tue 20:00`, and both in full where dimension or slot are others afterwards."""
+    """Returns `log 118 % -> 92 % Tue 20:00`, or both peaks in full if their dimension or slot differ."""
     if before.dimension == after.dimension and before.at == after.at:
         return f"{before.dimension} {before.percent:.0f} % -> {after.percent:.0f} % {before.at}"
     return f"{_peak(before)} -> {_peak(after)}"
@@ -227,7 +227,7 @@ def _totals(found: RepairPlan) -> Iterator[str]:
 
 
 def _thresholds(percent: Mapping[str, float]) -> str:
-    """`90 %` where all are one, else `cpu 90 %, log 80 %`."""
+    """Returns `90 %` if all are equal, else `cpu 90 %, log 80 %`."""
     if len(set(percent.values())) == 1:
         return f"{next(iter(percent.values())):g} %"
     return ", ".join(f"{name} {amount:g} %" for name, amount in percent.items())

@@ -1,6 +1,6 @@
-"""`multisched run`: flags over the configuration file, a log around everything, and the program driven to its end.
+"""`multisched run`: applies flags to the configuration file, sets up logging, and runs the program to its end.
 
-All that the process says goes through its log, from the first sentence about a wrong configuration on.
+All output of the process goes to its log, including errors of the configuration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(
     namespace: str,
     said: RunOverrides,
 ) -> NoReturn:
-    """Schedules until SIGTERM, by the configuration in `file` with what flags said over it. Exits."""
+    """Schedules until SIGTERM, with the configuration in `file` and the flags applied to it. Exits."""
     text = _text(file, said)
     configuration = _configuration(text, said)
     name = identity or root.default_identity()
@@ -43,7 +43,7 @@ def run(
 
 
 def _text(file: Path | None, overrides: RunOverrides) -> ConfigText | None:
-    """What is in the file, read once: it is followed from there."""
+    """Returns the file's content, which is read once here and followed from then on."""
     try:
         return None if file is None else ConfigText(file, loading.read_text(file))
     except ConfigError as error:
@@ -68,12 +68,12 @@ def _refuse(problems: Iterable[object], overrides: RunOverrides) -> NoReturn:
 
 @contextmanager
 def _logged(written: LoggingConfig) -> Iterator[LineWriter]:
-    """What nobody expected is logged with its traceback, and ends the process as a problem."""
+    """Logs an unexpected error with its traceback, and ends the process with ExitCode.PROBLEM."""
     with root.logging_of(written) as log:
         try:
             yield log
         except typer.Exit:
             raise
         except Exception:
-            logger.critical("ended by an error that nobody expected", exc_info=True)
+            logger.critical("ended by an unexpected error", exc_info=True)
             raise typer.Exit(ExitCode.PROBLEM) from None

@@ -1,7 +1,9 @@
-"""How a command asks a running multisched: which server, with which credentials, and whom instead of a standby.
+"""How a command queries a running multisched: which server, with which credentials, and the leader instead of a
+standby.
 
-A token goes where the user said, or to the leader that a standby names by its Lease; over plain HTTP to this machine only.
-A leader's certificate must be good for its own host or for the one that the user named: replicas may share one.
+A token is sent only to the address that the user gave, or to the leader that a standby names by its Lease; over plain
+HTTP only to this machine. A leader's certificate must be valid for its own host or for the one that the user gave:
+replicas may share one.
 """
 
 from __future__ import annotations
@@ -34,23 +36,23 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0
 TOKEN_CHARS_MAX: Final = 8_000
-"""A server takes no longer header."""
+"""Servers accept no longer header."""
 DETAIL_BYTES_MAX: Final = 2048
-"""Shown of an answer that is a refusal."""
+"""Limit of the part of an error response that is shown."""
 GOOD: Final = range(200, 300)
 SERVICE: Final = "multisched"
-ASK_AGAIN: Final = "ask again, or name a server with --server"
+ASK_AGAIN: Final = "retry, or give a server with --server"
 NEAR_HOST: Final = "127.0.0.1"
-"""What the far end of a tunnel is called: a server without TLS answers to names of its own machine only."""
-ASK_THERE: Final = "name it with --server where it can be reached, or go through its cluster with --context NAME"
+"""Host name for the remote end of a tunnel: a server without TLS accepts only names of its own machine."""
+ASK_THERE: Final = "give a reachable address with --server, or use its cluster with --context NAME"
 
 
 class NoLeaderError(AskError):
-    """There is no leader to ask, or it cannot be reached: whatever it leads."""
+    """There is no leader, or it cannot be reached; this holds for all its domains."""
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Whom to ask, and with which credentials."""
+    """The server to query, and the credentials for it."""
 
     url: str
     kubeconfig: Path | None = None
@@ -59,26 +61,26 @@ class Server(msgspec.Struct, frozen=True):
     ca_file: Path | None = None
     is_verifying: bool = True
     names: tuple[str, ...] = ()
-    """The certificate must be good for one of them; none: for the URL's host."""
-    otherwise: str = "start one, or name it with --server"
-    """What to do where nobody answers."""
+    """The certificate must be valid for one of them; empty: for the URL's host."""
+    otherwise: str = "start one, or give its address with --server"
+    """Advice for the user if there is no response."""
     deployment: Deployment | None = None
-    """In a cluster: `url` is what the server is called at the far end of a tunnel."""
+    """Set for a server in a cluster: `url` is then the server's name at the remote end of a tunnel."""
     tunnel: Tunnel | None = None
 
     @property
     def title(self) -> str:
-        """For messages."""
+        """The server's name in messages."""
         return self.url if self.tunnel is None else f"pod {self.tunnel.pod}"
 
     def with_advice(self) -> Server:
-        """For who has a kubeconfig, and may mean what runs in its cluster."""
+        """Adds advice for users with a kubeconfig, who may mean a multisched in its cluster."""
         return msgspec.structs.replace(
             self, otherwise=f"{self.otherwise}, or reach one in a cluster with --context NAME"
         )
 
     def within(self, deployment: Deployment) -> Server:
-        """A replica of it. Its certificate may be that of the Service. Raises AskError."""
+        """Returns a replica of the deployment. Its certificate may be that of the Service. Raises AskError."""
         leader = deployment.first_leader()
         names = self.names or (f"{SERVICE}.{deployment.namespace}.svc", urlsplit(leader.address).hostname or "")
         inside = msgspec.structs.replace(
@@ -87,7 +89,7 @@ class Server(msgspec.Struct, frozen=True):
         return inside.at(leader)
 
     def at(self, leader: Leader) -> Server:
-        """The same, but for a leader whose address is known."""
+        """Returns the same settings for a leader whose address is known."""
         parts = urlsplit(leader.address)
         if self.deployment is None:
             names = self.names or (urlsplit(self.url).hostname or "",)
@@ -110,10 +112,10 @@ class _Request(msgspec.Struct, frozen=True):
 def ask(
     server: Server, path: str, *, body: bytes | None = None, is_change: bool = False, timeout_s: float = TIMEOUT_S
 ) -> bytes:
-    """The body of a GET, or of a POST if there is a body to send. Raises AskError.
+    """Returns the body of a GET, or of a POST if there is a body to send. Raises AskError.
 
-    A standby names the leader, which is asked then. `is_change`: it is a request to change something, for which a server on
-    loopback wants the token of its process.
+    If the server is a standby, the leader that it names is queried. `is_change`: the request changes something, for
+    which a server on loopback requires the token of its process.
     """
     request = _Request(path, body, is_change, timeout_s)
     try:
@@ -121,7 +123,7 @@ def ask(
     except UntrustedError as error:
         raise AskError(f"{server.title} is not trusted: {error}", ExitCode.NO_CLUSTER) from error
     except NoAnswerError as error:
-        message = f"no multisched answers at {server.title}: {error}; {server.otherwise}"
+        message = f"no multisched responds at {server.title}: {error}; {server.otherwise}"
         raise AskError(message, ExitCode.NO_CLUSTER) from error
     led = _led_elsewhere(reply)
     return _body(server, reply) if led is None else _ask_leader(server, led, request)
@@ -130,15 +132,15 @@ def ask(
 def ask_leader(
     server: Server, led: LedElsewhere, path: str, decode: Callable[[bytes], T], *, domains: Sequence[str] = ()
 ) -> T:
-    """What the leader of a domain answers that `server` does not lead. Raises AskError, which names it.
+    """Returns the response of the leader of a domain that `server` does not lead. Raises AskError, which names it.
 
-    `domains`: all that it leads and shall be asked for. Raises NoLeaderError where that fails for all of them.
+    `domains`: all that it leads and that are queried. Raises NoLeaderError if the query fails for all of them.
     """
     return _decoded(server.title, _ask_leader(server, led, _Request(path), domains), decode)
 
 
 def _ask_leader(server: Server, led: LedElsewhere, request: _Request, domains: Sequence[str] = ()) -> bytes:
-    """One hop: a leader that names another one has just lost the domain."""
+    """Follows one redirection only: a leader that names another one has just lost the domain."""
     said = led.of_all(domains or [led.domain])
     if led.leader is None or led.is_taken_over or not led.leader.address:
         raise NoLeaderError(f"{server.title}: {said}", ExitCode.PROBLEM)
@@ -150,17 +152,17 @@ def _ask_leader(server: Server, led: LedElsewhere, request: _Request, domains: S
         reply = _reply(there, request)
     except NoAnswerError as error:
         hint = f"; {ASK_THERE}" if server.deployment is None else ""
-        text = f"{said}, which does not answer: {error}{_until_taken(led, time.monotonic() - asked_s)}{hint}"
+        text = f"{said}, which does not respond: {error}{_until_taken(led, time.monotonic() - asked_s)}{hint}"
         raise NoLeaderError(text, ExitCode.NO_CLUSTER) from error
     other = _led_elsewhere(reply)
     if other is not None:
-        hint = "" if other.is_taken_over or other.leader is None else "; ask again in a moment"
-        raise AskError(f"{led}, but it says: {other}{hint}", ExitCode.PROBLEM)
+        hint = "" if other.is_taken_over or other.leader is None else "; retry in a moment"
+        raise AskError(f"{led}, but that one reports: {other}{hint}", ExitCode.PROBLEM)
     return _body(there, reply)
 
 
 def _until_taken(led: LedElsewhere, waited_s: float) -> str:
-    """`waited_s`: since that was said."""
+    """Describes when another replica can lead. `waited_s`: time since the server's response."""
     if led.runs_out_in_s is None:
         return ""
     left_s = max(math.ceil(led.runs_out_in_s - waited_s), 0)
@@ -168,7 +170,7 @@ def _until_taken(led: LedElsewhere, waited_s: float) -> str:
 
 
 def _led_elsewhere(reply: Reply) -> LedElsewhere | None:
-    """None for every other answer."""
+    """Returns the standby's document; None for any other response."""
     if reply.content_type != PROBLEM_TYPE:
         return None
     try:
@@ -178,18 +180,18 @@ def _led_elsewhere(reply: Reply) -> LedElsewhere | None:
 
 
 def _reply(server: Server, request: _Request) -> Reply:
-    """Raises AskError for what is not sent, and NoAnswerError."""
+    """Sends the request. Raises AskError if it must not be sent, and NoAnswerError."""
     scheme = scheme_of(server.url)
     if not scheme:
         raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
     if scheme == "http" and server.has_credentials and not is_loopback_name(urlsplit(server.url).netloc):
         raise AskError(
-            f"{server.url}: whoever listens on the way would read the token; write https://HOST:PORT,"
+            f"{server.url}: the token would be sent unencrypted; write https://HOST:PORT,"
             " or forward the port (kubectl port-forward) and write http://127.0.0.1:PORT",
             ExitCode.USAGE,
         )
     headers = {} if request.body is None else {"Content-Type": "application/json"}
-    is_open = scheme == "http" and server.tunnel is not None  # it asks nobody who they are
+    is_open = scheme == "http" and server.tunnel is not None  # this server does not authenticate callers
     authorization = "" if is_open else _authorization(server) or (_of_process(server.url) if request.is_change else "")
     if authorization:
         headers["Authorization"] = authorization
@@ -201,7 +203,7 @@ def _body(server: Server, reply: Reply) -> bytes:
     if reply.status in GOOD:
         return reply.body
     detail = reply.body[:DETAIL_BYTES_MAX].decode(errors="replace").strip()
-    raise AskError(f"{server.title} answered {reply.status}: {detail}", code_of(reply.status), reply.status)
+    raise AskError(f"{server.title} returned {reply.status}: {detail}", code_of(reply.status), reply.status)
 
 
 def answer(
@@ -213,7 +215,7 @@ def answer(
     is_change: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> T:
-    """What `ask` brings, decoded. Raises AskError, also for an answer that `decode` cannot read."""
+    """Returns the decoded result of `ask`. Raises AskError, also if `decode` fails."""
     return _decoded(server.title, ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s), decode)
 
 
@@ -221,11 +223,11 @@ def _decoded(url: str, body: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         return decode(body)
     except UNREADABLE as error:
-        raise AskError(f"{url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+        raise AskError(f"{url} is not a multisched of this version: {error}", ExitCode.PROBLEM) from error
 
 
 def code_of(status: int) -> ExitCode:
-    """Returns the exit code for an HTTP status. A name that is not known is a mistake in the question, as with a dump."""
+    """Returns the exit code for an HTTP status. An unknown name is an error of the query, as with a dump."""
     return ExitCode.USAGE if status in (400, 404, 422) else ExitCode.PROBLEM
 
 
@@ -241,7 +243,9 @@ def _tls(server: Server) -> ssl.SSLContext:
 
 
 def _of_process(url: str) -> str:
-    """With the token of a process of this user on this machine; empty if there is none: the server says what it wants."""
+    """Returns the header with the token of a process of this user on this machine; empty if there is none, so that the
+    server reports what it requires.
+    """
     parts = urlsplit(url)
     try:
         if not is_loopback_name(parts.netloc) or parts.port is None:
@@ -252,15 +256,17 @@ def _of_process(url: str) -> str:
 
 
 def _token_in(file: Path) -> str:
-    """Raises AskError for a file that holds none."""
+    """Returns the token in the file. Raises AskError if there is none."""
     try:
         token = file.read_text("ascii").strip()
     except OSError as error:
         raise AskError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise AskError(f"{file} holds no token: it is not ASCII text") from error
+        raise AskError(f"{file} contains no token: it is not ASCII text") from error
     if not token or not token.isprintable() or " " in token or len(token) > TOKEN_CHARS_MAX:
-        raise AskError(f"{file} holds no token: write it alone in one line, as kubectl create token prints it")
+        raise AskError(
+            f"{file} contains no token: write only the token, in one line, as kubectl create token prints it"
+        )
     return token
 
 
@@ -284,7 +290,7 @@ def _authorization(server: Server) -> str:
         raise AskError(str(error), ExitCode.NO_CLUSTER) from error
     if not authorization:
         message = (
-            f"{server.kubeconfig} has no token (a certificate proves nothing here): make one"
+            f"{server.kubeconfig} has no token (client certificates are not accepted here): create one"
             " (kubectl create token ACCOUNT >token), and give it with --token-file token"
         )
         raise AskError(message, ExitCode.USAGE)

@@ -1,6 +1,6 @@
-"""`multisched simulate`: reads the scenario, runs every policy under every seed, and tells what came of it.
+"""`multisched simulate`: reads the scenario, runs every policy with every seed, and reports the results.
 
-Runs are independent of one another and are shared among processes; the report does not depend on how.
+Runs are independent and are distributed over processes; the report does not depend on the distribution.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from multisched.simulate.scenario_file import load_scenario
 JOBS_MAX: Final = 64
 
 _given: list[tuple[Scenario, Lessons]] = []
-"""What a worker process was started with: scenarios are large, and travel once."""
+"""Set once per worker process, because scenarios are large."""
 
 
 def simulate(path: Path, output: str, jobs: int | None) -> tuple[str, bool]:
-    """The report as `table`, `json` or `html`, and whether every pod was placed and no plugin failed.
+    """Returns the report as `table`, `json` or `html`, and whether every pod was placed and no plugin failed.
 
-    Raises ConfigError for a scenario that cannot be used, PluginSetupError for a plugin that cannot be built.
+    Raises ConfigError for an invalid scenario, PluginSetupError for a plugin that cannot be built.
     """
     scenario = load_scenario(path)
     wanted = [(policy, seed) for policy in range(len(scenario.policies)) for seed in scenario.seeds]
@@ -59,7 +59,7 @@ def _outcomes(scenario: Scenario, wanted: list[tuple[int, int]], jobs: int) -> I
 
 
 def _begin(scenario: Scenario) -> None:
-    """What the program would warn of, every run would again."""
+    """Prepares a process. Disables logging, because every run would log the same warnings."""
     logging.disable(logging.ERROR)
     collect_seldom()
     _given[:] = [(scenario, Lessons(scenario))]

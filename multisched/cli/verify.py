@@ -1,4 +1,4 @@
-"""`multisched verify`: reads a snapshot, and prints what `multisched.verify` finds there or on a live cluster."""
+"""`multisched verify`: reads a snapshot, and prints the findings of `multisched.verify` for it or for a live cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
 PROBLEMS_SHOWN: Final = 20
 ALIKE_MAX: Final = 3
-"""Pods that break one rule for one reason: more of them are one row, which names the first and counts the others."""
+"""Up to so many pods that break one rule for one reason get a row each; more are one row with the first pod and a count."""
 
 
 def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
@@ -34,7 +34,7 @@ def exit_code(found: Report, *, is_strict: bool) -> ExitCode:
 
 
 def as_text(found: Report, output: str, *, names_all: bool = False) -> str:
-    """`json`, `yaml`, or tables, with what was not judged above and what could not be read beneath."""
+    """Returns `json`, `yaml`, or tables; rules that were not judged come before them, unreadable objects after them."""
     if output in ("json", "yaml"):
         return as_document(found.document(), output)
     parts = [f"not judged: {one.rule}: {escaped(one.reason)}" for one in found.not_judged]
@@ -67,7 +67,7 @@ def _table(title: str, findings: Sequence[Finding], output: str, *, names_all: b
 
 
 def _by_reason(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Those of one rule and message together, by rule."""
+    """Groups findings of one rule and message, by rule."""
     found: dict[tuple[str, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda f: (f.rule, f.node, f.pod)):
         found.setdefault((one.rule, one.message), []).append(one)

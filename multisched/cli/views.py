@@ -1,4 +1,4 @@
-"""Documents of plugins' views (`framework.views`): of a running program, or of a dump of a cluster that is looked at here."""
+"""Documents of plugins' views (`framework.views`): of a running program, or of a dump of a cluster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from multisched.config.options import ExitCode
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 NOT_YET: Final = 503
-"""Of `NoViewError`: what is needed for the document has not been learned."""
+"""Status of `NoViewError` if the data for the document has not been learned yet."""
 TIMEOUT_S: Final = 60.0
-"""A document about all of a large cluster takes seconds."""
+"""A document about a large cluster takes seconds."""
 
 
 def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: Sequence[str] = ()) -> Document:
-    """The document, the same whoever is asked. `fields`: what every one of this version has. Raises AskError."""
+    """Returns the document, which is the same from a server and from a dump. `fields`: required in this version. Raises AskError."""
     body = _of_dump(source, view, query) if isinstance(source, Dump) else _of_server(source, view, query)
     try:
         found: Document = orjson.loads(body)
@@ -30,13 +30,13 @@ def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: S
             found[field]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         name = source.path if isinstance(source, Dump) else source.url
-        raise AskError(f"{name} is no multisched of this version: {error!r}", ExitCode.PROBLEM) from error
+        raise AskError(f"{name} is not a multisched of this version: {error!r}", ExitCode.PROBLEM) from error
     return found
 
 
 @contextmanager
 def shown(name: object, hint: str = "") -> Iterator[None]:
-    """Says of whom there is nothing to show; `hint`: what to do where that is so for now."""
+    """Adds the source's name to a NoViewError; `hint`: advice if the data is only missing for now."""
     try:
         yield
     except NoViewError as error:

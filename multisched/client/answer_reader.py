@@ -1,7 +1,7 @@
-"""Puts the bytes of HTTP/1.1 answers together, whatever portions they come in. No I/O; httptools does the parsing.
+"""Assembles HTTP/1.1 responses from bytes that arrive in any portions. No I/O; httptools does the parsing.
 
-Owns one answer at a time. Promises that an answer is given out only if it is whole by its own framing. No more than its
-cap and one head is held. A second answer behind the first is noticed. Called by `connection_pool` only.
+Holds one response at a time, and at most its size limit plus one head. Returns a response only if it is complete by its
+own framing. Detects a second response behind the first. Called by `connection_pool` only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import httptools
 from multisched.model.wire import Response
 
 HEAD_BYTES_MAX: Final = 256 * 1024
-"""Status line and headers, interim answers (1xx) included."""
+"""Limit of status line and headers, interim responses (1xx) included."""
 
 
 class BrokenAnswerError(Exception):
-    """What arrived is no HTTP answer, or too much of one."""
+    """What arrived is not an HTTP response, or exceeds a size limit."""
 
 
 class _Headers(Mapping[str, str]):
-    """By lower-case name; decoded when somebody looks, which nobody does where all is well."""
+    """Headers by lower-case name; decoded on first access, because most responses are used without their headers."""
 
     __slots__ = ("_decoded", "_raw")
 
@@ -50,16 +50,16 @@ class _Headers(Mapping[str, str]):
 
 
 class AnswerReader:
-    """Puts together one answer at a time from bytes in any portions. No I/O."""
+    """Assembles one response at a time from bytes in any portions. No I/O."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        # The parser holds this object's methods and so makes a cycle with it; `discard` breaks it.
+        # The parser refers to this object's methods, which makes a reference cycle; `discard` breaks it.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the last answer, which may be large, and waits for the next."""
+        """Drops the last response, which may be large, and expects the next one."""
         self.response: Response | None = None
         self.may_be_followed = False
         self.bytes_read = 0
@@ -68,7 +68,7 @@ class AnswerReader:
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        """Sets `response` when it is whole. Raises BrokenAnswerError."""
+        """Sets `response` once it is complete. Raises BrokenAnswerError."""
         if self._parser is None:
             return
         self.bytes_read += len(data)
@@ -82,14 +82,14 @@ class AnswerReader:
             self._check_size()
 
     def close(self) -> Response | None:
-        """The answer, if the end of the connection is the end of its body, as HTTP allows."""
+        """Returns the response if its body ends with the connection, as HTTP allows; else None."""
         has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
         if self._status == 0 or has_length or self.response is not None:
             return None
         return Response(self._status, b"".join(self._pieces), self._headers)
 
     def discard(self) -> None:
-        """Nothing is read any more."""
+        """Drops the parser; later calls of `feed` do nothing."""
         self._parser = None
 
     def _check_size(self) -> None:
@@ -98,14 +98,14 @@ class AnswerReader:
                 raise BrokenAnswerError(f"the head of the answer exceeds {HEAD_BYTES_MAX} bytes")
             return
         declared = int(self._headers.get("content-length", "0"))
-        # Chunk sizes and trailers count as well: they too must end.
+        # Chunk sizes and trailers count as well: they must be bounded, too.
         if declared > self._bytes_max or self.bytes_read > self._bytes_max + HEAD_BYTES_MAX:
             raise BrokenAnswerError(f"the answer exceeds {self._bytes_max} bytes")
 
     # ---- called by the parser
 
     def on_message_begin(self) -> None:
-        """Of the answer, of an interim one before it, or of one too many."""
+        """Called for the response, for an interim one before it, and for a surplus one after it."""
         if self.response is not None:
             self.may_be_followed = False
         else:

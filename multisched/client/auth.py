@@ -1,8 +1,9 @@
-"""Credentials by way of kubernetes-asyncio: kubeconfig (certificates, tokens, exec, OIDC) and the in-cluster service account.
+"""Credentials through kubernetes-asyncio: kubeconfig (certificates, tokens, exec, OIDC) and the in-cluster service
+account.
 
-Owns the narrow import of that package and the current credentials of one transport. While requests are made,
-credentials are re-read at least once a minute, at once after a 401, and never by two requests at a time. No secret is
-part of a message. Called by `transport` only.
+Owns the import of that package and the current credentials of one transport. While requests are made, credentials are
+read again at least once a minute and at once after a 401, but never by two requests at a time. No secret is part of a
+message. Called by `transport` only.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ logger = logging.getLogger(__name__)
 
 REREAD_INTERVAL_S: Final = 60.0
 FORCED_INTERVAL_S: Final = 2.0
-"""A lasting 401 re-reads (and runs an exec plugin) no more often than this."""
+"""If 401s persist, credentials are read again (and an exec plugin runs) no more often than this."""
 LOAD_TIMEOUT_S: Final = 30.0
-"""An exec plugin that takes longer has failed."""
+"""An exec plugin that takes longer counts as failed."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 REPORT_INTERVAL_S: Final = 60.0
-"""A lasting trouble with credentials is logged no more often than this."""
+"""A persistent problem with credentials is logged no more often than this."""
 
 _PACKAGE: Final = "kubernetes_asyncio"
 
 
 class Vendor(msgspec.Struct, frozen=True):
-    """The parts of kubernetes-asyncio that are used."""
+    """The functions of kubernetes-asyncio that are used."""
 
     load_kube_config: Any
     load_incluster_config: Any
@@ -51,11 +52,11 @@ class Vendor(msgspec.Struct, frozen=True):
 
 @cache
 def import_vendor() -> Vendor:
-    """Imports the loading of configurations, without the generated models and APIs, and without a second HTTP client.
+    """Imports the configuration loaders without the generated models and APIs, and without a second HTTP client.
 
-    `import kubernetes_asyncio` pulls in some 900 modules: 0.5 s and 38 MB (measured) that nothing here uses. Stand-ins
-    replace its package initialisers while the parts load, unless somebody has imported the whole package already.
-    Everything is taken out of `sys.modules` again, so that a plugin can still import the real package.
+    `import kubernetes_asyncio` loads about 900 modules: 0.5 s and 38 MB (measured) that nothing here uses. Empty
+    modules replace its package initialisers while the loaders are imported, unless the whole package is imported
+    already. Everything is removed from `sys.modules` afterwards, so that a plugin can still import the real package.
     """
     if _PACKAGE in sys.modules:
         return _load_parts()
@@ -79,7 +80,7 @@ def _without_initialisers() -> Iterator[None]:
     root = Path(next(iter(spec.submodule_search_locations)))
     package, client = ModuleType(_PACKAGE), ModuleType(f"{_PACKAGE}.client")
     package.__path__ = [str(root)]
-    # Named in signatures, and made by functions that are not called: the settings are ours.
+    # These names appear in signatures and in functions that are not called; the settings are `Settings` below.
     client.Configuration = client.ApiClient = object  # type: ignore[attr-defined]
     sys.modules[_PACKAGE], sys.modules[f"{_PACKAGE}.client"] = package, client
     try:
@@ -90,7 +91,9 @@ def _without_initialisers() -> Iterator[None]:
 
 
 class Settings:
-    """What the library's loaders fill in, by its names. Its own class for that comes with urllib3, 60 ms of a start."""
+    """The attributes that the library's loaders set, by its names. Its own class for them imports urllib3, which takes
+    60 ms at startup.
+    """
 
     def __init__(self) -> None:
         self.host = ""
@@ -104,11 +107,11 @@ class Settings:
 
 
 class Access(msgspec.Struct, frozen=True):
-    """Everything needed to reach and convince one API server, as read at one moment."""
+    """Everything needed to reach one API server and to authenticate to it, as read at one moment."""
 
     host: str
     authorization: str
-    """The whole header value; empty for client certificates or none."""
+    """The whole value of the Authorization header; empty for client certificates or no credentials."""
     ca_file: str | None
     cert_file: str | None
     key_file: str | None
@@ -116,10 +119,10 @@ class Access(msgspec.Struct, frozen=True):
     tls_server_name: str | None
     proxy: str | None
     file_versions: tuple[tuple[int, int], ...]
-    """Modification time and size of the three files: a renewed certificate keeps its name."""
+    """Modification time and size of the three files: a renewed certificate keeps its file name."""
 
     def connects_like(self, other: Access) -> bool:
-        """True if connections made for `other` serve this one too."""
+        """Returns whether connections made for `other` can be used for this one too."""
         return _connection_parts(self) == _connection_parts(other)
 
 
@@ -129,15 +132,15 @@ def _connection_parts(access: Access) -> tuple[object, ...]:
 
 
 class CredentialSource(Protocol):
-    """Where credentials are read from."""
+    """A source of credentials."""
 
     async def load(self, *, is_forced: bool) -> Access:
-        """Reads again; `is_forced` after a 401: what was cached is no good. Raises CredentialsError."""
+        """Reads the credentials again. `is_forced`: after a 401, when cached ones are not valid. Raises CredentialsError."""
         ...
 
 
 class KubeconfigSource:
-    """A kubeconfig, of one file or of several (`kubeconfig_files`); `context` or its current one."""
+    """A kubeconfig of one file or several (`kubeconfig_files`), with `context` or its current context."""
 
     def __init__(self, vendor: Vendor, path: Path, context: str | None = None) -> None:
         self._vendor = vendor
@@ -161,9 +164,9 @@ class KubeconfigSource:
 
     async def _load(self, *, is_forced: bool) -> Access:
         if self._loader is None or (is_forced and self._loader.provider != "oidc"):
-            # A new loader forgets what an exec plugin said and sees a rewritten file. An OIDC loader is kept, because
-            # it alone has the newest refresh token. Its persister cannot be used: it is called with an argument it does
-            # not take.
+            # A new loader drops the cached output of an exec plugin and reads a rewritten file. An OIDC loader is kept,
+            # because only it has the newest refresh token: the library's option to persist that token calls the
+            # persister with an argument it does not take.
             files = files_of(self._path)
             if not files:
                 raise CredentialsError(f"no kubeconfig at {self._path}")
@@ -181,13 +184,13 @@ class KubeconfigSource:
         return _access(self._settings)
 
     def _is_exec_without_expiry(self) -> bool:
-        """Such a credential is good until a 401 (client-go's rule); the library would run the plugin at each look."""
-        user = self._loader._user  # noqa: SLF001 -- the library's own refresh_token() asks the same
+        """Reports whether the credential is valid until a 401 (client-go's rule); the library would run the plugin at each reread."""
+        user = self._loader._user  # noqa: SLF001 -- the library's own refresh_token() reads it, too
         return user is not None and "exec" in user and not hasattr(self._loader, "exec_plugin_expiry")
 
 
 class InClusterSource:
-    """The service account of the pod we run in; kubelet rotates its token file."""
+    """The service account of the pod that this process runs in; kubelet rotates its token file."""
 
     def __init__(self, vendor: Vendor, directory: Path = SERVICE_ACCOUNT) -> None:
         self._vendor = vendor
@@ -233,7 +236,7 @@ def _file_version(file: str | None) -> tuple[int, int]:
 
 
 class Credentials:
-    """The current Access, renewed on the way of requests: no task of its own, nothing to stop."""
+    """The current Access. Requests renew it when it is due: there is no task and nothing to stop."""
 
     def __init__(self, source: CredentialSource, access: Access) -> None:
         self._source = source
@@ -255,17 +258,17 @@ class Credentials:
         return self._loop.time() - self._read_at >= REREAD_INTERVAL_S and not self._renewal.locked()
 
     def expire(self) -> None:
-        """The next request reads again, though not within FORCED_INTERVAL_S (a certificate was refused)."""
+        """Makes the next request read again, unless the last read is less than FORCED_INTERVAL_S ago (a certificate was refused)."""
         if self._loop.time() - self._read_at >= FORCED_INTERVAL_S:
             self._read_at = -math.inf
 
     async def reread(self) -> None:
-        """The minutely look. A failure keeps what we have: it may still be good, and a 401 will tell."""
+        """The read once a minute. If it fails, the current credentials are kept: they may still be valid, and a 401 shows if not."""
         async with self._renewal:
             await self._read(is_forced=False)
 
     async def renew(self, refused: Access) -> bool:
-        """After a 401 for `refused`: True if there is something else to try now."""
+        """Reads again after a 401 for `refused`; returns whether the credentials or the server's address changed."""
         async with self._renewal:
             if self.access is refused and self._loop.time() - self._forced_at >= FORCED_INTERVAL_S:
                 self._forced_at = self._loop.time()
@@ -288,8 +291,8 @@ class Credentials:
             self.renewals += 1
 
     def report_unusable(self, error: CredentialsError) -> None:
-        """Those of before stay in use."""
-        self._report("credentials cannot be renewed; those of before are used", {"reason": str(error)})
+        """Logs that new credentials are unusable. The previous ones stay in use."""
+        self._report("credentials cannot be renewed; the previous ones stay in use", {"reason": str(error)})
 
     def _report(self, text: str, fields: dict[str, str]) -> None:
         now_s = self._loop.time()

@@ -1,4 +1,4 @@
-"""What writes in the background have in common, of Events and of conditions: how often they are tried, and when again."""
+"""Retry rules common to the background writers of Events and conditions: how often a write is tried, and when again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ WRITE_TIMEOUT_S: Final = 10.0
 
 
 def wait_after_loss_s(attempt: int) -> float:
-    """The answer to this attempt, counted from 0, was lost."""
+    """Returns the seconds to wait if attempt number `attempt`, counted from 0, got no response."""
     return RETRY_DELAY_S * (1 << attempt)
 
 
 def is_definite(response: Response) -> bool:
-    """True for an answer that trying again would not change."""
+    """Returns whether a retry would get the same response."""
     return response.status != 429 and response.status < 500
 
 
 def wait_after_s(response: Response, limiter: WriteLimiter) -> float:
-    """After an answer that is not definite. `limiter` hears of a 429."""
+    """Returns the seconds to wait after a response that is not definite. Reports a 429 to `limiter`."""
     wait_s = max(retry_after_s(response), RETRY_DELAY_S)
     if response.status == 429:
         limiter.note_throttled(wait_s)

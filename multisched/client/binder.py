@@ -1,7 +1,9 @@
-"""Posts bindings and reads pods over a Transport: the network half of the bind outcome machine (reference: reliability 3).
+"""Posts bindings and reads pods over a Transport: the network half of the bind outcome machine.
 
-Owns nothing. Promises one request per call, an exact answer for everything a server can do, and no retry of its own.
-`cycle` decides what an answer means. Called by the bind workers of the shell.
+Source: reference, reliability 3.
+
+Stateless. Each call sends one request, maps every possible response of the server to a `BindAnswer`, and never retries.
+`cycle` decides what a `BindAnswer` means. Called by the bind workers of the shell.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTr
 from multisched.model.wire import UNREADABLE, ConnectFailedError, Response, Transport, TransportError
 
 READ_TIMEOUT_S: Final = 5.0
-"""Of one read of a pod; whoever asks asks again."""
+"""Deadline of one read of a pod; the caller repeats the read."""
 
 _DEFINITE: Final = {
     401: BindAnswer.DENIED,
@@ -57,7 +59,7 @@ class ApiBinder:
         self._limiter = limiter
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
-        """One POST; the server drops it `timeout_s` from now."""
+        """Sends one POST, which the server drops `timeout_s` from now."""
         path = f"{pod_path(request.namespace, request.name)}/binding"
         body = orjson.dumps(_binding(request))
         try:
@@ -74,7 +76,10 @@ class ApiBinder:
         return self._reply(response)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
-        """A GET without resourceVersion: served from the quorum, never from a lagging cache."""
+        """Reads the pod by a GET without resourceVersion, which is served from etcd's quorum, never from a stale cache.
+
+        Returns None for a 404. Raises UnreachableError.
+        """
         try:
             response = await self._transport.request("GET", pod_path(namespace, name), timeout_s=timeout_s)
         except TransportError as error:
@@ -86,7 +91,7 @@ class ApiBinder:
         try:
             pod = _pod_decoder.decode(response.body)
         except UNREADABLE as error:
-            raise UnreachableError(f"pod {namespace}/{name} was answered with something else than a pod") from error
+            raise UnreachableError(f"pod {namespace}/{name} could not be read: the response is not a pod") from error
         return PodTruth(
             uid=pod.metadata.uid,
             node=pod.spec.node_name,

@@ -1,4 +1,4 @@
-"""Everything of a cluster that bears on where pods may stand, as raw JSON, in consistent pages kind by kind."""
+"""Lists everything in a cluster that affects where pods can be placed, as raw JSON, in consistent pages kind by kind."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ PATHS: Final[Mapping[str, str]] = {
     "Pod": "/api/v1/pods",
 }
 REQUIRED: Final = ("Node", "Pod")
-"""Without these nothing can be said."""
+"""Without these no answer is possible."""
 _REFUSED: Final = (401, 403, 404)
 
 
 async def cluster_pages(
     transport: Transport, refused: dict[str, str]
 ) -> AsyncGenerator[tuple[str, list[msgspec.Raw]], None]:
-    """(kind, objects) page by page, pods last: who was there before a pod was placed is known before the pod is.
+    """Yields (kind, objects) page by page; pods come last, so that the objects that their placement depends on are
+    known before.
 
-    A kind that is not served or may not be read is left out and named in `refused` with the server's words. For nodes
-    and pods a refusal raises what `list_pages` raises.
+    A kind that is not served or may not be read is left out, and `refused` gets the server's message for it. For nodes
+    and pods such an error of `list_pages` is raised.
     """
     for kind, path in PATHS.items():
         try:

@@ -1,8 +1,8 @@
 """Writes the PodScheduled condition of pods that could not be placed, in the background.
 
-Owns the newest unwritten condition per pod and what was last written. `write` never waits. Only the newest condition of
-a pod is sent, and an unchanged one never. A process that no longer leads the pod's domain sends none. The pod's uid is
-a precondition. The shell runs `run()`; everybody else sees `ports.ConditionWriter`.
+Owns the newest unwritten condition of each pod and the last written one. `write` never blocks. Only the newest
+condition of a pod is sent, and only if it changed. A process that does not lead the pod's domain sends none. The pod's
+uid is a precondition. The shell runs `run()`; all other callers use `ports.ConditionWriter`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORKERS: Final = 2
 
 
 class ConditionStatistics(msgspec.Struct):
-    """Counters since start, and the present backlog."""
+    """Counters since start, and the current backlog."""
 
     written: int = 0
     superseded: int = 0
@@ -57,9 +57,9 @@ class ConditionStatistics(msgspec.Struct):
 class _Written(msgspec.Struct, frozen=True):
     condition: Condition
     since: str
-    """lastTransitionTime: when the condition took its present status."""
+    """lastTransitionTime: when the condition's status last changed."""
     is_certain: bool = True
-    """False: it was sent, and may stand there, or what was written before it."""
+    """False: it was sent without a response, so the API server has either this condition or the one before."""
 
 
 class ApiConditionWriter:
@@ -72,13 +72,15 @@ class ApiConditionWriter:
         self._pending: OrderedDict[str, tuple[ObjectRef, Condition, LeaseHolder]] = OrderedDict()
         self._writing: dict[str, tuple[ObjectRef, Condition, LeaseHolder]] = {}
         self._dropped: set[str] = set()
-        """Of those being written: not to be sent again, nor at all if that has not been done yet."""
+        """Uids of pods being written whose condition must not be sent again, or not at all if it has not been sent yet.
+        """
         self._written: OrderedDict[str, _Written] = OrderedDict()
         self._wakeup = asyncio.Event()
         self._counters = ConditionStatistics()
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
-        """Queues the condition, instead of an older unwritten one of the same pod. Never waits; drops and counts when full.
+        """Queues the condition and replaces an older unwritten one of the same pod. Never blocks; drops and counts when
+        full.
 
         `lease`: of the pod's domain; nothing is sent while it is not held.
         """
@@ -97,14 +99,14 @@ class ApiConditionWriter:
         self._wakeup.set()
 
     def drop(self, uid: str) -> None:
-        """Forgets what has not been sent of this pod: said of a bound pod, that it fits nowhere would be a lie."""
+        """Drops the unsent condition of this pod, because it is bound now."""
         if uid in self._writing:
             self._dropped.add(uid)
         if self._pending.pop(uid, None) is not None:
             self._counters.superseded += 1
 
     def end_nomination(self, uid: str) -> None:
-        """Said of a promise that has ended. Of one that was written before, whoever ends it tells the server."""
+        """Clears the nomination in an unsent condition. If it was sent before, the caller that ends it must tell the server."""
         unsettled = [one for one in (self._pending.get(uid), self._writing.get(uid)) if one is not None]
         if any(condition.nominated_node for _, condition, _ in unsettled):
             pod, condition, lease = unsettled[0]
@@ -112,11 +114,11 @@ class ApiConditionWriter:
             self._wakeup.set()
 
     def forget_written(self) -> None:
-        """What was written need not be there any more: a backup was restored."""
+        """Forgets which conditions were written: after a restored backup the API server may not have them."""
         self._written.clear()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Writes conditions until cancelled."""
         async with anyio.create_task_group() as workers:
             for _ in range(WORKERS):
                 workers.start_soon(self._work)
@@ -127,7 +129,7 @@ class ApiConditionWriter:
     def _is_written(self, uid: str, condition: Condition) -> bool:
         written = self._written.get(uid)
         if written is None or not written.is_certain or condition.nominated_node is not None:
-            return False  # others write nominations too: what was written here once need not be there any more
+            return False  # others write nominations too, so the API server may no longer have the one written here
         return replace(written.condition, nominated_node=None) == condition
 
     async def _work(self) -> None:
@@ -145,7 +147,7 @@ class ApiConditionWriter:
                 self._dropped.discard(uid)
 
     def _next_uid(self) -> str | None:
-        """The longest waiting pod that no other worker is writing: two writes for one pod must not overtake each other."""
+        """Returns the longest waiting pod that no other worker is writing: two writes for one pod must not run in parallel."""
         return next((uid for uid in self._pending if uid not in self._writing), None)
 
     async def _write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
@@ -184,9 +186,10 @@ class ApiConditionWriter:
         self._counters.dropped_unreachable += 1
 
     async def _admit(self, lease: LeaseHolder) -> None:
-        """Returns when a write may be sent. Without the lease another process may have written something newer.
+        """Returns when a write may be sent. Without the lease another process may have written a newer condition.
 
-        It may come back, and this process be the one that leads; one that has lost it ends, and whatever waits here with it.
+        The lease may become valid again while this process leads. A process that loses it exits, and the unsent writes
+        are lost.
         """
         await self._limiter.admit_background()
         while not lease.may_bind():  # noqa: ASYNC110 - the clock alone ends a lease
@@ -205,7 +208,7 @@ class ApiConditionWriter:
             self._written.popitem(last=False)
 
     def _refuse(self, pod: ObjectRef, response: Response) -> None:
-        """404 and 409 (another uid) are pods that are gone; everything else deserves a line."""
+        """Counts the refusal. 404 and 409 (another uid) mean that the pod was deleted; any other status is logged."""
         self._counters.dropped_refused += 1
         if response.status in (404, 409):
             return
@@ -234,5 +237,5 @@ class ApiConditionWriter:
 
 
 def _with_node_of(older: Condition, newer: Condition) -> Condition:
-    """A nomination that has not been written yet stands, whatever else is newer."""
+    """Keeps the older condition's nomination if the newer condition does not set one."""
     return newer if newer.nominated_node is not None else replace(newer, nominated_node=older.nominated_node)

@@ -1,10 +1,10 @@
-"""Short HTTP/1.1 exchanges over kept connections: what binds, events and reads cost is mostly here.
+"""Short HTTP/1.1 exchanges over kept connections. They are most of the cost of binds, events and reads.
 
-Owns its connections to one server and one timer. `ConnectFailedError` means that nothing was sent. A connection is used
-again only if the server allowed it, the request was sent whole, and the answer ended exactly where it said. Every wait
-ends by its deadline, and no answer is held past its cap. Called by `transport` only.
+Owns its connections to one server and one timer. `ConnectFailedError` means that nothing was sent. A connection is
+reused only if the server allowed it, the request was sent completely, and the response ended exactly where it declared.
+Every wait ends by its deadline, and no response is read beyond its size limit. Called by `transport` only.
 
-Hand-written on `asyncio.Protocol` and httptools because a general client costs more CPU than the rest of a bind (see
+Written by hand on `asyncio.Protocol` and httptools because a general client costs more CPU than the rest of a bind (see
 tests/perf/measure_client.py).
 """
 
@@ -27,33 +27,33 @@ from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_TIMEOUT_S: Final = 30.0
-"""An unused connection is closed before a server (kube-apiserver: 90 s) or a load balancer (often 60 s) does it."""
+"""An unused connection is closed before a server (kube-apiserver: 90 s) or a load balancer (often 60 s) closes it."""
 NEXT_ADDRESS_DELAY_S: Final = 0.25
-"""The next address of a name is tried if the last one has not answered (RFC 8305)."""
+"""The next address of a name is tried if the last one has not connected within this time (RFC 8305)."""
 TIMER_SLACK_S: Final = 0.002
-"""uvloop's timers count milliseconds and may ring a little early."""
+"""uvloop's timers count whole milliseconds and may fire a little early."""
 
 
 class StaleConnectionError(AnswerLostError):
-    """A kept connection died under a request before a byte of an answer: most likely the server had closed it before."""
+    """A kept connection broke before the first byte of the response: most likely the server had closed it already."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a server listens, and how to convince oneself that it is the right one."""
+    """The address of a server and the TLS settings that verify it."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
     server_name: str | None
-    """The name in its certificate; None without TLS."""
+    """The name that its certificate must have; None without TLS."""
     authority: str
-    """For the Host header."""
+    """Value of the Host header."""
     base_path: str
-    """Before every path; without a slash at its end."""
+    """Prefix of every path; without a trailing slash."""
 
     @classmethod
     def of(cls, url: str, tls: ssl.SSLContext | None, server_name: str | None) -> Endpoint:
-        """Raises ValueError for anything but http and https."""
+        """Parses the URL. Raises ValueError for anything but http and https."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("not an http or https address")
@@ -69,7 +69,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         )
 
     async def connect(self, new_connection: Callable[[], Connection]) -> Connection:
-        """A connection with its handshake done. Raises OSError or ValueError."""
+        """Returns a connection after its TLS handshake. Raises OSError or ValueError."""
         loop = asyncio.get_running_loop()
         addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_DELAY_S, loop=loop)
@@ -86,7 +86,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Connection(asyncio.Protocol):
-    """One connection; at most one answer is outstanding."""
+    """One connection with at most one outstanding response."""
 
     def __init__(self, pool: ConnectionPool, answer_bytes_max: int) -> None:
         self._pool = pool
@@ -97,10 +97,10 @@ class Connection(asyncio.Protocol):
         self._has_answered = False
         self.is_lost = False
         self.deadline = math.inf
-        """On the loop's clock: when the answer must be here, or when an idle connection is closed."""
+        """In the loop's time: when the response must be complete, or when an idle connection is closed."""
 
     def send(self, request: bytes, deadline: float) -> asyncio.Future[Response]:
-        """The answer to come, or an AnswerLostError."""
+        """Sends the request; the future gets the response or an AnswerLostError."""
         assert self._answer is None
         assert self._transport is not None
         self.deadline = deadline
@@ -109,13 +109,13 @@ class Connection(asyncio.Protocol):
         return answer
 
     def owes(self, answer: asyncio.Future[Response]) -> bool:
-        """True if it is still to come, wanted or not."""
+        """Returns whether `answer` is still outstanding, also if its caller was cancelled."""
         return self._answer is answer
 
     def end(self, error: Exception | None = None) -> None:
-        """Cuts the connection; whoever waits for an answer gets `error`, which nobody needs where nobody waits.
+        """Aborts the connection and sets `error` on the outstanding response, if there is one.
 
-        There is no TLS goodbye: half a minute long to a silent peer, and nothing here depends on one.
+        Sends no TLS close_notify: a silent peer would block it for half a minute, and nothing here depends on one.
         """
         if self.is_lost:
             return
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Connections to one endpoint: the one used last is used next, so that those too many grow old and are closed."""
+    """Connections to one endpoint. The last used one is used next, so that surplus ones stay idle and are closed."""
 
     def __init__(self, endpoint: Endpoint, *, connections_max: int, answer_bytes_max: int) -> None:
         self._endpoint = endpoint
@@ -194,35 +194,35 @@ class ConnectionPool:
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         self._places_taken = 0
-        """Connections open or being opened."""
+        """Number of connections that are open or being opened."""
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
-        """First come, first served; bounded by the callers, each of which waits no longer than its deadline."""
+        """First come, first served; bounded by the callers, each of which waits until its deadline at most."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._crowd: tuple[int, asyncio.Future[None]] | None = None
-        """How many must be under way to end the wait of `crowded`."""
+        """The number of requests in flight that ends the wait of `crowded`, and its future."""
         self._is_closed = False
 
     @property
     def under_way(self) -> int:
-        """Requests whose answers have not come yet."""
+        """Number of requests without a response so far."""
         return len(self._connections) - len(self._idle)
 
     async def crowded(self, least: int) -> None:
-        """Waits until at least so many requests are under way, or the pool is closed. For one caller."""
+        """Waits until at least `least` requests are in flight or the pool is closed. One caller at a time."""
         while self.under_way < least and not self._is_closed:
             reached: asyncio.Future[None] = self._loop.create_future()
             self._crowd = (least, reached)
             await reached
 
     async def exchange(self, request: bytes, *, is_repeatable: bool, timeout_s: float) -> Response:
-        """Sends a whole request. Raises ConnectFailedError if surely nothing was sent, else AnswerLostError.
+        """Sends a whole request. Raises ConnectFailedError if certainly nothing was sent, else AnswerLostError.
 
-        A repeatable one that meets a stale connection is sent once more on another.
+        A repeatable request that meets a stale connection is sent once more on another.
         """
         now = self._loop.time()
         deadline = now + timeout_s
-        # Connecting ends first: that distinguishes a server that cannot be reached from one that did not answer.
+        # The connect deadline is earlier: that distinguishes an unreachable server from one that did not respond.
         connect_by = now + min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
         connection = self._idle.pop() if self._idle else await self._obtain_by(connect_by)
         try:
@@ -244,11 +244,11 @@ class ConnectionPool:
         try:
             return await answer
         finally:
-            if connection.owes(answer):  # whoever is cancelled gives the connection up: the answer comes all the same
+            if connection.owes(answer):  # a cancelled exchange cannot reuse its connection: the response still arrives
                 connection.end(AnswerLostError("cancelled"))
 
     def close(self) -> None:
-        """Cuts every connection; exchanges under way and later ones fail."""
+        """Aborts every connection; exchanges in flight and later ones fail."""
         self._is_closed = True
         self._end_crowd_wait()
         for turn in self._waiting:
@@ -267,14 +267,14 @@ class ConnectionPool:
     # ---- called by connections
 
     def give_back(self, connection: Connection) -> None:
-        """After a whole answer."""
+        """Accepts a connection whose response is complete."""
         connection.deadline = self._loop.time() + IDLE_TIMEOUT_S
         self._ring_at(connection.deadline)
         if not self._pass_on(connection):
             self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """It is lost."""
+        """Removes a lost connection."""
         if connection in self._connections:
             self._connections.discard(connection)
             if connection in self._idle:
@@ -289,11 +289,11 @@ class ConnectionPool:
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._obtain()
-        except (OSError, ValueError) as error:  # ValueError: a name that is none
+        except (OSError, ValueError) as error:  # ValueError: an invalid host name
             raise ConnectFailedError(f"{type(error).__name__} {error}".strip()) from error
 
     async def _obtain(self) -> Connection:
-        """A connection that is new, or that just gave a good answer to somebody else: never one that has been idle."""
+        """Returns a new connection, or one that has just completed another exchange: never one that was idle."""
         while self._places_taken >= self._connections_max:
             if self._idle:
                 self._idle[0].end()
@@ -307,7 +307,7 @@ class ConnectionPool:
         return await self._open()
 
     async def _wait_turn(self) -> Connection | None:
-        """A connection, or None: a place for one."""
+        """Returns a connection, or None: the caller may open one."""
         turn: asyncio.Future[Connection | None] = self._loop.create_future()
         self._waiting.append(turn)
         try:
@@ -318,14 +318,14 @@ class ConnectionPool:
             raise
 
     def _return_turn(self, handed: Connection | None) -> None:
-        """What came too late for the one who waited goes to the next."""
+        """Passes a connection or permission that arrived after its waiter was cancelled to the next waiter."""
         if handed is None:
             self._vacate()
         elif not handed.is_lost:
             self.give_back(handed)
 
     async def _open(self) -> Connection:
-        """In a place that the caller has taken."""
+        """Opens a connection; the caller has counted it in `_places_taken`."""
         connection: Connection | None = None
         try:
             connection = await self._endpoint.connect(lambda: Connection(self, self._answer_bytes_max))
@@ -344,7 +344,7 @@ class ConnectionPool:
             self._places_taken -= 1
 
     def _pass_on(self, handed: Connection | None) -> bool:
-        """To whoever has waited longest; False if nobody waits."""
+        """Passes a connection, or None for permission to open one, to the longest waiter; returns False if there is none."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -352,7 +352,7 @@ class ConnectionPool:
                 return True
         return False
 
-    # ---- deadlines: one timer for all, since nearly all exchanges end long before theirs
+    # ---- deadlines: one timer for all, because nearly all exchanges end long before their deadline
 
     def _ring_at(self, deadline: float) -> None:
         if deadline < self._alarm_at:

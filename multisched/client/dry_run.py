@@ -1,7 +1,7 @@
-"""A Transport for `multisched run --dry-run`: what reads is asked of the API server, what writes is logged and never sent.
+"""A Transport for `multisched run --dry-run`: reads are sent to the API server; writes are logged and never sent.
 
-Each write is answered as if the server had done it, so that the program goes on as it would. The only way to a write is
-`inner.request` with another method than GET, which stands here nowhere.
+Each write is answered as if the server had done it, so that the program continues. This module never calls
+`inner.request` with a method other than GET.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DryRunTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        """A GET is the inner transport's; everything else is answered here."""
+        """Passes a GET to the inner transport and answers everything else itself."""
         if method == "GET":
             return await self._inner.request("GET", path, accept=accept, timeout_s=timeout_s)
         _log(method, path.partition("?")[0], body or b"")
@@ -57,7 +57,7 @@ class DryRunTransport:
 
 
 def _log(method: str, path: str, body: bytes) -> None:
-    """Binds and removals of pods as what they are, other writes (events, conditions, statuses) for who debugs."""
+    """Logs binds, evictions and deletions of pods at info level; other writes (events, conditions, statuses) at debug level."""
     parts = tuple(path.strip("/").split("/"))
     pod = f"{parts[3]}/{parts[5]}" if parts[:3] == _POD and parts[4:5] == ("pods",) and len(parts) > 5 else ""
     if method == "POST" and pod and parts[6:] == ("binding",):

@@ -1,7 +1,7 @@
-"""What an API server or its absence can refuse, one class per case that someone catches.
+"""Errors of requests to an API server, one class per case that a caller handles.
 
-Owns the exception tree of this package and the parsing of Status bodies. Promises that no text of a server longer than
-256 characters, and nothing that is not a Status, reaches a log or a user.
+Owns the exceptions of this package and the parsing of Status bodies. Of a server's response only the texts of a Status,
+cut to 256 characters, reach a log or a user.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ STATUS_TEXT_CHARS_MAX: Final = 256
 EXPIRED_HINT: Final = (
     "they may have expired: renew the token or certificate; a kubeconfig or token file that changes is read again"
 )
-"""What to do where the API server does not know who asks."""
+"""The fix if the API server responds 401."""
 RETRY_AFTER_DEFAULT_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
-"""A server cannot silence us for longer than this with one header."""
+"""Upper limit of the Retry-After that is respected."""
 
 
 class CredentialsError(Exception):
-    """There is no usable kubeconfig or service account, or its exec plugin failed. The message names file and reason."""
+    """There is no usable kubeconfig or service account, or its exec plugin failed. The message names the file and the reason."""
 
 
 class ApiError(Exception):
-    """The API server answered, and not with success."""
+    """The API server responded with an error."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{status} {reason}: {message}" if message else f"{status} {reason}")
@@ -38,7 +38,7 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """400, 422 and every other 4xx without a class of its own: asking again will not help."""
+    """400, 422 and every other 4xx without a class of its own: a retry would get the same response."""
 
 
 class Unauthorized(ApiError):
@@ -46,23 +46,23 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: RBAC, a quota or an admission webhook says no."""
+    """403: refused by RBAC, a quota or an admission webhook."""
 
 
 class NotFound(ApiError):
-    """404: the object, or its whole kind, is not there."""
+    """404: the object does not exist, or its kind is not served."""
 
 
 class Conflict(ApiError):
-    """409: a precondition (uid, resourceVersion, bound, gated, deleting) did not hold, or the name is taken."""
+    """409: a precondition (uid, resourceVersion, bound, gated, deleting) did not hold, or the name exists."""
 
 
 class Gone(ApiError):
-    """410, or an in-stream Expired: the version or continue token is older than the server remembers. Relist."""
+    """410, or an in-stream Expired: the version or continue token is older than the server's history. Relist."""
 
 
 class TooManyRequests(ApiError):
-    """429: nothing happened; ask again after `retry_after_s`."""
+    """429: nothing was done; retry after `retry_after_s`."""
 
 
 class ServerError(ApiError):
@@ -70,7 +70,7 @@ class ServerError(ApiError):
 
 
 class StatusBody(msgspec.Struct, gc=False):
-    """The part of a `kind: Status` that is of use. Every field may be missing."""
+    """The used part of a `kind: Status`. Every field may be missing."""
 
     kind: str = ""
     message: str = ""
@@ -91,14 +91,14 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
 
 
 def with_hint(error: BaseException) -> str:
-    """What the server says, and what to do where it does not accept our credentials."""
+    """Returns the error's text, with the fix if the API server does not accept the credentials."""
     return (
         f"{error}; the credentials are not accepted, {EXPIRED_HINT}" if isinstance(error, Unauthorized) else str(error)
     )
 
 
 def fix_of(error: BaseException) -> str:
-    """What to do where kinds cannot be read; empty where the server's words say it all."""
+    """Returns the fix if kinds cannot be read; empty if the server's message is enough."""
     if isinstance(error, Unauthorized):
         return f"the credentials are not accepted, {EXPIRED_HINT}"
     if isinstance(error, Forbidden):
@@ -107,12 +107,14 @@ def fix_of(error: BaseException) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong below HTTP, in a line that is not too long."""
+    """Describes an error below HTTP in one line of limited length."""
     return f"{type(error).__name__} {error}".strip()[:STATUS_TEXT_CHARS_MAX]
 
 
 def parse_status(body: bytes | memoryview | msgspec.Raw) -> StatusBody:
-    """The Status in `body`, its texts cut; an empty one for anything else (a proxy's HTML, half a document, another kind)."""
+    """Returns the Status in `body` with its texts cut; an empty one for anything else (a proxy's HTML, a truncated
+    document, another kind).
+    """
     try:
         status = _status_decoder.decode(body)
     except UNREADABLE:
@@ -125,24 +127,26 @@ def parse_status(body: bytes | memoryview | msgspec.Raw) -> StatusBody:
 
 
 def sentence_of(response: Response) -> str:
-    """What a non-2xx `response` says, in a line; its status where it says nothing."""
+    """Returns the message of a non-2xx `response` in one line, or its HTTP status if there is none."""
     return parse_status(response.body).message or f"HTTP {response.status}"
 
 
 def error_of(status_code: int, status: StatusBody, retry_after_s: float = 0.0) -> ApiError:
-    """The exception for one HTTP or in-stream status code."""
+    """Returns the exception for one HTTP or in-stream status code."""
     default = ServerError if status_code >= 500 or status_code < 400 else BadRequest
     kind = _BY_STATUS.get(status_code, default)
     return kind(status_code, status.reason, status.message, retry_after_s)
 
 
 def error_for(response: Response) -> ApiError:
-    """The exception that says what a non-2xx `response` means; the caller raises it."""
+    """Returns the exception for a non-2xx `response`; the caller raises it."""
     return error_of(response.status, parse_status(response.body), retry_after_s(response))
 
 
 def retry_after_s(response: Response) -> float:
-    """Seconds of the Retry-After header, 0 without one. The HTTP-date form, which no API server sends, counts as the default."""
+    """Returns the seconds of the Retry-After header, 0 without one. The HTTP-date form, which no API server sends,
+    counts as the default.
+    """
     header = response.headers.get("retry-after", "")
     if not header:
         return RETRY_AFTER_DEFAULT_S if response.status == 429 else 0.0

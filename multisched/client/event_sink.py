@@ -1,8 +1,8 @@
 """Writes events.k8s.io/v1 Events in the background.
 
-Owns the queue of unsent events and the recent series. Promises that `record` never waits, that repeats become one
-Event with a count, that binds go first (`WriteLimiter`), and that what is dropped is counted. The shell runs `run()`;
-everybody else sees `ports.EventSink`.
+Owns the queue of unsent events and the recent series. `record` never blocks, repeated events become one Event with a
+count, binds are sent first (`WriteLimiter`), and dropped events are counted. The shell runs `run()`; all other callers
+use `ports.EventSink`.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ logger = logging.getLogger(__name__)
 
 QUEUE_EVENTS_MAX: Final = 32_768
 SERIES_MAX: Final = 4_096
-"""Events remembered for counting repeats."""
+"""Number of events that are remembered to count repeats."""
 SERIES_FLUSH_S: Final = 30.0
-"""A series that went on is written again this often."""
+"""Interval at which the count of a repeated event is written again."""
 SERIES_IDLE_S: Final = 360.0
-"""After so long a silence a repeat is a new Event (client-go's six minutes)."""
+"""After this time without a repeat the next one is a new Event (client-go's six minutes)."""
 WORKERS: Final = 4
 NOTE_BYTES_MAX: Final = 1_024
 FIELD_CHARS_MAX: Final = 128
-"""Of action, reason and reportingInstance."""
+"""Limit of action, reason and reportingInstance."""
 NAME_CHARS_MAX: Final = 253
 
 _Key = tuple[str, ...]
 
 
 class EventStatistics(msgspec.Struct):
-    """Counters since start, and the present backlog."""
+    """Counters since start, and the current backlog."""
 
     recorded: int = 0
     aggregated: int = 0
@@ -65,7 +65,7 @@ class EventStatistics(msgspec.Struct):
 
 
 class _Entry:
-    """One Event object: unsent, sent, or sent and since repeated."""
+    """One Event object: unsent, sent, or repeated since it was sent."""
 
     __slots__ = (
         "count",
@@ -116,7 +116,7 @@ class ApiEventSink:
         self._counters = EventStatistics()
 
     def record(self, event: Event) -> None:
-        """Queues the event, or counts it into an equal one of the last minutes. Never waits; drops and counts when full."""
+        """Queues the event, or adds it to the count of an equal recent one. Never blocks; drops and counts when full."""
         self._counters.recorded += 1
         now, at = micro_timestamp(self._clock.now()), self._clock.monotonic()
         key = _key(event)
@@ -132,18 +132,18 @@ class ApiEventSink:
         self._enqueue(entry)
 
     async def run(self) -> None:
-        """Writes until cancelled; the workers are all there is to stop."""
+        """Runs the workers until cancelled."""
         async with anyio.create_task_group() as workers:
             for _ in range(WORKERS):
                 workers.start_soon(self._work)
             workers.start_soon(self._flush_series)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Waits until everything queued has been written or dropped, for at most `timeout_s`; True if so."""
+        """Waits at most `timeout_s` until everything queued is written or dropped; returns whether it is."""
         self._queue_repeated()
         with anyio.move_on_after(timeout_s):
             await self._idle.wait()
-            self._queue_repeated()  # what was repeated while it was on its way
+            self._queue_repeated()  # repeats that were recorded while their event was being sent
             await self._idle.wait()
         return self._idle.is_set()
 
@@ -175,7 +175,7 @@ class ApiEventSink:
         self._wakeup.set()
 
     async def _flush_series(self) -> None:
-        """Writes new counts from time to time: a hot series costs two requests a minute, however hot it is."""
+        """Writes new counts periodically, so that a frequent series costs two requests a minute."""
         while True:
             await asyncio.sleep(SERIES_FLUSH_S)
             self._queue_repeated()
@@ -202,7 +202,7 @@ class ApiEventSink:
                     self._idle.set()
 
     async def _write(self, entry: _Entry) -> None:
-        """One event, tried a few times; then it is dropped and counted."""
+        """Writes one event; after ATTEMPTS_MAX failed tries drops and counts it."""
         for attempt in range(ATTEMPTS_MAX):
             await self._limiter.admit_background()
             try:
@@ -233,14 +233,16 @@ class ApiEventSink:
             self._repeated[entry.key] = entry
 
     def _refuse(self, entry: _Entry, response: Response) -> None:
-        """A definite no: the namespace is going, a webhook or RBAC objects, or the stored Event is gone."""
+        """Drops an event that was refused: its namespace is terminating, a webhook or RBAC refused it, or the stored
+        Event was deleted.
+        """
         self._counters.dropped_refused += 1
         self._forget(entry)
         message = parse_status(response.body).message
         logger.info("event refused", extra={"reason": entry.event.reason, "status": response.status, "error": message})
 
     def _forget(self, entry: _Entry) -> None:
-        """A later repeat starts anew."""
+        """Drops the entry; a later repeat becomes a new Event."""
         if self._series.get(entry.key) is entry:
             del self._series[entry.key]
         self._repeated.pop(entry.key, None)
@@ -260,15 +262,17 @@ class ApiEventSink:
             "POST", path, body=orjson.dumps(self._body(entry)), timeout_s=WRITE_TIMEOUT_S
         )
         if response.status == 409:
-            # Our own earlier try whose answer was lost, since the name is unique: it is stored, with the count of then.
+            # The name is unique, so an earlier try stored it and its response was lost. `sent` is at least 1; a higher
+            # count is written again.
             entry.sent = 1
             return Response(200, b"")
         return response
 
     def _new_name(self, subject: str) -> str:
-        """`<object>.<hex>`, as client-go: the time, made unique within this process, and a mark of the process.
+        """Returns `<object>.<hex>`, as client-go does: the time, made unique within this process, and a suffix for the
+        process.
 
-        Replicas hear of one change in the same moment: without the mark one of their Events would be taken for the other's.
+        Replicas observe one change at the same moment; without the suffix their Events could get the same name.
         """
         micros = int(self._clock.now().timestamp() * 1_000_000)
         self._last_suffix = max(self._last_suffix + 1, micros * 1_000)
@@ -312,15 +316,17 @@ _CUT = " ..."
 
 
 def cut_note(note: str) -> str:
-    """At most 1,024 bytes of UTF-8, whole characters; the end of a cut one is kube-scheduler's (truncateMessage)."""
-    encoded = note.encode("utf-8", "replace")  # a plugin's text may hold halves of characters, which no server takes
+    """Cuts the note to at most 1,024 bytes of UTF-8, whole characters; the end of a cut one is kube-scheduler's (truncateMessage)."""
+    encoded = note.encode("utf-8", "replace")  # a plugin's text may contain lone surrogates, which no server accepts
     if len(encoded) <= NOTE_BYTES_MAX:
         return encoded.decode()
     return encoded[: NOTE_BYTES_MAX - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
 def _key(event: Event) -> _Key:
-    """What makes two events one series: as upstream, what it is related to too. The note counts besides: another sentence is other news."""
+    """Returns what makes two events one series: as upstream, including the related object. In addition the note:
+    another text is another event.
+    """
     return (
         event.regarding.uid,
         event.regarding.name,
@@ -334,7 +340,7 @@ def _key(event: Event) -> _Key:
 
 
 def _namespace(event: Event) -> str:
-    """Events about cluster-scoped objects live in `default` (the API server insists)."""
+    """Returns the event's namespace: `default` for cluster-scoped objects (the API server insists)."""
     return event.regarding.namespace or "default"
 
 

@@ -1,7 +1,7 @@
-"""Evicts pods by the eviction API (policy/v1): `moving.Evictor` over any Transport.
+"""Evicts pods through the eviction API (policy/v1): `moving.Evictor` over any Transport.
 
-Owns nothing. Promises one request per call, with the pod's uid as precondition, and no retry of its own. The caller
-checks its lease and its window before each call. Never a delete: the API server asks the pod's PodDisruptionBudget.
+Stateless. Each call sends one request, with the pod's uid as precondition, and never retries. The caller checks its
+lease and its time window before each call. Never deletes: the API server must check the pod's PodDisruptionBudget.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from multisched.framework.ports import ObjectRef
 from multisched.model.wire import ConnectFailedError, Response, Transport, TransportError
 
 TWO_BUDGETS: Final = "This pod has more than one PodDisruptionBudget"
-"""How the server's sentence begins that comes as a 500 and is a definite refusal all the same."""
+"""Start of the server's message for a response with status 500 that is a definite refusal."""
 
 _ANSWERS: Final = {
     404: EvictAnswer.GONE,
     408: EvictAnswer.UNKNOWN,  # a proxy gave up waiting; the server behind it may not have
-    409: EvictAnswer.UNKNOWN,  # another uid, or a write that came between the server's two steps: a read tells
+    409: EvictAnswer.UNKNOWN,  # another uid, or a concurrent write between the server's two steps: a read is needed
     429: EvictAnswer.NOT_NOW,
 }
 
 
 class ApiEvictor:
-    """Evicts pods by the eviction API over a Transport."""
+    """Evicts pods through the eviction API over a Transport."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport

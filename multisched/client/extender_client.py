@@ -1,8 +1,8 @@
-"""HTTP to one extender, and the objects it is sent; implements `framework.ports.ExtenderClient` and `Documents`.
+"""HTTP to one extender, and the objects that it is sent; implements `framework.ports.ExtenderClient` and `Documents`.
 
-Owns the connections to the extender. A request ends within the extender's timeout. No answer is read past its cap or
-inflated, and nothing is redirected. An extender that has stopped answering gets no requests for a while; its pods are
-refused at once and no cycle waits.
+Owns the connections to the extender. A request ends within the extender's timeout. Requests follow no redirects;
+responses are not decompressed or read beyond their size limit. An extender that has stopped responding gets no requests
+for a while; its pods are refused at once and no cycle waits.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
 SILENCES_MAX: Final = 3
-"""Requests in a row without an answer after which the extender is left alone."""
+"""Requests in a row without a response after which no more are sent for a while."""
 
 LEFT_ALONE_S: Final = 5.0
-"""For so long; then one request tries whether it answers again."""
+"""The length of that pause; then one request tests whether the extender responds again."""
 
 NODES_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Memory for whole nodes; those beyond are sent with their name only."""
+"""Memory for whole nodes; of the nodes beyond it only the name is sent."""
 
 
 class HttpExtenderClient:
-    """Requests to one extender."""
+    """Sends requests to one extender."""
 
     def __init__(self, settings: ExtenderSettings) -> None:
-        """Reads the certificates. Raises ExtenderError for some that cannot be used."""
+        """Reads the certificates. Raises ExtenderError if they cannot be used."""
         self.settings = settings
         self._tls = _tls_context(settings)
         self._session: aiohttp.ClientSession | None = None
@@ -57,7 +57,7 @@ class HttpExtenderClient:
         if now_s() < self._left_alone_until_s:
             text = f"has stopped answering; it is asked again every {LEFT_ALONE_S:g} s"
             raise ExtenderError(self._named(verb, text), was_sent=False)
-        if self._silences >= SILENCES_MAX:  # this one tries; the others go on without until it has ended
+        if self._silences >= SILENCES_MAX:  # this request is the test; the others fail at once until it has ended
             self._left_alone_until_s = now_s() + max(LEFT_ALONE_S, self.settings.timeout_s)
         try:
             answer = await self._exchange(verb, body, answer_bytes_max)
@@ -126,7 +126,7 @@ class HttpExtenderClient:
 
 
 class _SilenceError(Exception):
-    """No answer, or none to its end."""
+    """The extender did not respond, or not completely."""
 
     def __init__(self, message: str, *, was_sent: bool = True) -> None:
         super().__init__(message)
@@ -149,7 +149,7 @@ def _tls_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
 
 
 class ApiDocuments:
-    """Pods as the API server has them when they are asked for, nodes as the watch brought them last."""
+    """Pods as the API server returns them at the time of the request, nodes as last seen by the watch."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -190,12 +190,12 @@ class ApiDocuments:
         self._nodes_bytes -= len(self._nodes.pop(name, b""))
 
     def watching(self, inner: ReflectorHandler) -> ReflectorHandler:
-        """The handler of nodes, which keeps each one here before it hands it on."""
+        """Returns a handler that stores each node here and then passes it to `inner`."""
         return _NodeTap(self, inner)
 
 
 class _NodeTap:
-    """Stands between the reflector of nodes and its handler."""
+    """A handler of nodes that stores each one and passes it to the inner handler."""
 
     def __init__(self, documents: ApiDocuments, inner: ReflectorHandler) -> None:
         self._documents = documents
@@ -214,7 +214,7 @@ class _NodeTap:
 
 
 def _lean(raw: bytes) -> bytes:
-    """Without managedFields, which upstream does not keep either; as it is where it is no object."""
+    """Returns the object without managedFields, which upstream drops, too; returns `raw` if it is not an object."""
     try:
         document = orjson.loads(raw)
         document["metadata"].pop("managedFields", None)

@@ -1,7 +1,7 @@
 """One document in a ConfigMap, replaced as a whole: `moving.Keeper` over any Transport.
 
-Owns the version it saw last. Promises that a write replaces nothing newer than that. Of two processes that both think
-they lead, the one that read last wins; the other gets a conflict. Writes are background writes: binds go first.
+Owns the resourceVersion that it saw last; a write never replaces a newer one. If two processes both believe that they
+lead, the one that read last wins and the other gets a conflict. Writes are background writes: binds are sent first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multisched.model.wire import UNREADABLE, Response, Transport, TransportErro
 
 TIMEOUT_S: Final = 5.0
 BYTES_MAX: Final = 900_000
-"""A ConfigMap holds 1 MiB with all that is in it."""
+"""A ConfigMap holds 1 MiB including its metadata."""
 KEY: Final = "run.json"
 LABELS: Final = {"app.kubernetes.io/managed-by": "multisched"}
 
@@ -39,7 +39,7 @@ _DECODER: Final = msgspec.json.Decoder(_ConfigMap)
 
 
 class ConfigMapKeeper:
-    """Keeps one document in a ConfigMap, and replaces only the version it saw last. One task at a time."""
+    """Keeps one document in a ConfigMap, and replaces only the version that it saw last. For use by one task at a time."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str) -> None:
         self._transport = transport
@@ -48,10 +48,10 @@ class ConfigMapKeeper:
         self._collection = f"/api/v1/namespaces/{segment(namespace)}/configmaps"
         self._path = f"{self._collection}/{segment(name)}"
         self._version = ""
-        """Empty: there is none, as far as is known."""
+        """Empty: as far as is known the ConfigMap does not exist."""
 
     async def read(self) -> bytes | None:
-        """See `Keeper`. What is no document of ours is as good as none, and will be replaced."""
+        """See `Keeper`. A ConfigMap without the document's key counts as empty and will be overwritten."""
         try:
             response = await self._transport.request("GET", self._path, timeout_s=TIMEOUT_S)
         except TransportError as error:
@@ -77,7 +77,7 @@ class ConfigMapKeeper:
         if response.status in (200, 201):
             self._seen(response)
             return KeepReply(KeepAnswer.KEPT)
-        if response.status == 404 and self._version:  # somebody has deleted it: it is made anew
+        if response.status == 404 and self._version:  # it was deleted: the next write creates it
             self._version = ""
             return KeepReply(KeepAnswer.UNKNOWN, sentence_of(response))
         is_definite = 400 <= response.status < 500 and response.status not in (408, 429)
@@ -94,7 +94,7 @@ class ConfigMapKeeper:
         )
 
     async def _overtaken(self, document: bytes) -> KeepReply:
-        """Another has written it, or we have, and the answer was lost."""
+        """Handles a 409: another process wrote it, or this process did and the response was lost."""
         version = self._version
         if await self.read() == document:
             return KeepReply(KeepAnswer.KEPT)
@@ -105,6 +105,6 @@ class ConfigMapKeeper:
         try:
             found = _DECODER.decode(response.body)
         except UNREADABLE as error:
-            raise UnreachableError(f"ConfigMap {self._name}: answers what is none: {error}") from error
+            raise UnreachableError(f"ConfigMap {self._name}: the response is not a ConfigMap: {error}") from error
         self._version = found.metadata.version
         return (found.data or {}).get(KEY, "").encode()

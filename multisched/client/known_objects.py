@@ -1,7 +1,7 @@
-"""What a reflector already knows of its kind: key to uid and version, and which uids are gone.
+"""What a reflector knows of its kind: key to uid and version, and which uids were deleted.
 
 Owns the version guard (I6). An older resourceVersion is never applied, a deleted uid never returns, and a duplicate is
-dropped. A list that lacks a known key deletes it. One reflector owns one instance; the handler keeps the objects.
+dropped. A known key that a list lacks is deleted. One reflector owns one instance; the handler keeps the objects.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ TOMBSTONES_MAX: Final = 65_536
 
 
 class Verdict(Enum):
-    """What one observation of an object means for the handler."""
+    """What the handler must do with one observation of an object."""
 
     UPSERT = auto()
-    """New or newer: hand it on."""
+    """New or newer: pass it on."""
     REPLACE = auto()
-    """Another object under a known name: its deletion was missed. Delete the old one, then hand this one on."""
+    """Another object with a known name: its deletion was missed. Delete the old one, then pass this one on."""
     DELETE = auto()
-    """It was known and is gone."""
+    """It was known and is deleted."""
     DUPLICATE = auto()
-    """Exactly this version was handed on before."""
+    """Exactly this version was passed on before."""
     STALE = auto()
-    """Older than what is known, or of a uid that is gone."""
+    """Older than what is known, or of a deleted uid."""
 
 
 class _Known(msgspec.Struct, gc=False):
@@ -41,13 +41,13 @@ class _Known(msgspec.Struct, gc=False):
 
 
 def is_older(version: str, than: str) -> bool:
-    """True if both are numbers and `version` is less. Opaque ones, and none at all, are never older."""
+    """Returns True if both are numbers and `version` is less. Opaque and empty versions are never older."""
     is_less = len(version) < len(than) if len(version) != len(than) else version < than
     return is_less and bool(version) and is_before(version_of(version), version_of(than))
 
 
 class KnownObjects:
-    """The guard. All methods are plain functions; `now_s` is monotonic time."""
+    """The version guard. All methods are synchronous; `now_s` is monotonic time."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -62,7 +62,7 @@ class KnownObjects:
         return len(self._tombstones)
 
     def observe(self, key: str, uid: str, version: str) -> Verdict:
-        """An object was listed, added or modified."""
+        """Records that an object was listed, added or modified."""
         known = self._known.get(key)
         if known is None:
             if self._is_gone(uid, version):
@@ -83,18 +83,19 @@ class KnownObjects:
         return Verdict.REPLACE
 
     def bury_replaced(self, uid: str, version: str, now_s: float) -> None:
-        """Remembers that `uid`, replaced by another object, is gone as of `version`."""
+        """Remembers that `uid`, replaced by another object, was deleted as of `version`."""
         self._bury(uid, version, now_s)
 
     def uid_of(self, key: str) -> str:
-        """Empty if unknown."""
+        """Returns the uid of the key; empty if unknown."""
         known = self._known.get(key)
         return known.uid if known is not None else ""
 
     def remove(self, key: str, uid: str, version: str, now_s: float) -> Verdict:
-        """A DELETED event: DELETE, STALE, or REPLACE if the object known under this key was another one, gone as well.
+        """Records a DELETED event. Returns DELETE, STALE, or REPLACE if the known object of this key was another one,
+        which is deleted, too.
 
-        Under a selector it may only mean that the object left it, so a newer version may come back.
+        With a selector the event may only mean that the object no longer matches, so a newer version may return.
         """
         known = self._known.get(key)
         if known is None:
@@ -108,30 +109,30 @@ class KnownObjects:
         self._bury(uid, version, now_s)
         if known.uid == uid:
             return Verdict.DELETE
-        # A later object of the same name came and went unseen, so ours is gone as well.
+        # A later object of the same name was created and deleted unseen, so the known one is deleted as well.
         self._bury(known.uid, version, now_s)
         return Verdict.REPLACE
 
     def begin_replace(self) -> None:
-        """A complete list starts. A list that breaks off simply begins anew; nothing was deleted for it."""
+        """Starts a complete list. If a list breaks off, another one starts; no key was deleted for it."""
         self._pass_number += 1
 
     def end_replace(self, list_version: str, now_s: float) -> list[str]:
-        """The list was complete: forgets and returns the keys it lacked (the synthetic deletes)."""
+        """Ends a complete list: forgets and returns the keys that it lacked (the synthetic deletes)."""
         missing = [key for key, known in self._known.items() if known.pass_number != self._pass_number]
         for key in missing:
             self._bury(self._known.pop(key).uid, list_version, now_s)
         return missing
 
     def distrust(self, key: str, uid: str) -> None:
-        """The next list hands this object on again, whatever its version: the handler turned out not to have it so."""
+        """Makes the next list pass this object on again, whatever its version: the handler does not have it in this version."""
         known = self._known.get(key)
         if known is not None:
             known.version = ""
         self._tombstones.pop(uid, None)
 
     def forget_versions(self) -> None:
-        """Whatever the next list shows counts, also an older version or a uid that was gone: history went back."""
+        """Makes the next list count in any case, also with an older version or a deleted uid: the history went back."""
         for known in self._known.values():
             known.version = ""
         self._tombstones.clear()

@@ -1,6 +1,6 @@
-"""What is wrong with a kubeconfig that could not be used, in a sentence: the library's own errors name classes, not files.
+"""Describes in a sentence why a kubeconfig cannot be used: the library's own errors name classes, not files.
 
-Owns nothing. Reads its files once more, for they are looked at only when loading has failed. No secret is part of a sentence.
+Stateless. Reads the files once more, and only after loading failed. No secret is part of a sentence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Part = Mapping[str, Any]
 
 
 def reason_of(path: Path, context: str | None, error: BaseException) -> str:
-    """Why it cannot be used, and what to do. `path`: as for `kubeconfig_files.files_of`."""
+    """Returns why it cannot be used, and the fix. `path`: as for `kubeconfig_files.files_of`."""
     files = files_of(path)
     documents: list[Part] = []
     for file in files:
@@ -32,16 +32,16 @@ def reason_of(path: Path, context: str | None, error: BaseException) -> str:
         except UnicodeDecodeError:
             return f"{whose}is not UTF-8 text"
         except NotYamlError as bad:
-            return f"{whose}is no YAML: {bad}"
+            return f"{whose}is not YAML: {bad}"
         if len(found) != 1 or not isinstance(found[0], Mapping):
-            return f"{whose}is no kubeconfig; write one mapping with clusters, contexts and users"
+            return f"{whose}is not a kubeconfig; write one mapping with clusters, contexts and users"
         documents.append(found[0])
     document = merged(documents)
     return next(_problems(document, context), "") or _of_plugin(document, context, error) or _words(error)
 
 
 def _problems(document: Part, context: str | None) -> Iterator[str]:
-    """What the document lacks, the first thing first."""
+    """Yields what the document lacks, in the order of loading."""
     name = context or document.get("current-context")
     if not name:
         yield f"has no current-context; name one with --context ({_shown(_named(document, 'contexts'))})"
@@ -61,7 +61,7 @@ def _problems(document: Part, context: str | None) -> Iterator[str]:
 
 
 def _of_plugin(document: Part, context: str | None, error: BaseException) -> str:
-    """Of an exec credential plugin that could not be run; empty for anything else."""
+    """Describes an exec credential plugin that could not be run; empty for any other error."""
     chosen = _part(_named(document, "contexts")[context or document["current-context"]].get("context"))
     plugin = _part(_part(_named(document, "users")[chosen["user"]].get("user")).get("exec"))
     command = plugin.get("command")
@@ -79,7 +79,7 @@ def _of_plugin(document: Part, context: str | None, error: BaseException) -> str
 
 
 def _words(error: BaseException) -> str:
-    """An error of files names the file; the library's own says enough by itself."""
+    """Describes another error: an OSError with its file, an error of the library by its own text."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename} cannot be read: {error.strerror}"
     text = str(error)[:STATUS_TEXT_CHARS_MAX]
@@ -88,7 +88,7 @@ def _words(error: BaseException) -> str:
 
 
 def _named(document: Part, field: str) -> dict[Any, Part]:
-    """Name -> entry of one of the three lists."""
+    """Returns name -> entry of one of the three lists."""
     entries = document.get(field)
     return {one.get("name"): one for one in (entries if isinstance(entries, list) else ()) if isinstance(one, Mapping)}
 

@@ -1,7 +1,7 @@
-"""The files of a kubeconfig: KUBECONFIG may name several, which count as one, as for kubectl.
+"""The files of a kubeconfig: KUBECONFIG may name several, which are merged, as in kubectl.
 
-What is named in two of them counts as in the first, the current context likewise. A file that is not there is left out.
-kubernetes-asyncio merges them in the same way but for the current context, of which it takes the last.
+If two files define a name, the first one counts; the same holds for the current context. A missing file is skipped.
+kubernetes-asyncio merges them in the same way, except that it uses the last current context.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ HOME_KUBECONFIG: Final = "~/.kube/config"
 
 
 def default_kubeconfig(environment: Mapping[str, str]) -> str:
-    """Returns what KUBECONFIG names, else the file in the user's home. An empty variable counts as unset, as for kubectl."""
+    """Returns the value of KUBECONFIG, else the file in the user's home. An empty variable counts as unset, as for kubectl."""
     return environment.get("KUBECONFIG") or HOME_KUBECONFIG
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Those that are there. `path`: one, or several with the separator of PATH between them."""
+    """Returns the existing files. `path`: one, or several joined by the separator of PATH."""
     named = (_expanded(Path(one)) for one in str(path).split(os.pathsep) if one)
     return tuple(file for file in named if not _is_missing(file))
 
 
 def current_context(files: Sequence[Path]) -> str | None:
-    """That of the first file that has one. Raises OSError, UnicodeDecodeError, NotYamlError: the library would pass over some."""
+    """Returns the current context of the first file that has one. Raises OSError, UnicodeDecodeError, NotYamlError,
+    some of which the library would ignore.
+    """
     documents = [_document(file) for file in files]
     found = (one.get("current-context") for one in documents if isinstance(one, Mapping))
     return next((str(name) for name in found if name), None)
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """One document of several: entries of all, of those with one name the first."""
+    """Merges the documents: the entries of all; of entries with the same name the first."""
     if len(documents) == 1:
         return documents[0]
     whole: dict[str, Any] = {}
@@ -52,7 +54,7 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _expanded(file: Path) -> Path:
-    """With the user's folder in place of `~`; as it stands where nobody has one."""
+    """Replaces `~` by the user's home folder; returns the path unchanged if there is none."""
     try:
         return file.expanduser()
     except RuntimeError:
@@ -60,7 +62,7 @@ def _expanded(file: Path) -> Path:
 
 
 def _is_missing(file: Path) -> bool:
-    """False for one that cannot be looked at: who reads it says why."""
+    """Returns whether the file does not exist. False if it cannot be examined: the code that reads it reports why."""
     try:
         file.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,9 @@
-"""Leadership of one domain by a coordination.k8s.io Lease: competes for it, renews it, gives it back.
+"""Leadership of one domain by a coordination.k8s.io Lease: competes for it, renews it, releases it.
 
-Owns the elector. What we hold and until when is a `LeaseTerm`, what we saw of the record an `ObservedLease`. Promises that
-no call can overrun the renew deadline, and that stopping gives the lease back. The rules are client-go's
-(tools/leaderelection); the release, the per-call deadlines and the waiting after an expired lease are ours. One task per
-lease runs `run()`.
+Owns the elector. `LeaseTerm` holds the state of our own lease and its deadline, `ObservedLease` what was seen of the
+record. No call can exceed the renew deadline, and stopping releases the lease. The rules are client-go's
+(tools/leaderelection); the release, the deadlines per call and the wait after an expired lease are additions. One task
+per lease runs `run()`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from multisched.model.wire import Transport, TransportError
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 5.0
-"""Of one call; less if the renew deadline is nearer."""
+"""Deadline of one call; less if the renew deadline is nearer."""
 RELEASE_TIMEOUT_S: Final = 2.0
-"""Of all tries together to give the lease back."""
+"""Deadline of all tries together to release the lease."""
 RELEASE_PAUSE_S: Final = 0.2
-NOT_RENEWED: Final = "the program hangs; its lease is left to run out"
+NOT_RENEWED: Final = "the program hangs; its lease is not renewed"
 
 
 class LeaseKeeper:
-    """Keeps one Lease object. `identity` must differ between any two processes."""
+    """Keeps one Lease object. `identity` must be unique among processes."""
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class LeaseKeeper:
         on_change: Callable[[LeaseState], None] | None = None,
         is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`on_change` hears of each change, on the loop that `run` is on. `is_alive`: False while who binds by the lease hangs;
-        then it is neither taken nor renewed."""
+        """`on_change` is called at each change, on the loop that `run` is on. `is_alive`: False while the part of the
+        program that binds by the lease hangs; the lease is then neither taken nor renewed.
+        """
         self._is_alive = is_alive
         self._name = name
         self._identity = identity
@@ -65,11 +66,11 @@ class LeaseKeeper:
             transport, clock, namespace=namespace, name=name, identity=identity, duration_s=self._settings.duration_s
         )
         self.annotations: Mapping[str, str] = {}
-        """What every write of ours says besides, and with `address` the only thing: those of another holder do not outlive it."""
+        """Annotations that every write sets; together with `address` it sets no others, so those of another holder are removed."""
         self.address = ""
-        """Where this process answers, for whoever asks another one; empty: it does not."""
+        """The address of this process for requests from other replicas; empty if it serves none."""
         self.inherited: Mapping[str, str] = {}
-        """The annotations of the record that we took over."""
+        """The annotations of the record that this process took over."""
         self._standby_logged = ""
         self._trouble = RecurringTrouble(clock)
         self._stop = asyncio.Event()
@@ -77,21 +78,21 @@ class LeaseKeeper:
 
     @property
     def held(self) -> LeaseRecord | None:
-        """The lease as it was last seen, if somebody holds it. For any thread."""
+        """The lease as it was last seen, if it is held. Usable from any thread."""
         return self._observed.held
 
     @property
     def runs_out_in_s(self) -> float | None:
-        """Until the lease that was last seen can be taken, unless it is renewed; None if nobody holds it. For any thread."""
+        """Seconds until the lease last seen can be taken unless it is renewed; None if it is not held. Usable from any thread."""
         return self._observed.runs_out_in_s()
 
     async def release(self) -> None:
-        """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
+        """Stops `run()`, which releases the lease, so that a successor takes over at once. The caller must have ended all binds."""
         self._stop.set()
         await self._stopped.wait()
 
     async def run(self) -> None:
-        """Competes for the lease until released or cancelled; a lost lease is reported and competed for again."""
+        """Competes for the lease until released or cancelled; after a loss reports it and competes again."""
         try:
             while not self._stop.is_set():
                 if self.term.is_leading:
@@ -101,14 +102,16 @@ class LeaseKeeper:
         finally:
             await self._end()
 
-    # ---- standing by
+    # ---- standby
 
     async def _acquire(self) -> None:
         if not await self._try_once(CALL_TIMEOUT_S):
             await self._pause(self._standby_pause_s())
 
     def _standby_pause_s(self) -> float:
-        """Half to one retry period, and never past the moment the lease we see runs out: the takeover waits for nobody."""
+        """Returns half to one retry period, but at most the time until the observed lease expires, so that the takeover
+        is not delayed.
+        """
         pause_s = self._settings.retry_period_s * (1 - 0.5 * self._rng.random())
         left_s = self._observed.runs_out_in_s()
         return pause_s if left_s is None or left_s <= 0 else min(pause_s, left_s)
@@ -123,7 +126,7 @@ class LeaseKeeper:
     # ---- leading
 
     async def _hold(self) -> None:
-        """Renews until the deadline passes without a renewal, another holder appears, or we are stopped."""
+        """Renews until the deadline passes without a renewal, another holder appears, or a stop is requested."""
         await self._pause(self._settings.retry_period_s)
         while not self._stop.is_set() and self.term.is_leading:
             remaining_s = self.term.remaining_s()
@@ -148,7 +151,7 @@ class LeaseKeeper:
     # ---- one try
 
     async def _try_once(self, timeout_s: float) -> bool:
-        """Creates, takes or renews the lease once, all calls together within `timeout_s`. True if we hold it now."""
+        """Creates, takes or renews the lease once, all calls together within `timeout_s`. Returns whether it is held now."""
         if not self._is_alive():
             if self._trouble.is_due(NOT_RENEWED):
                 logger.error(NOT_RENEWED, extra={"lease": self._name, "for_s": self._trouble.lasts_s})
@@ -166,7 +169,7 @@ class LeaseKeeper:
         return False
 
     def _say_failed(self, level: int, error: Exception, fix: str = "") -> None:
-        """Of a try in each retry period: at once, when the error is another one, and again at growing pauses."""
+        """Logs a failed try, of which there is one in each retry period: at once if the error changed, else at growing intervals."""
         if self._trouble.is_due(str(error)):
             fields = {"lease": self._name, "error": str(error)}
             logger.log(level, "lease call failed", extra={**fields, "fix": fix} if fix else fields)
@@ -174,7 +177,7 @@ class LeaseKeeper:
     async def _take_or_renew(self, timeout_s: float) -> bool:
         started = self._clock.monotonic()
         if self.term.is_leading and self._observed.record is not None:
-            # The usual case costs one call. A refusal (409) means only that our picture is old.
+            # The usual case costs one call. A refusal (409) only means that the observed record is old.
             renewed = await self._replace(self._observed.record, timeout_s)
             if renewed is not None:
                 self._renewed(renewed, started)
@@ -183,7 +186,7 @@ class LeaseKeeper:
         started = self._clock.monotonic()
         if lease is None:
             if not self._observed.may_be_created(is_leading=self.term.is_leading):
-                self._stand_by("it was deleted, and the time of whoever held it is waited for")
+                self._stand_by("it was deleted; waiting until the last holder's lease would have expired")
                 return False
             return await self._create(timeout_s, started)
         is_free = self._observed.is_free(lease, is_leading=self.term.is_leading)
@@ -196,7 +199,7 @@ class LeaseKeeper:
         return await self._write_and_lead(lease, timeout_s, started)
 
     def _stand_by(self, why: str) -> None:
-        """Logged once for each reason, until we have led."""
+        """Logs each reason once, until this process has led."""
         if why != self._standby_logged:
             self._standby_logged = why
             logger.info("standing by", extra={"lease": self._name, "why": why})
@@ -214,10 +217,11 @@ class LeaseKeeper:
         return True
 
     async def _create(self, timeout_s: float, started: float) -> bool:
-        """As when an expired lease is taken, if others have held it: their last binds may be on their way.
+        """Creates the lease. If another process has held it, this counts as taking an expired lease: that one's last
+        binds may be in flight.
 
-        Of one that we never saw only the program can say whether there was one (`LeaseTerm.count_as_new`); until it does, its time
-        is waited for.
+        If we never saw the lease, we cannot tell whether there was one before. The program may find out that there was
+        none (`LeaseTerm.count_as_new`); until then binds wait for the lease duration.
         """
         after_expiry = self._observed.claim(None)
         if self._observed.record is None:
@@ -243,10 +247,10 @@ class LeaseKeeper:
     # ---- end
 
     async def _end(self) -> None:
-        """Gives the lease back if a release was requested: the one bounded call that cancellation must not stop.
+        """Releases the lease if a release was requested: one bounded call that cancellation must not interrupt.
 
-        A keeper that is only cancelled lets its lease run out, because binds may be on their way. The successor of a
-        lease that was given back does not wait for them (found by simulation; I2).
+        If the keeper was only cancelled, its lease expires, because binds may be in flight: the successor of a released
+        lease does not wait for them (found by simulation; I2).
         """
         was_leading = self.term.is_leading and self._stop.is_set()
         self.term.close()
@@ -258,12 +262,12 @@ class LeaseKeeper:
                     await asyncio.sleep(RELEASE_PAUSE_S)
                     is_free = await self._read_and_give_back()
             if not is_free:
-                logger.warning("lease not released, it runs out", extra={"lease": self._name})
+                logger.warning("lease not released; it will expire", extra={"lease": self._name})
         self._enter(LeaseState.RELEASED)
         self._stopped.set()
 
     async def _read_and_give_back(self) -> bool:
-        """Once more, from what the server has now: a renewal of ours whose answer was lost has moved the version."""
+        """Releases the record that the server has now: a renewal without a response may have changed its version."""
         try:
             lease = await self._calls.read(RELEASE_TIMEOUT_S)
         except (NoAnswerError, TransportError):
@@ -276,6 +280,6 @@ class LeaseKeeper:
         return await self._calls.give_back(lease, self.annotations, RELEASE_TIMEOUT_S, is_ours=self.term.is_leading)
 
     async def _pause(self, delay_s: float) -> None:
-        """Sleeps, unless stopped."""
+        """Sleeps until a stop is requested, at most `delay_s`."""
         with anyio.move_on_after(delay_s):
             await self._stop.wait()

@@ -1,4 +1,4 @@
-"""The calls to one Lease object: read, create, replace, give back. Keeps nothing of what they answer."""
+"""The calls to one Lease object: read, create, replace, release. Stores no response."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FIXES: Final = {
     403: "grant the account get, create and update of leases in that namespace, as deploy/base/rbac.yaml does",
     404: "create the namespace",
 }
-"""By status. Of a lease that is to be created 404 says that there is no such namespace."""
+"""By status. For the creation of a Lease 404 means that the namespace does not exist."""
 
 
 class NoAnswerError(Exception):
-    """This try failed; there is another one in a retry period. `fix`: what to do, if that is known."""
+    """This try failed; the keeper retries after a retry period. `fix`: what to do, if that is known."""
 
     def __init__(self, text: str, fix: str = "") -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class NoAnswerError(Exception):
 
 
 class LeaseCalls:
-    """Of the process with this identity, to the Lease of this name. All but `give_back` raise NoAnswerError and TransportError."""
+    """Calls of the process `identity` to the Lease `name`. All but `give_back` raise NoAnswerError and TransportError."""
 
     def __init__(
         self, transport: Transport, clock: Clock, *, namespace: str, name: str, identity: str, duration_s: float
@@ -49,7 +49,7 @@ class LeaseCalls:
         self._path = lease_path(namespace, name)
 
     async def read(self, timeout_s: float) -> LeaseRecord | None:
-        """None: there is none."""
+        """Returns None if the Lease does not exist."""
         response = await self._transport.request("GET", self._path, timeout_s=timeout_s)
         if response.status == 404:
             return None
@@ -58,7 +58,7 @@ class LeaseCalls:
         return _decoded(response)
 
     async def create(self, annotations: Mapping[str, str], timeout_s: float) -> LeaseRecord | None:
-        """None: it was refused, as somebody else made it."""
+        """Returns None if it was refused because the Lease exists."""
         body = self._body(LeaseRecord(RecordMetadata()), annotations, self._identity, self._duration_s, is_ours=False)
         path = within(self._collection, timeout_s)
         response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
@@ -69,7 +69,7 @@ class LeaseCalls:
     async def replace(
         self, lease: LeaseRecord, annotations: Mapping[str, str], timeout_s: float, *, is_ours: bool
     ) -> LeaseRecord | None:
-        """None: it was refused, as the record is another one by now. `is_ours`: the term goes on by which we lead."""
+        """Returns None if it was refused because the record has changed. `is_ours`: this process leads, so the term continues."""
         body = self._body(lease, annotations, self._identity, self._duration_s, is_ours=is_ours)
         path = within(self._path, timeout_s)
         response = await self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
@@ -80,7 +80,7 @@ class LeaseCalls:
     async def give_back(
         self, lease: LeaseRecord, annotations: Mapping[str, str], timeout_s: float, *, is_ours: bool
     ) -> bool:
-        """True if the server has taken it."""
+        """Releases the lease; returns whether the server accepted it."""
         body = self._body(lease, annotations, "", 1, is_ours=is_ours)
         try:
             response = await self._transport.request("PUT", self._path, body=body, timeout_s=timeout_s)
@@ -125,5 +125,5 @@ def _refused(method: str, response: Response) -> NoAnswerError:
 def _decoded(response: Response) -> LeaseRecord:
     record = read_record(response)
     if record is None:
-        raise NoAnswerError("the answer is no Lease")
+        raise NoAnswerError("the response is not a Lease")
     return record

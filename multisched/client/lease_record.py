@@ -1,7 +1,7 @@
-"""Leases as they are stored: decoded by those who compete for one and by those who only read what its holder says.
+"""Lease records: decoded by processes that compete for a lease and by processes that only read the holder's data.
 
-`LeaseWatcher` is for the latter: it says whether the holder of another process's lease may still bind by it. Like
-`observed_lease.ObservedLease` it judges by changes of the record and our own clock alone.
+`LeaseWatcher` is for the latter: it reports whether the holder of another process's lease may still bind by it. Like
+`observed_lease.ObservedLease` it relies only on changes of the record and the local clock.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from multisched.model.wire import UNREADABLE, Response, Transport, TransportErro
 
 READ_TIMEOUT_S: Final = 5.0
 ADDRESS_ANNOTATION: Final = "multisched.io/address"
-"""Base URL at which the holder answers."""
+"""Base URL at which the holder serves its API."""
 TEXT_CHARS_MAX: Final = 256
-"""Of what others wrote, and people are shown."""
+"""Limit of texts that other processes wrote and that are shown to people."""
 
 
 class RecordMetadata(msgspec.Struct, gc=False):
@@ -56,7 +56,7 @@ def lease_path(namespace: str, name: str) -> str:
 
 
 def read_record(response: Response) -> LeaseRecord | None:
-    """None for a body that is no Lease."""
+    """Returns None for a body that is not a Lease."""
     try:
         return _decoder.decode(response.body)
     except UNREADABLE:
@@ -64,7 +64,7 @@ def read_record(response: Response) -> LeaseRecord | None:
 
 
 def leader_of(record: LeaseRecord) -> Leader:
-    """The holder, by what it wrote; an address that is none is left out."""
+    """Returns the holder as the record describes it; an invalid address is left out."""
     address = record.metadata.annotations.get(ADDRESS_ANNOTATION, "")
     is_address = len(address) <= TEXT_CHARS_MAX and scheme_of(address)
     return Leader(
@@ -75,39 +75,39 @@ def leader_of(record: LeaseRecord) -> Leader:
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """A holder that may still bind, and what it says of itself."""
+    """A holder that may still bind, and its annotations."""
 
     holder: str
     annotations: Mapping[str, str]
 
 
-NOT_READABLE: Final = Holding("somebody whose lease cannot be read", {})
-NOT_THERE: Final = Holding("somebody whose lease was deleted, if there was one", {})
+NOT_READABLE: Final = Holding("a holder whose lease cannot be read", {})
+NOT_THERE: Final = Holding("a holder whose lease was deleted, if there was one", {})
 
 
 class Expiry:
-    """When a lease runs out: its duration after its record was last seen to *change*, by our own clock."""
+    """When a lease expires: its duration after its record was last seen to *change*, by the local clock."""
 
     def __init__(self, clock: Clock, duration_s: float) -> None:
-        """`duration_s`: of a record that does not say."""
+        """`duration_s`: used for a record without a duration."""
         self._clock = clock
         self._duration_s = duration_s
         self._seen: object = None
         self._changed_s = clock.monotonic()
 
     def saw(self, said: object) -> None:
-        """What the record says by now."""
+        """Notes the record's content; a change restarts the duration."""
         if said != self._seen:
             self._seen, self._changed_s = said, self._clock.monotonic()
 
     def at_s(self, record: LeaseRecord | None) -> float:
-        """None: it cannot be read. The duration of one that was given back is nobody's."""
+        """Returns the monotonic time of expiry. `record` None: it cannot be read. The duration in a released record is ignored."""
         stated_s = record.spec.duration_s if record is not None and record.spec.holder else None
         return self._changed_s + (stated_s or self._duration_s)
 
 
 class LeaseWatcher:
-    """Of one Lease that this process does not hold. `grace_s`: how long binds of its holder may outlive it."""
+    """Watches one Lease that this process does not hold. `grace_s`: how long binds of its holder may outlive it."""
 
     def __init__(
         self, transport: Transport, clock: Clock, namespace: str, name: str, *, duration_s: float, grace_s: float
@@ -123,11 +123,12 @@ class LeaseWatcher:
         self._last: Holding | None = None
 
     async def read(self) -> Holding | None:
-        """By a consistent read: who may bind by the lease now; None: nobody, and nothing that anybody sent is on its way.
+        """Returns the holder that may bind by the lease now, by a consistent read.
 
-        A lease that was given back is free at once, since its holder had drained. One that does not exist, or that we
-        may not read, counts as held until it would have run out: its holder may not know. `NOT_THERE`: we never saw a
-        holder.
+        None: no process may bind by it, and no bind by it is in flight.
+
+        A released lease is free at once, because its holder had ended its binds. One that does not exist or may not be
+        read counts as held until it would have expired: its holder may not know. `NOT_THERE`: no holder was ever seen.
         """
         try:
             response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)
@@ -148,7 +149,7 @@ class LeaseWatcher:
         return self._unless_over()
 
     def _judge_missing(self, unseen: Holding) -> Holding | None:
-        """From the first of the looks that did not find it: what was between two looks far apart nobody knows."""
+        """Counts the duration from the first of the reads that did not find it; if reads are far apart, from this one."""
         now = self._clock.monotonic()
         if now - self._looked_s > self._duration_s:
             self._expiry = Expiry(self._clock, self._duration_s)

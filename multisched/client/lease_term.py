@@ -1,7 +1,7 @@
-"""How long this process may bind by a lease: its holding of it, judged by the local monotonic clock only.
+"""The time during which this process may bind by a lease, measured by the local monotonic clock only.
 
-Owns the lease's local deadlines. Promises that `may_bind` turns false before another replica can rightly hold the lease (I9).
-Written by the `LeaseKeeper` whose lease it is; read by whoever binds, from another thread too.
+Owns the lease's local deadlines. `may_bind` turns false before another replica can rightly hold the lease (I9). Written
+by the `LeaseKeeper` of the lease; read by the code that binds, also from another thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RETRY_JITTER: Final = 1.2
 
 
 class LeaseSettings(msgspec.Struct, frozen=True):
-    """client-go's defaults and checks; `bind_deadline_s` is how long a bind of the former leader may still be on its way."""
+    """client-go's defaults and checks; `bind_deadline_s` is how long a bind of the former leader may still be in flight."""
 
     duration_s: float = 15.0
     renew_deadline_s: float = 10.0
@@ -43,44 +43,47 @@ class LeaseSettings(msgspec.Struct, frozen=True):
 
 
 class LeaseState(Enum):
-    """Where the keeper stands."""
+    """State of the keeper."""
 
     STANDBY = auto()
-    """Somebody else leads, or nobody knows."""
+    """Another process leads, or the holder is unknown."""
     LEADING = auto()
-    """We hold the lease."""
+    """This process holds the lease."""
     RELEASED = auto()
-    """Stopped for good."""
+    """Stopped; final."""
 
 
 class LeaseTerm:
-    """`ports.LeaseHolder` for one lease: the present holding, or the last one."""
+    """`ports.LeaseHolder` for one lease: the current or the last holding."""
 
     def __init__(self, clock: Clock, settings: LeaseSettings) -> None:
         self.state = LeaseState.STANDBY
         self.number = 0
-        """Of the present or last holding, from 1."""
+        """Number of the current or last holding, from 1."""
         self._clock = clock
         self._settings = settings
         self._renewed_at = -math.inf
         self._bind_from = math.inf
         self._alone_from = -math.inf
-        """From then on nobody else binds by a lease that somebody deleted before we looked: we found none, and cannot know."""
+        """Time from which no other process can bind by a lease that our first read did not find: it may have been deleted
+        before, while its holder still binds.
+        """
 
     @property
     def is_leading(self) -> bool:
         return self.state is LeaseState.LEADING
 
     def may_bind(self) -> bool:
-        """True from the end of the waiting after an expired lease until `renew_deadline_s` after the last renewal *began*.
+        """Returns whether binds may be sent: from the end of the wait after an expired lease until `renew_deadline_s`
+        after the last renewal *began*.
 
-        The difference to the lease's duration is the margin for the binds that are sent in the last moment (I9). May be called from
-        another thread than the keeper's: what it reads is set before the state says that we lead.
+        The difference to the lease's duration is the margin for binds that are sent at the last moment (I9). May be
+        called from another thread than the keeper's: the fields it reads are set before the state becomes LEADING.
         """
         return self.may_bind_if_new() and self._alone_from <= self._clock.monotonic()
 
     def may_bind_if_new(self) -> bool:
-        """`may_bind`, if a lease that was not there when we first looked never was."""
+        """Returns `may_bind` on the assumption that a lease which the first read did not find never existed."""
         now = self._clock.monotonic()
         return (
             self.state is LeaseState.LEADING
@@ -88,36 +91,40 @@ class LeaseTerm:
         )
 
     def may_bind_in_s(self) -> float:
-        """Seconds until `may_bind` turns true by itself; 0 if it is, infinite while another leads."""
+        """Returns the seconds until `may_bind` becomes true by itself; 0 if it is true, infinite while not leading."""
         if self.state is not LeaseState.LEADING:
             return math.inf
         return max(self._bind_from - self._clock.monotonic(), self.unseen_in_s(), 0.0)
 
     def unseen_in_s(self) -> float:
-        """Seconds until nobody can bind any more by a lease that was deleted before we first looked; negative if nobody can."""
+        """Returns the seconds until no process can bind by a lease that was deleted before our first read; negative if
+        that is past.
+        """
         return self._alone_from - self._clock.monotonic()
 
     @property
     def made_unseen_at(self) -> float:
-        """When we began to make a lease that we had not found; minus infinite for any other."""
+        """The time at which the creation of a lease that was not found began; minus infinity for any other."""
         return self._alone_from - self._settings.duration_s
 
     def count_as_new(self) -> None:
-        """Nobody held the lease before it was made by us."""
+        """Records that no process held the lease before this one created it."""
         self._alone_from = -math.inf
 
     # -- called by the keeper --------------------------------------------------------------------------------------
 
     def remaining_s(self) -> float:
-        """Until the renew deadline."""
+        """Returns the seconds until the renew deadline."""
         return self._renewed_at + self._settings.renew_deadline_s - self._clock.monotonic()
 
     def began_to_make(self, started: float) -> None:
-        """A lease that we had not found is being made, by a request of that moment."""
+        """Records that a request of time `started` creates a lease that was not found."""
         self._alone_from = started + self._settings.duration_s
 
     def begin(self, *, after_expiry: bool, started: float) -> None:
-        """All but the state. Who loses an expired lease and takes it back waits for its last holder's binds all the same."""
+        """Starts a holding, except for the state. If an expired lease was lost and is taken again, the wait for its
+        last holder's binds still applies.
+        """
         wait_s = self._settings.bind_deadline_s if after_expiry else 0.0
         former_s = self._bind_from if self.number else -math.inf
         self._bind_from = max(self._clock.monotonic() + wait_s, former_s)
@@ -125,11 +132,11 @@ class LeaseTerm:
         self._renewed_at = started
 
     def renewed(self, started: float) -> None:
-        """By a request of that moment."""
+        """Records a renewal by a request of time `started`."""
         self._renewed_at = started
 
     def close(self) -> None:
-        """Nothing is bound by the lease from now on."""
+        """Stops all binds by the lease."""
         self._bind_from = math.inf
 
     def enter(self, state: LeaseState) -> None:

@@ -1,8 +1,8 @@
-"""One limiter for all writes of a process: binds go first, background writes wait for calm.
+"""One limiter for all writes of a process: binds first; background writes wait while there are many binds.
 
-Owns the token bucket, the count of binds in flight and the background pause after a 429. Only the bucket itself holds
-up a bind. While binds are many, background writes (events, conditions) take at most a trickle. Used by the binder and
-the background writers on one event loop; the adaptive bind concurrency is the shell's.
+Owns the token bucket, the count of binds in flight and the pause of background writes after a 429. A bind is delayed
+only by the bucket. While there are many binds, background writes (events, conditions) get a small fixed rate. Used by
+the binder and the background writers on one event loop; the shell adapts the concurrency of binds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from multisched.framework.ports import Clock
 WRITES_PER_S: Final = 5_000.0
 """High on purpose: the API server's own fairness (429 + Retry-After) is the real limit; this one stops runaway loops."""
 CALM_BINDS_MAX: Final = 2
-"""Up to so many binds in flight count as calm: a trickle of single pods must not starve its own events."""
+"""Up to so many binds in flight do not delay background writes: a few single pods must not delay their own events."""
 TRICKLE_INTERVAL_S: Final = 0.05
-"""While binds are many, one background write per interval: 20/s next to about 1,000 binds/s."""
+"""With more binds in flight one background write is sent per interval: 20/s next to about 1,000 binds/s."""
 PAUSE_MIN_S: Final = 0.02
-"""Between two looks of a background write: the last thing that may cost binds anything."""
+"""Minimum between two checks of a waiting background write: its checks must not slow binds."""
 
 
 class LimiterStatistics(msgspec.Struct):
@@ -51,8 +51,9 @@ class WriteLimiter:
         self._counters = LimiterStatistics()
 
     async def enter_bind(self) -> bool:
-        """Counts a bind in and waits for its token, first come first served; True if it had to wait. Each call needs its
-        `leave_bind`."""
+        """Counts a bind and waits for its token, first come first served; returns whether it had to wait. Each call
+        needs a call of `leave_bind`.
+        """
         self._counters.binds_in_flight += 1
         self._counters.writes += 1
         self._refill()
@@ -82,7 +83,7 @@ class WriteLimiter:
         self._counters.background_delayed += is_delayed
 
     def note_throttled(self, retry_after_s: float) -> None:
-        """A 429 was answered. Background writes pause; binds are slowed by the shell, which sees THROTTLED itself."""
+        """Records a 429: pauses background writes. The shell slows binds itself when it gets THROTTLED."""
         self._counters.throttled += 1
         until = self._clock.monotonic() + retry_after_s
         self._background_paused_until = max(self._background_paused_until, until)
@@ -91,7 +92,7 @@ class WriteLimiter:
         return replace(self._counters)
 
     def _background_wait_s(self) -> float:
-        """Zero admits now. A tenth of the bucket is kept for binds."""
+        """Returns the seconds until a background write may be sent; 0: now. A tenth of the bucket is kept for binds."""
         now = self._refill()
         if now < self._background_paused_until:
             return self._background_paused_until - now

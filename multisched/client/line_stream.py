@@ -1,7 +1,7 @@
-"""The bodies of aiohttp's answers: whole ones up to a cap, and the lines of an open watch.
+"""Bodies of aiohttp responses: whole ones up to a size limit, and the lines of an open watch.
 
-Owns one response at a time. Promises that nothing is read past its cap, that an end inside a line is no end, and that
-whatever breaks is an `AnswerLostError`. Called by `transport` only.
+Owns one response at a time. Reads nothing beyond the size limit; a stream that ends inside a line is an error, and
+every failure is an `AnswerLostError`. Called by `transport` only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """etcd refuses objects over 1.5 MiB by default and 8 MiB where operators raise it; a watch line adds little."""
 ERROR_BODY_BYTES_MAX: Final = 1024 * 1024
 LOST: Final = (TransportError, aiohttp.ClientError, asyncio.TimeoutError, OSError)
-"""Everything that can end an exchange before its answer is whole."""
+"""Everything that can end an exchange before its response is complete."""
 
 
 class HttpLineStream:
-    """`model.wire.LineStream`: chunks as they come, cut at newlines."""
+    """`model.wire.LineStream`: splits chunks into lines as they arrive."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -34,7 +34,7 @@ class HttpLineStream:
         self.headers: Mapping[str, str] = lower(response.headers)
 
     async def read_body(self) -> bytes:
-        """At most 1 MiB."""
+        """Returns the body, of at most 1 MiB."""
         try:
             return await read_capped(self._response, ERROR_BODY_BYTES_MAX)
         except LOST as error:
@@ -79,7 +79,7 @@ class HttpLineStream:
 
 
 async def read_capped(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The whole body; refuses one that is longer before it is all in memory."""
+    """Returns the whole body; raises ClientPayloadError for a longer one before all of it is in memory."""
     length = response.content_length
     if length is not None and length > bytes_max:
         raise aiohttp.ClientPayloadError(f"an answer of {length} bytes exceeds {bytes_max} bytes")

@@ -1,6 +1,6 @@
-"""Takes up whole lists of one kind: page by page into the feed, or not at all where a list comes from the past.
+"""Reads whole lists of one kind into the feed, page by page; drops a list that is older than what is known.
 
-Owns what it takes to tell a server that lags from a history that went back.
+Owns the state that distinguishes a server that lags from a history that went back.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from multisched.client.object_feed import BATCH_ITEMS, ObjectFeed, ObjectMetadat
 from multisched.model.wire import UNREADABLE, Transport
 
 STALE_LISTS_MAX: Final = 5
-"""So many lists in a row that are older than what was seen mean that the server's history itself went back (restored backup)."""
+"""Number of consecutive lists older than what was seen after which the server's history itself counts as gone back
+(restored backup).
+"""
 
 
 class ContradictoryListError(Exception):
-    """A list that is as new as what is known shows something older: the server's history was rewritten."""
+    """A list that is as new as what is known shows an older object: the server's history was replaced."""
 
 
 class ListReader:
-    """Of one kind, for one reflector."""
+    """Reads lists of one kind for one reflector."""
 
     def __init__(
         self,
@@ -40,10 +42,10 @@ class ListReader:
         label_selector: str,
     ) -> None:
         self.stale = 0
-        """Lists that were older than what was seen."""
+        """Number of lists that were older than what was seen."""
         self._transport = transport
         self.url = path
-        """Where the list is asked for: that of another version of the kind, where the server does not serve the first."""
+        """The path of the list; that of another version of the kind if the server does not serve the first."""
         self._path = path
         self._feed = feed
         self._history = history
@@ -52,7 +54,7 @@ class ListReader:
         self._stale_in_a_row = 0
 
     async def read(self, page_items: int) -> str | None:
-        """The version of the list that has been handed on; None if it was not used, as it is older than what has been seen."""
+        """Reads a list; returns its version, or None if it was dropped as older than what was seen."""
         pages = list_pages(
             self._transport,
             self.url,
@@ -66,7 +68,8 @@ class ListReader:
                 return None
             if self._history.must_start_over(self._path):
                 whole = [self._items_of(page) for page in [first, *[page async for page in pages]]]
-                self._feed.known.forget_versions()  # not before the list is whole: until then what is known stays in force
+                # only once the list is complete: until then the known objects stay in effect
+                self._feed.known.forget_versions()
                 self._feed.begin_list()
                 for items in whole:
                     await self._ingest(items)
@@ -80,7 +83,9 @@ class ListReader:
         return first.version
 
     def _may_use(self, version: str) -> bool:
-        """Refuses a list from the past (a lagging API server, #59848), unless the past has plainly become the present."""
+        """Refuses a list that is older than what was seen (a lagging API server, #59848), unless so many in a row were
+        that the history must have gone back.
+        """
         if not is_older(version, self._feed.newest):
             self._stale_in_a_row = 0
             return True
@@ -99,12 +104,13 @@ class ListReader:
             raise MalformedAnswerError(f"an item in the list of {self._path} has no metadata") from error
 
     async def _ingest(self, items: Sequence[tuple[ObjectMetadata, msgspec.Raw]], version: str = "") -> None:
-        """Hands on a page of a list. `version`: of a list that shows what is known, or something newer."""
+        """Passes a page of a list to the feed. `version`: of a list that is as new as what is known, or newer; else empty."""
         for start in range(0, len(items), BATCH_ITEMS):
             for metadata, raw in items[start : start + BATCH_ITEMS]:
                 verdict = self._feed.observe(metadata, raw)
                 if verdict is Verdict.STALE and is_older(metadata.version, version):
-                    # What was seen of it never was, or its deletion: a list that is as new cannot show an earlier state.
+                    # The version seen before, or the deletion, never happened: a list that is as new cannot show an
+                    # earlier state.
                     self._history.went_back(self._path)
-                    raise ContradictoryListError(f"the list of {self._path} shows an object as it was before")
+                    raise ContradictoryListError(f"the list of {self._path} shows an object in an older state")
             await asyncio.sleep(0)

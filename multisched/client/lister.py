@@ -1,8 +1,8 @@
 """Consistent lists in pages, as raw JSON per object.
 
-Owns nothing. All pages of one iteration come from one version of the store. It asks without a resourceVersion, so that
-the quorum answers; client-go's own first list may be arbitrarily old. It raises instead of returning half a list. Used
-by reflectors and by the audit.
+Stateless. All pages of one iteration come from one version of the store. Requests have no resourceVersion, so that they
+are served from the quorum; client-go's own first list may be arbitrarily old. Raises instead of returning a partial
+list. Used by reflectors and by the audit.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from multisched.model.wire import UNREADABLE, Response, Transport
 
 PAGE_ITEMS: Final = 1_000
 LIST_TIMEOUT_S: Final = 60.0
-"""Per page."""
+"""For each page."""
 
 
 class MalformedAnswerError(Exception):
-    """A 200 whose body is no list: truncated, garbage, or another kind of document."""
+    """A 200 whose body is not a list: truncated, garbage, or another kind of document."""
 
 
 class TornListError(MalformedAnswerError):
-    """Pages of one list come from different versions of the store: together they never were the state of it."""
+    """Pages of one list come from different versions of the store, which together are no state that the store ever had."""
 
 
 class _ListMetadata(msgspec.Struct, gc=False):
@@ -44,7 +44,8 @@ _list_decoder = msgspec.json.Decoder(_ListBody)
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some objects of a list. The raws are views into one answer: decode them soon, or they keep all of it alive.
+    """Some objects of a list. The raw values are views into one response: decode them soon, or they keep all of it in
+    memory.
 
     Items of a list carry neither kind nor apiVersion.
     """
@@ -54,7 +55,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def with_query(path: str, **parameters: str) -> str:
-    """`path` with the non-empty parameters appended."""
+    """Returns `path` with the non-empty parameters appended."""
     present = {name: value for name, value in parameters.items() if value}
     return f"{path}?{urlencode(present, quote_via=quote)}" if present else path
 
@@ -68,11 +69,11 @@ async def list_pages(
     page_items: int = PAGE_ITEMS,
     timeout_s: float = LIST_TIMEOUT_S,
 ) -> AsyncGenerator[Page, None]:
-    """Yields every page, and asks for the next one before. `page_items=0` asks for all at once.
+    """Yields every page, and requests the next one before. `page_items=0` requests the whole list at once.
 
     Raises TransportError, MalformedAnswerError, TornListError or an ApiError. `Gone` means that the continue token
-    expired between two pages. After `Gone` or TornListError, everything yielded so far belongs to a list that will
-    never be complete.
+    expired between two pages. After `Gone` or TornListError everything yielded so far belongs to a list that cannot be
+    completed.
     """
 
     def ask(token: str) -> asyncio.Future[Response]:
@@ -90,14 +91,14 @@ async def list_pages(
                 raise TornListError(f"the list of {path} has pages of versions {version} and {body.metadata.version}")
             version = body.metadata.version
             token = body.metadata.continue_token
-            if token:  # before this page is given away: the server makes the next one meanwhile
+            if token:  # before this page is yielded: the server prepares the next one meanwhile
                 asked = ask(token)
             yield Page(body.items or [], version)
             if not token:
                 return
     finally:
         asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)  # its error is of no interest any more
+        await asyncio.gather(asked, return_exceptions=True)  # its error is ignored
 
 
 def _read(path: str, response: Response) -> _ListBody:
@@ -106,7 +107,7 @@ def _read(path: str, response: Response) -> _ListBody:
     try:
         body = _list_decoder.decode(response.body)
     except UNREADABLE as error:
-        raise MalformedAnswerError(f"the list of {path} is no list") from error
+        raise MalformedAnswerError(f"the list of {path} is not a list") from error
     if not body.metadata.version:
         raise MalformedAnswerError(f"the list of {path} has no resourceVersion")
     return body

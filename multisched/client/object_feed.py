@@ -1,7 +1,7 @@
-"""Hands the objects of one kind on to their handler, each version once and in order, from lists and watches alike.
+"""Passes the objects of one kind to their handler, each version once and in order, from lists and from watches.
 
-Owns what has been handed on, the guard against older versions (`KnownObjects`), and the position in the server's history.
-One reflector owns one instance; its lists and its watch write to it by turns.
+Owns which versions have been passed on, the guard against older ones (`KnownObjects`), and the position in the server's
+history. One reflector owns one instance; its lists and its watch write to it in turn.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from multisched.framework.ports import Clock
 from multisched.model.decode_metadata import with_valid_text
 
 BATCH_ITEMS: Final = 128
-"""So many objects are handed on before other tasks get their turn."""
+"""Number of objects after which the feed yields to other tasks."""
 
 
 class ReflectorHandler(Protocol):
-    """The store behind a reflector. Plain functions: the reflector never waits for its handler."""
+    """The store behind a reflector. Synchronous functions: the reflector never waits for its handler."""
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
-        """A new or newer object. `key` is namespace/name, or the bare name; `raw` its JSON, valid during the call only."""
+        """Adds or updates an object. `key` is namespace/name, or the bare name; `raw` its JSON, valid during the call only."""
         ...
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
-        """The object is gone. `raw` is its last state, None if the deletion itself was not seen."""
+        """Removes an object. `raw` is its last state, None if the deletion itself was not seen."""
         ...
 
     def replaced(self, version: str) -> None:
-        """A complete list has just been handed on: the store equals the server as of `version`.
+        """Notes that a complete list was passed on: the store equals the server's state as of `version`.
 
-        Empty: the server does not serve the kind, which need not be installed.
+        `version` is empty if the server does not serve the kind, which need not be installed.
         """
         ...
 
 
 class ObjectMetadata(msgspec.Struct, gc=False):
-    """What the guard goes by."""
+    """The metadata that the version guard needs."""
 
     name: str = ""
     namespace: str = ""
@@ -59,15 +59,15 @@ _object_decoder = msgspec.json.Decoder(_Object)
 
 
 def metadata_of(raw: msgspec.Raw) -> ObjectMetadata:
-    """Raises what `UNREADABLE` names."""
+    """Decodes the metadata. Raises the errors in `UNREADABLE`."""
     try:
         return _object_decoder.decode(raw).metadata
-    except UnicodeDecodeError:  # one such object must not keep all others of its kind from being read
+    except UnicodeDecodeError:  # one invalid object must not make its whole kind unreadable
         return _object_decoder.decode(with_valid_text(raw)).metadata
 
 
 class FeedCounters(msgspec.Struct):
-    """Since the start."""
+    """Counters since start."""
 
     upserts: int = 0
     deletes: int = 0
@@ -77,27 +77,27 @@ class FeedCounters(msgspec.Struct):
 
 
 class ObjectFeed:
-    """Hands the objects of one kind on to their handler."""
+    """Passes the objects of one kind to their handler."""
 
     def __init__(self, handler: ReflectorHandler, clock: Clock) -> None:
         self.counters = FeedCounters()
         self.known = KnownObjects()
         self.position = ""
-        """The resourceVersion up to which everything the server sent has been handed on."""
+        """The resourceVersion up to which everything that the server sent has been passed on."""
         self.newest = ""
-        """The newest version that anything was handed on of; ahead of the position while a list comes in pages."""
+        """The newest version of anything passed on; newer than the position while a list arrives in pages."""
         self._handler = handler
         self._clock = clock
 
     # -- lists -----------------------------------------------------------------------------------------------------
 
     def begin_list(self, version: str = "") -> None:
-        """`version`: of a list that shows what is known, or something newer."""
+        """Starts a list. `version`: of a list that is as new as what is known, or newer."""
         self.known.begin_replace()
         self.newest = version or self.newest
 
     def end_list(self, version: str) -> None:
-        """It was handed on whole: what it lacked is gone."""
+        """Ends a complete list: deletes the known objects that it lacked."""
         self._delete_unseen(self.known.end_replace(version, self._clock.monotonic()))
         self.position = self.newest = version
         self._handler.replaced(version)
@@ -110,7 +110,7 @@ class ObjectFeed:
     # -- objects ---------------------------------------------------------------------------------------------------
 
     def observe(self, metadata: ObjectMetadata, raw: msgspec.Raw) -> Verdict:
-        """It was listed, added or modified."""
+        """Passes on an object that was listed, added or modified, unless its version is known or old."""
         key = metadata.key
         old_uid = self.known.uid_of(key)
         verdict = self.known.observe(key, metadata.uid, metadata.version)
@@ -130,7 +130,7 @@ class ObjectFeed:
         return verdict
 
     def remove(self, metadata: ObjectMetadata, raw: msgspec.Raw) -> None:
-        """It was deleted, in this last state."""
+        """Passes on the deletion of an object, whose last state this is."""
         key = metadata.key
         verdict = self.known.remove(key, metadata.uid, metadata.version, self._clock.monotonic())
         if verdict is Verdict.DELETE:
@@ -143,6 +143,8 @@ class ObjectFeed:
             self.counters.stale += 1
 
     def advance(self, version: str) -> None:
-        """A watch has come as far. The guard of single objects is separate: an older event, reordered, moves nothing back."""
+        """Moves the position to that of a watch event. An older, reordered event does not move it back; single objects
+        have their own guard.
+        """
         if version and not is_older(version, self.position):
             self.position = self.newest = version

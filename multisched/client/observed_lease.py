@@ -1,6 +1,7 @@
-"""What one process has seen of a lease's record, and whether it may be taken by that.
+"""What one process has seen of a lease's record, and whether it may therefore take the lease.
 
-Only *changes* of the record count, and no clock but ours. Owns the latest record, when it runs out, and whose it was.
+Only *changes* of the record and the local clock count. Owns the latest record, its expiry, and whether the holder was
+another process.
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ from multisched.framework.ports import Clock
 
 
 class ObservedLease:
-    """Of the process with this identity. `duration_s`: of a record that does not say."""
+    """Observations of the process `identity`. `duration_s`: used for a record without a duration."""
 
     def __init__(self, clock: Clock, identity: str, duration_s: float) -> None:
         self.record: LeaseRecord | None = None
-        """As it was last seen; it may have been deleted since."""
+        """The record last seen; it may have been deleted since."""
         self._clock = clock
         self._identity = identity
         self._expiry = Expiry(clock, duration_s)
         self._saw_another_holder = False
         self._claim: bool | None = None
-        """Set while a record in our name can only be our own: whether we took it from a holder that had let it expire."""
+        """Set while a record with our identity can only be our own: True if we took it from a holder that had let it expire."""
 
     def saw(self, record: LeaseRecord) -> None:
         self._expiry.saw(record.spec)
         self.record = record
 
     def is_free(self, record: LeaseRecord, *, is_leading: bool) -> bool:
-        """True if the record is ours, given back, or unchanged before our eyes for its whole duration.
+        """Returns whether the record is ours, released, or unchanged for its whole duration while we watched.
 
-        Ours means this process's: a former one under the same name counts as another holder.
+        Ours means this process: a former process with the same identity counts as another holder.
         """
         self.saw(record)
         holder = record.spec.holder or ""
@@ -42,9 +43,11 @@ class ObservedLease:
         return self._clock.monotonic() >= self._expiry.at_s(record)
 
     def may_be_created(self, *, is_leading: bool) -> bool:
-        """A lease that somebody deleted counts as held for its whole duration: its holder may not know, and bind by it.
+        """Returns whether a missing lease may be created. A deleted one counts as held for its whole duration: its
+        holder may not know of the deletion and still bind.
 
-        Whoever held it when it was last seen: while we do not lead, somebody may have taken it since (found by simulation; I9).
+        That holds whichever process held it when it was last seen: while we do not lead, another one may have taken it
+        since (found by simulation; I9).
         """
         if self.record is None or is_leading:
             return True
@@ -52,23 +55,27 @@ class ObservedLease:
         return self._clock.monotonic() >= self._expiry.at_s(self.record)
 
     def claim(self, record: LeaseRecord | None) -> bool:
-        """We write our name into the record, or make one (None): whether a former holder had let it expire."""
+        """Notes that we write our identity into the record, or create one (None); returns whether a former holder had
+        let it expire.
+        """
         if self._claim is None:
             self._claim = self._saw_another_holder if record is None else bool(record.spec.holder)
         return self._claim
 
     def lost(self) -> None:
-        """What we may still have on its way is in our own cache: a record in our name is ours all the same."""
+        """Notes that we lost the lease. Our binds in flight are in our own cache, so a record with our identity still
+        counts as ours.
+        """
         self._claim = False
 
     @property
     def held(self) -> LeaseRecord | None:
-        """The latest record, unless it is nobody's or has run out."""
+        """The latest record, unless it was released or has expired."""
         left_s = self.runs_out_in_s()
         return self.record if left_s is not None and left_s > 0 else None
 
     def runs_out_in_s(self) -> float | None:
-        """Seconds until the lease we see runs out; None if nobody holds one."""
+        """Returns the seconds until the observed lease expires; None if it is not held."""
         if self.record is None or not self.record.spec.holder:
             return None
         return self._expiry.at_s(self.record) - self._clock.monotonic()

@@ -1,6 +1,6 @@
-"""The metrics API (metrics.k8s.io), over the API server; implements `framework.measures.LoadReader`.
+"""The metrics API (metrics.k8s.io), through the API server; implements `framework.measures.LoadReader`.
 
-Owns nothing. Promises to read page by page, at most PODS_MAX pods, and that a pod whose figures make no sense is left out.
+Stateless. Reads page by page, at most PODS_MAX pods; leaves out pods with missing or invalid figures.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from multisched.model.wire import UNREADABLE, Response, Transport, TransportErro
 
 PATH: Final = "/apis/metrics.k8s.io/v1beta1/pods"
 PAGE_PODS: Final = 1_000
-"""metrics-server ignores the limit and answers with all pods at once."""
+"""metrics-server ignores the limit and returns all pods at once."""
 PODS_MAX: Final = 300_000
 PODS_PER_PIECE: Final = 500
-"""Decoded in one go, in some two milliseconds: others have their turn after each."""
+"""Number of pods decoded without a pause, in about two milliseconds; then other tasks run."""
 TIMEOUT_S: Final = 30.0
 
 
 class MetricsApi:
-    """What every pod uses now."""
+    """Reads the current use of every pod."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -38,7 +38,7 @@ class MetricsApi:
         while True:
             page = _decoded(await self._page(path))
             if len(found) + len(page.items) > PODS_MAX:
-                raise MeterError(f"metrics.k8s.io: answers with more than {PODS_MAX} pods")
+                raise MeterError(f"metrics.k8s.io: returns more than {PODS_MAX} pods")
             for start in range(0, len(page.items), PODS_PER_PIECE):
                 found += _uses(page.items[start : start + PODS_PER_PIECE])
                 await asyncio.sleep(0)
@@ -53,7 +53,9 @@ class MetricsApi:
         except TransportError as error:
             raise MeterError(f"metrics.k8s.io: no answer: {error}") from error
         if response.status == 404:
-            raise MeterError("metrics.k8s.io: is not served here (404); install metrics-server, or remove the source")
+            raise MeterError(
+                "metrics.k8s.io: not served by this API server (404); install metrics-server, or remove the source"
+            )
         if response.status != 200:
             raise MeterError(f"metrics.k8s.io: HTTP {response.status}: {response.body[:200].decode(errors='replace')}")
         return response
@@ -90,18 +92,18 @@ def _decoded(response: Response) -> _Page:
     try:
         return _PAGE.decode(response.body)
     except UNREADABLE as error:
-        raise MeterError(f"metrics.k8s.io: answers what is no list of PodMetrics: {error}") from error
+        raise MeterError(f"metrics.k8s.io: the response is not a list of PodMetrics: {error}") from error
 
 
 def _uses(items: Sequence[msgspec.Raw]) -> list[PodUse]:
     try:
         return [use for item in items if (use := _use(_ITEM.decode(item))) is not None]
     except UNREADABLE as error:
-        raise MeterError(f"metrics.k8s.io: answers what is no list of PodMetrics: {error}") from error
+        raise MeterError(f"metrics.k8s.io: the response is not a list of PodMetrics: {error}") from error
 
 
 def _use(item: _PodMetrics) -> PodUse | None:
-    """None for figures that are missing, no quantities or below zero."""
+    """Returns None if figures are missing, not quantities, or negative."""
     cpu = memory = 0.0
     try:
         for container in item.containers:
@@ -115,7 +117,7 @@ def _use(item: _PodMetrics) -> PodUse | None:
 
 
 def _cores(text: str) -> float:
-    """Metrics are finer than the thousandths that quantities are kept in: nano and micro cores are read here."""
+    """Parses cores. Metrics have nano and micro cores, which are finer than the milli units of other quantities."""
     for suffix, size in (("n", 1e9), ("u", 1e6)):
         if text.endswith(suffix) and text[:-1].isdecimal():
             return int(text[:-1]) / size

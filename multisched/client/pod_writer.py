@@ -1,7 +1,7 @@
-"""Marks and deletes victims of preemption, and takes nominations back: `ports.PodWriter` over any Transport.
+"""Marks and deletes victims of preemption and clears nominations: `ports.PodWriter` over any Transport.
 
-Owns nothing. Promises one request per call and never a retry of its own: the caller looks at its lease
-before each. Called by the shell's preemptor.
+Stateless. Each call sends one request and never retries: the caller checks its lease before each. Called by the shell's
+preemptor.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from multisched.model.wire import STRATEGIC_MERGE_PATCH, ConnectFailedError, Res
 _ANSWERS: Final = {
     404: WriteAnswer.GONE,
     408: WriteAnswer.UNKNOWN,  # a proxy gave up waiting; the server behind it may not have
-    409: WriteAnswer.GONE,  # the uid is another pod's by now
+    409: WriteAnswer.GONE,  # another pod has this name now
     429: WriteAnswer.THROTTLED,
 }
 
 
 class ApiPodWriter:
-    """Marks and deletes victims of preemption, and clears nominations, over a Transport.
+    """Marks and deletes victims of preemption and clears nominations over a Transport.
 
-    Victims are as urgent as binds: others wait for their room.
+    These writes are as urgent as binds: preemptors wait for the victims' resources.
     """
 
     def __init__(self, transport: Transport, limiter: WriteLimiter, clock: Clock) -> None:

@@ -1,7 +1,7 @@
 """A TCP connection into a pod, through the API server and the pod's kubelet: `pods/NAME/portforward` over a WebSocket.
 
-The protocol is `v4.channel.k8s.io`: a message's first byte is its channel. Channel 0 carries the bytes of the one port that
-is asked for, channel 1 says what went wrong. Each begins with the port as two bytes.
+The protocol is `v4.channel.k8s.io`: a message's first byte is its channel. Channel 0 carries the bytes of the one
+requested port, channel 1 carries an error text. Each channel begins with the port as two bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TROUBLE_CHARS_MAX: Final = 512
 
 
 class PortForwardError(Exception):
-    """There is no connection into the pod. `status`: of the API server's answer, 0 without one."""
+    """No connection into the pod. `status`: of the API server's response, 0 without one."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -43,10 +43,12 @@ class PortForward:
         self._transport = transport
         self._path = f"{pod_path(namespace, pod)}/portforward?ports={port}"
         self.trouble = ""
-        """What the pod's side said when it failed."""
+        """The error text from the pod's side."""
 
     async def run(self, end: socket.socket, opened: Callable[[], object]) -> None:
-        """Carries bytes until either side closes. `end` is closed then. Raises PortForwardError if there is nothing to carry to."""
+        """Carries bytes until either side closes, and closes `end` then. Raises PortForwardError if the connection
+        cannot be opened.
+        """
         reader, writer = await asyncio.open_connection(sock=end)
         try:
             async with self._transport.websocket(self._path, PROTOCOL, timeout_s=OPEN_TIMEOUT_S) as socket_:
@@ -64,7 +66,7 @@ class PortForward:
     ) -> None:
         sending = asyncio.create_task(_send(socket_, reader))
         try:
-            with suppress(ConnectionError):  # whoever asked has heard enough
+            with suppress(ConnectionError):  # the local side has closed
                 await self._receive(socket_, writer)
         finally:
             sending.cancel()
@@ -87,12 +89,14 @@ class PortForward:
                 return
 
     async def _why(self, status: int) -> str:
-        """A refused WebSocket says no more than a number; the same request without one says why."""
+        """Returns the reason for a refused WebSocket, whose response has only a status: the same request as a plain GET
+        returns a message.
+        """
         words = ""
         with suppress(*LOST):
             answer = await self._transport.request("GET", self._path, timeout_s=OPEN_TIMEOUT_S)
             words = parse_status(answer.body).message if answer.status == status else ""
-        return words or f"the API server answered {status}"
+        return words or f"the API server returned {status}"
 
 
 async def _send(socket_: aiohttp.ClientWebSocketResponse, reader: asyncio.StreamReader) -> None:

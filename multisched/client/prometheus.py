@@ -1,12 +1,12 @@
 """Range queries to a Prometheus-compatible server; implements `framework.measures.Meter`.
 
 Owns the connections to one server. No request asks for more than `points_max` steps, and each ends within its timeout.
-No answer is read past its cap or inflated, and nothing is redirected. A worker thread decodes samples, one answer at a
-time. NaN, infinite and negative samples are gaps, and are counted.
+Requests follow no redirects; responses are not decompressed or read beyond their size limit. A worker thread decodes
+samples, one response at a time. NaN, infinite and negative samples are gaps, and are counted.
 
-Differences between servers: Thanos answers in part and says so in `warnings`, VictoriaMetrics by `isPartial`; both are
-used, with a warning. VictoriaMetrics moves a range onto multiples of its step, so callers begin there. Limits on what
-one query may load differ in name: a range refused for one is asked for in shorter pieces.
+Differences between servers: Thanos marks a partial response in `warnings`, VictoriaMetrics by `isPartial`; both are
+used, with a warning. VictoriaMetrics aligns a range to multiples of its step, so callers begin there. Limits on what
+one query may load differ in name: a range refused for one is split into shorter ones.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ from multisched.model.wire import UNREADABLE
 RETRY_BASE_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
 SHRINK: Final = 8
-"""A range whose answer is too large is asked for in pieces of this part of its length. Four times get from 4,032 steps to one."""
+"""A range whose response is too large is requested in pieces of 1/SHRINK of its length. Four such steps get from 4,032
+steps to one.
+"""
 GOOD_BYTES: Final = 8 * 1024 * 1024
-"""What an answer should have: the first look at one holds up the loop for 3 ms per megabyte."""
+"""Desired size of a response: decoding its outer structure blocks the loop for 3 ms per megabyte."""
 ERROR_CHARS_MAX: Final = 512
 LOCATION_CHARS_SHOWN: Final = 200
 TOKEN_BYTES_MAX: Final = 64 * 1024
 WARNINGS_KEPT: Final = 10
 BATCH_BYTES: Final = 128 * 1024
-"""Of an answer, decoded at a time: some milliseconds."""
+"""Part of a response that is decoded at a time: takes some milliseconds."""
 RESTS: Final = 2.0
-"""Times as long as a batch took, nothing is decoded: the loop and its cycles go first."""
+"""Pause after each batch, as a multiple of its decoding time, so that the loop and its cycles get most of the CPU."""
 OFF_GRID_PART: Final = 0.001
-"""Of a step: how far a sample may lie from the moment that was asked for."""
+"""Maximum distance of a sample from its step, as a part of a step."""
 
 _PATH: Final = "/api/v1/query_range"
 _TOO_MUCH: Final = re.compile(r"too many|exceed|more than|limit|too (?:large|long)", re.IGNORECASE)
@@ -58,10 +60,10 @@ _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class PrometheusMeter:
-    """Requests to one server. Its connections last while ranges are read, so nobody has to close it."""
+    """Requests to one server. Its connections close when no range is being read, so callers need not close it."""
 
     def __init__(self, settings: MeterSettings, rng: random.Random, rests: float = RESTS) -> None:
-        """Reads the certificates. Raises MeterError for some that cannot be used. `rests`: 0 where no cycles share the interpreter."""
+        """Reads the certificates. Raises MeterError if they cannot be used. `rests`: 0 if no cycles share the interpreter."""
         self.settings = settings
         self._rests = rests
         self._rng = rng
@@ -111,7 +113,7 @@ class PrometheusMeter:
     # -- one piece ---------------------------------------------------------------------------------------------------
 
     async def _read(self, part: _Part, take: Take, report: RangeReport) -> int:
-        """Returns the size of the answer."""
+        """Reads one piece; returns the size of the response."""
         backoff = Backoff(self._rng, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S)
         for attempt in range(1, self.settings.tries + 1):
             report.requests += 1
@@ -132,7 +134,7 @@ class PrometheusMeter:
         return len(body)
 
     async def _deliver(self, body: bytes, part: _Part, take: Take, report: RangeReport) -> None:
-        """Decodes in a worker thread, bit by bit with rests: while it runs, it has half of the interpreter."""
+        """Decodes in a worker thread, in batches with pauses: while it runs, it takes half of the interpreter's time."""
         loop = asyncio.get_running_loop()
         answer = await anyio.to_thread.run_sync(_decoded, body, report)
         found = _Found()
@@ -143,7 +145,7 @@ class PrometheusMeter:
         await anyio.to_thread.run_sync(lambda: take(found.piece(report)))
 
     async def _exchange(self, part: _Part) -> bytes:
-        """The body of a 200."""
+        """Returns the body of a 200."""
         timeout_s = self.settings.timeout_s
         try:
             async with (
@@ -163,13 +165,13 @@ class PrometheusMeter:
             raise _RetryError(f"no answer within {timeout_s:g} s") from error
         except aiohttp.ClientConnectorError as error:
             if isinstance(error, aiohttp.ClientSSLError):
-                await self._close()  # a renewed certificate authority is read with the next session
+                await self._close()  # the next session reads a renewed certificate authority
             raise _RetryError(f"cannot be reached: {in_words(error)}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise _RetryError(f"the answer was lost: {in_words(error)}") from error
 
     async def _capped(self, response: aiohttp.ClientResponse) -> bytes:
-        """Refuses at the cap, before the rest is read."""
+        """Reads the body; raises _TooMuchError at the size limit, before the rest is read."""
         cap = self.settings.answer_bytes_max
         try:
             return await read_capped(response, cap)
@@ -180,15 +182,15 @@ class PrometheusMeter:
             raise
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
-        """What a status other than 200 means, in the server's own words where it has some."""
+        """Returns the exception for a status other than 200, with the server's message if there is one."""
         status = response.status
         if 300 <= status < 400:
             return _RefusedError(
-                f"is redirected to {response.headers.get('Location', '')[:LOCATION_CHARS_SHOWN]}; write that url"
+                f"redirects to {response.headers.get('Location', '')[:LOCATION_CHARS_SHOWN]}; write that url"
             )
         if status == 200:
             return _RefusedError(
-                f"answers compressed ({response.headers['Content-Encoding']}) though it was not asked to"
+                f"the response is compressed ({response.headers['Content-Encoding']}) although the request asked for none"
             )
         kind, text = _error_of(await read_capped(response, ERROR_BODY_BYTES_MAX))
         words = f"HTTP {status}: {kind + ': ' if kind else ''}{text}"
@@ -199,7 +201,7 @@ class PrometheusMeter:
         if status in (401, 403):
             return _RefusedError(f"{words}; check tokenFile and headers")
         if status == 404:
-            return _RefusedError(f"{words}; is url the prefix before /api/v1?")
+            return _RefusedError(f"{words}; url must be the prefix before /api/v1")
         return _RefusedError(words)
 
     def _headers(self) -> dict[str, str]:
@@ -217,7 +219,7 @@ class PrometheusMeter:
         except (OSError, UnicodeDecodeError) as error:
             raise _RefusedError(f"tokenFile {name} cannot be read: {in_words(error)}") from error
         if not text or not text.isprintable():
-            raise _RefusedError(f"tokenFile {name}: holds no token of one line")
+            raise _RefusedError(f"tokenFile {name} must hold a token in one line")
         return text
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -235,7 +237,7 @@ class PrometheusMeter:
         return self.settings.trust.server_name or None if is_tls else None
 
     def _named(self, query: str, text: str) -> str:
-        """Servers that repeat the query in their own words are cut short too."""
+        """Prefixes the server and the query to the text, and shortens the query where a server's message repeats it."""
         shown = shown_query(query)
         for repeated in (query, query.replace('"', '\\"')):
             text = text.replace(repeated, shown) if shown != query else text
@@ -243,7 +245,7 @@ class PrometheusMeter:
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """So many steps of a grid, in one request."""
+    """`steps` steps of a grid from step `first` on, read by one request."""
 
     query: str
     grid: Grid
@@ -265,7 +267,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _RetryError(Exception):
-    """The same request may be answered a little later."""
+    """The same request may succeed later."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -273,11 +275,11 @@ class _RetryError(Exception):
 
 
 class _RefusedError(Exception):
-    """Asking again is of no use."""
+    """A retry would fail again."""
 
 
 class _TooMuchError(Exception):
-    """A shorter range may be answered."""
+    """A shorter range may succeed."""
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
@@ -306,19 +308,19 @@ class _Answer(msgspec.Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 _SERIES: Final = msgspec.json.Decoder(_Series)
 _VALUES: Final = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
-"""Lax, for values come as texts; it reads NaN and Inf, but not +Inf."""
+"""Not strict, because values are strings; it parses NaN and Inf, but not +Inf."""
 
 
 def _decoded(body: bytes, report: RangeReport) -> list[msgspec.Raw]:
-    """The series of an answer, undecoded. Raises _RefusedError for one that is none."""
+    """Returns the series of a response, undecoded. Raises _RefusedError if it is not a range."""
     try:
         answer = _ANSWER.decode(body)
     except UNREADABLE as error:
-        raise _RefusedError(f"answers what is no Prometheus range: {error}; is url right?") from error
+        raise _RefusedError(f"the response is not a Prometheus range: {error}; check url") from error
     kind = answer.data.resultType
     if answer.status != "success" or kind != "matrix":
         raise _RefusedError(
-            f"answers {answer.status!r} with {kind!r} in place of a range: {answer.error[:ERROR_CHARS_MAX]}"
+            f"the response is {answer.status!r} with {kind!r} instead of a range: {answer.error[:ERROR_CHARS_MAX]}"
         )
     for text in (*(answer.warnings or ()), *(("the answer is partial",) if answer.isPartial else ())):
         _warn(report, text[:ERROR_CHARS_MAX])
@@ -326,7 +328,7 @@ def _decoded(body: bytes, report: RangeReport) -> list[msgspec.Raw]:
 
 
 def _batches(result: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
-    """Runs of series of some BATCH_BYTES."""
+    """Yields consecutive series, about BATCH_BYTES at a time."""
     batch: list[msgspec.Raw] = []
     size = 0
     for raw in result:
@@ -340,7 +342,7 @@ def _batches(result: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
 
 
 class _Found:
-    """What has been decoded of one answer."""
+    """The decoded series of one response."""
 
     def __init__(self) -> None:
         self._labels: list[dict[str, str]] = []
@@ -349,7 +351,7 @@ class _Found:
         self._values: list[NDArray[np.float64]] = []
 
     def add(self, batch: list[msgspec.Raw], part: _Part, report: RangeReport) -> None:
-        """Decodes some series. Raises _RefusedError for what is none."""
+        """Decodes some series. Raises _RefusedError for invalid ones."""
         pairs: list[list[tuple[float, float]]] = []
         try:
             for raw in batch:
@@ -359,7 +361,7 @@ class _Found:
                 self._labels.append(series.metric)
                 pairs.append(_VALUES.decode(bytes(series.values).replace(b'"+Inf"', b'"Inf"')))
         except UNREADABLE as error:
-            raise _RefusedError(f"answers what is no Prometheus range: {error}; is url right?") from error
+            raise _RefusedError(f"the response is not a Prometheus range: {error}; check url") from error
         lengths = np.array([len(one) for one in pairs], np.int64)
         flat = np.fromiter(chain.from_iterable(chain.from_iterable(pairs)), np.float64, 2 * int(lengths.sum()))
         moments, values = flat[::2], flat[1::2]
@@ -378,7 +380,7 @@ class _Found:
         self._values.append(values[good])
 
     def piece(self, report: RangeReport) -> Piece:
-        """All of it."""
+        """Returns everything decoded so far."""
         lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int64)
         steps = np.concatenate(self._steps) if self._steps else np.zeros(0, np.int64)
         values = np.concatenate(self._values) if self._values else np.zeros(0, np.float64)
@@ -388,7 +390,7 @@ class _Found:
 
 
 def _is_rising(moments: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """True for each sample that is later than all before it in its series."""
+    """Returns a mask bool[samples]: True for each sample that is later than all before it in its series."""
     found = np.ones(len(moments), bool)
     begins = np.cumsum(lengths) - lengths
     found[1:] = np.diff(moments) > 0
@@ -406,7 +408,7 @@ def _warn(report: RangeReport, text: str) -> None:
 
 
 def _error_of(body: bytes) -> tuple[str, str]:
-    """(errorType, error) of a refusal; a proxy's page is cut."""
+    """Returns (errorType, error) of an error response; a proxy's page is cut."""
     try:
         answer = _ANSWER.decode(body)
     except UNREADABLE:
@@ -416,7 +418,7 @@ def _error_of(body: bytes) -> tuple[str, str]:
 
 
 def _is_too_much(text: str) -> bool:
-    """A query that does not parse may name a limit too, and is not to be asked again."""
+    """Returns whether the error is about a limit. A query that does not parse may name a limit, too, but is not retried."""
     return _TOO_MUCH.search(text) is not None and "parse error" not in text
 
 

@@ -1,6 +1,7 @@
-"""What is logged where kinds cannot be read: one line per cause with the number of kinds, again after pauses that double.
+"""Logs kinds that cannot be read: one line per cause with the number of kinds, again at intervals that double.
 
-Owns which kinds fail why. Shared by all reflectors of one server, which all fail together where a token is refused.
+Owns the cause of failure per kind. Shared by all reflectors of one server, which all fail together if a token is
+refused.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ logger = logging.getLogger(__name__)
 
 PATHS_SHOWN: Final = 5
 CAUSES_MAX: Final = 16
-"""Kept to tell a cause that comes back from a new one; the oldest goes first."""
+"""Limit of remembered causes, which tells a recurring cause from a new one; the oldest is dropped first."""
 
 
 class KindTroubles:
-    """One thing that fails for many kinds. The kinds are known by their paths."""
+    """One operation that can fail for many kinds. Kinds are identified by their paths."""
 
     def __init__(self, what: str, level: int, clock: Clock) -> None:
-        """`what`: the message of the lines, of level `level`."""
+        """`what`: the log message, written at `level`."""
         self._what = what
         self._level = level
         self._clock = clock
         self._cause_of: dict[str, str] = {}
-        """Path -> why it fails now."""
+        """Path -> current cause of failure."""
         self._troubles: dict[str, RecurringTrouble] = {}
-        """By cause."""
+        """Cause -> when it is logged again."""
 
     def failed(self, path: str, error: Exception) -> None:
-        """One try for one kind."""
+        """Notes a failed try for one kind, and logs it if due."""
         cause = f"{error.status} {error.reason}" if isinstance(error, ApiError) else type(error).__name__
         self._cause_of[path] = cause
         trouble = self._troubles.get(cause)
@@ -50,14 +51,14 @@ class KindTroubles:
         logger.log(self._level, self._what, extra={**fields, "fix": fix} if fix else fields)
 
     def fine(self, path: str) -> None:
-        """It worked for this kind. A cause that concerns no kind any more is new when it comes again."""
+        """Notes success for this kind. A cause that no kind has any more is logged as new if it occurs again."""
         cause = self._cause_of.pop(path, None)
         if cause is not None and cause not in self._cause_of.values():
             self._troubles.pop(cause, None)
 
 
 class ReadTroubles:
-    """Of the reflectors of one server."""
+    """Failures of the reflectors of one server."""
 
     def __init__(self, clock: Clock) -> None:
         self.lists = KindTroubles("list failed", logging.WARNING, clock)

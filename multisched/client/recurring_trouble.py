@@ -1,6 +1,6 @@
-"""When a trouble that lasts is to be logged: once for each cause, then again after pauses that double.
+"""Decides when a persistent problem is logged: once for each cause, then again at intervals that double.
 
-Owns what was said, and when. Pure but for the clock; whoever logs asks first. One per trouble.
+Owns the last logged cause and its time. Pure but for the clock; callers ask before they log. One instance per problem.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PAUSE_MAX_S: Final = 300.0
 
 
 class RecurringTrouble:
-    """A line is due when the cause is another one than last time. With the same cause pauses double, up to 5 min."""
+    """A line is due if the cause differs from the last one. With the same cause the intervals double, up to 5 min."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,11 +26,11 @@ class RecurringTrouble:
 
     @property
     def lasts_s(self) -> int:
-        """Whole seconds since the present cause was met first."""
+        """Whole seconds since the current cause first occurred."""
         return int(self._clock.monotonic() - self._since_s)
 
     def is_due(self, cause: str) -> bool:
-        """True if the trouble that was just met is to be logged; it then counts as said."""
+        """Returns whether the problem is to be logged now; if so, it counts as logged."""
         now_s = self._clock.monotonic()
         if cause != self._cause:
             self._cause, self._since_s, self._pause_s = cause, now_s, PAUSE_MIN_S
@@ -42,5 +42,5 @@ class RecurringTrouble:
         return True
 
     def over(self) -> None:
-        """The next one is a new one."""
+        """Ends the problem: its next occurrence counts as new."""
         self._cause = None

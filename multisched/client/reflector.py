@@ -1,8 +1,8 @@
-"""Keeps a handler in step with one kind of object: list, watch, resume, relist (reference: reliability 4, classes 1-7).
+"""Keeps a handler in sync with one kind of object: list, watch, resume, relist (reference: reliability 4, classes 1-7).
 
-Owns the turns between lists and watches, and the retries. The handler gets clean calls only, in order, from one task
-and never awaited. Each object version comes at most once, never an older one after a newer one. What vanished while
-nobody watched comes as a delete (`ObjectFeed`). Started by the shell, one task per kind.
+Owns the alternation of lists and watches, and the retries. The handler is called synchronously and in order, from one
+task. It gets each object version at most once, never an older one after a newer one, and a delete for each object that
+vanished while no watch was open (`ObjectFeed`). Started by the shell, one task per kind.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ HEALTHY_S: Final = 120.0
 RESUMES_MAX: Final = 3
 """Failed resumes in a row without progress (garbage, in-stream 5xx) before the reflector lists again."""
 STALE_LIST_PAUSE_S: Final = 4.0
-"""Between lists that are older than what was seen: nothing is decided meanwhile, so an outage's long backoff would be too much."""
+"""Between lists that are older than what was seen. Scheduling stops meanwhile, so the long backoff for outages would be too much."""
 REFUSALS_MAX: Final = 3
-"""After so many lists in a row answered 403 or 404, the kind is unavailable. A server that starts says so for a moment."""
+"""After so many lists in a row with 403 or 404 the kind is unavailable. A starting server briefly returns them, too."""
 ABSENT_PAUSE_S: Final = 5.0
-"""Between lists of an optional kind that is not installed, up to a quarter more by chance. Each costs the server one answer 404
-for each version of the kind: nine in five seconds, if neither quotas nor gangs are installed."""
+"""Between lists of an optional kind that is not installed, plus up to a quarter at random. Each costs the server one
+404 for each version of the kind: nine in five seconds if neither quotas nor gangs are installed.
+"""
 
 
 class ReflectorStatistics(msgspec.Struct, frozen=True):
-    """Counters since start, and the present position."""
+    """Counters since start, and the current position."""
 
     version: str
     objects: int
@@ -73,7 +74,7 @@ class _TurnCounters(msgspec.Struct):
 
 
 class Reflector:
-    """One kind, e.g. `/api/v1/pods`, optionally narrowed by selectors."""
+    """Lists and watches one kind, e.g. `/api/v1/pods`, optionally narrowed by selectors."""
 
     def __init__(
         self,
@@ -92,13 +93,14 @@ class Reflector:
         or_paths: Sequence[str] = (),
         troubles: ReadTroubles | None = None,
     ) -> None:
-        """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same.
+        """`on_refused` is called with the reason if the server keeps returning 403 or 404 for lists; the reflector
+        keeps retrying.
 
-        `is_optional`: the kind need not be installed. A first 404 is then an empty list, and so is one that lasts, while
-        `on_refused` hears of 403 alone. The kind is asked for again every 5 to 6.25 s. `or_paths`: other versions of it, of which
-        the first that the server serves is used.
+        `is_optional`: the kind need not be installed. A first 404 then counts as an empty list, as does a persistent
+        one, and `on_refused` is called for 403 only. The kind is listed again every 5 to 6.25 s. `or_paths`: paths of
+        other versions of the kind; the first one that the server serves is used.
 
-        `history` and `troubles`: shared with the other reflectors of this server; None: its own.
+        `history` and `troubles`: shared with the other reflectors of this server; None: separate ones.
         """
         self._on_refused = on_refused
         self._is_optional = is_optional
@@ -107,9 +109,9 @@ class Reflector:
         self._settled = asyncio.Event()
         self._path = path
         self._paths = deque((path, *or_paths))
-        """The one in use first."""
+        """The path in use comes first."""
         self._missing = 0
-        """Paths that were not served in a row."""
+        """Number of consecutive paths that were not served."""
         self._clock = clock
         self._rng = rng
         self._page_items = page_items
@@ -120,9 +122,9 @@ class Reflector:
         self._is_relist_requested = False
         self._hurry = asyncio.Event()
         self._begun = 0
-        """Lists begun so far; a list's number is what this was when it began."""
+        """Number of lists begun so far; it is also the number of the latest list."""
         self._finished = 0
-        """Number of the latest list that was handed on whole."""
+        """Number of the latest list that was passed on completely."""
         self._list_finished = asyncio.Event()
         self._history = history if history is not None else History()
         selectors = {"field_selector": field_selector, "label_selector": label_selector}
@@ -134,46 +136,48 @@ class Reflector:
 
     @property
     def path(self) -> str:
-        """Where the kind is asked for, or was last."""
+        """The path at which the kind is listed now."""
         return self._paths[0]
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
     async def wait_settled(self) -> None:
-        """Returns once a first list has been handed on, or the server has refused it for good (`on_refused`)."""
+        """Returns once a first list was passed on, or the server has refused it repeatedly (`on_refused`)."""
         await self._settled.wait()
 
     @property
     def is_refused(self) -> bool:
-        """True while the server answers that it does not serve the kind, or not to us."""
+        """True while the server returns 404 or 403 for this kind."""
         return self._refusals >= REFUSALS_MAX
 
     def staleness_s(self) -> float:
-        """Seconds since the last open watch ended or list failed; 0 while a watch is open, or the kind is not installed."""
+        """Returns the seconds since the last open watch ended or list failed; 0 while a watch is open, or if the kind
+        is not installed.
+        """
         return 0.0 if self._is_absent else self._watch.staleness_s()
 
     def request_relist(self) -> None:
-        """Lists anew at once: the audit found a difference."""
+        """Starts a new list at once: the audit found a difference."""
         self._is_relist_requested = True
         self._hurry.set()
         self._watch.end()
 
     def distrust(self, key: str, uid: str) -> None:
-        """The next list hands this object on even if its version seems known: the audit found that the store lacks it."""
+        """Makes the next list pass this object on even if its version is known: the audit found that the store lacks it."""
         self._feed.known.distrust(key, uid)
 
     def uid_of(self, key: str) -> str:
-        """The uid last handed on under this key; empty if none is."""
+        """Returns the uid last passed on for this key; empty if there is none."""
         return self._feed.known.uid_of(key)
 
     @property
     def position(self) -> str:
-        """The resourceVersion up to which everything the server sent has been handed on."""
+        """The resourceVersion up to which everything that the server sent has been passed on."""
         return self._feed.position
 
     async def relist(self) -> None:
-        """Returns once a list that began after this call has been handed on: the store has missed nothing until now."""
+        """Returns once a list that began after this call was passed on: the store has everything up to now."""
         wanted = self._begun + 1
         self.request_relist()
         while self._finished < wanted:
@@ -203,7 +207,7 @@ class Reflector:
         )
 
     async def run(self) -> None:
-        """Lists and watches until cancelled. Raises only what the handler raises."""
+        """Lists and watches until cancelled. Raises only errors of the handler."""
         while True:
             await self._list_until_complete()
             await self._watch_until_expired()
@@ -211,7 +215,7 @@ class Reflector:
     # ---- list
 
     async def _list_until_complete(self) -> None:
-        """Tries until a whole list has been handed on."""
+        """Retries until a whole list was passed on."""
         page_items = self._page_items
         while True:
             self._is_relist_requested = False
@@ -225,7 +229,7 @@ class Reflector:
                 await self._pause(STALE_LIST_PAUSE_S * (1 + self._rng.random() / 4))
                 continue
             except (Gone, TornListError) as error:
-                # The continue token expired: the rest of that list is lost. The next one is asked for in one piece.
+                # The continue token expired: the rest of that list is lost. The next list is requested as one page.
                 self._counters.expired_lists += isinstance(error, Gone)
                 page_items = 0
             except TooManyRequests as error:
@@ -245,31 +249,35 @@ class Reflector:
             await self._pause(self._backoff.next_s(at_least_s))
 
     def _count_refusal(self, error: Exception) -> None:
-        """A refusal that lasts is passed once to `on_refused` and leaves the log; without a listener it stays there."""
+        """Counts a 403 or 404. A persistent one is passed once to `on_refused` and no longer logged; without
+        `on_refused` it is logged.
+        """
         if self._on_refused is None:
             return
         self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0
         if self.is_refused:
-            self._troubles.lists.fine(self._path)  # `on_refused` tells of it from now on
+            self._troubles.lists.fine(self._path)  # `on_refused` reports it from now on
             self._is_absent = False
             self._on_refused(str(error))
             self._settled.set()
             self._history.leave(self._path)
 
     def _asks_elsewhere(self) -> bool:
-        """Goes on to the next version of the kind; False once all have been asked for."""
+        """Switches to the next version of the kind; returns False once all have been tried."""
         self._missing = (self._missing + 1) % len(self._paths)
         self._paths.rotate(-1)
         self._lists.url = self._watch.url = self._paths[0]
         return self._missing > 0
 
     def _is_not_installed(self, error: Exception) -> bool:
-        """Of what was listed once, a single 404 proves nothing: its objects stay until it has been said REFUSALS_MAX times."""
+        """Returns whether the kind counts as not installed. For a kind that was listed before, it takes REFUSALS_MAX
+        404s; until then its objects stay.
+        """
         is_believed = self._is_absent or not self._synced.is_set() or self._refusals + 1 >= REFUSALS_MAX
         return self._is_optional and isinstance(error, NotFound) and is_believed
 
     def _take_as_empty(self) -> None:
-        """The kind is not installed, so there are no objects of it. Nobody waits for its list."""
+        """Applies an empty list for a kind that is not installed, and ends all waits for its list."""
         self._refusals = REFUSALS_MAX
         if not self._is_absent:
             self._is_absent = True
@@ -295,7 +303,7 @@ class Reflector:
         self._settled.set()
 
     async def _pause(self, delay_s: float) -> None:
-        """A backoff. A relist that is requested meanwhile cuts it short; one that was requested before leaves none of it."""
+        """Waits for a backoff. A requested relist ends the wait; one requested before skips it."""
         if self._is_relist_requested:
             return
         self._hurry.clear()
@@ -308,14 +316,14 @@ class Reflector:
     # ---- watch
 
     async def _watch_until_expired(self) -> None:
-        """Watches and resumes until only a new list helps."""
+        """Watches and resumes until a new list is needed."""
         watch = self._watch
         while not self._is_relist_requested:
             started = self._clock.monotonic()
             ending = await watch.once()
             lived_s = self._clock.monotonic() - started
             if self._is_relist_requested or ending is Ending.RELIST:
-                # A server that expires every version at once must not be asked for lists in a tight loop.
+                # If a server expires every version at once, lists must not be requested in a tight loop.
                 if lived_s < SHORT_WATCH_S and not watch.progress and not self._is_relist_requested:
                     await self._pause(self._backoff.next_s())
                 return

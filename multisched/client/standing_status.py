@@ -1,7 +1,7 @@
-"""The status of objects as the API server was last seen to have it: by watches, reads, and answers to writes.
+"""The last seen status of objects at the API server, from watches, reads and responses to writes.
 
-Owns one record for each object of the kinds that are watched through it. It is kept beside the object store. There it
-would count as a change of the object, and what we write would wake pods. Written by handlers of reflectors and by the
+Owns one record for each object of the kinds that are watched through it. It is separate from the object store, where
+each write of ours would count as a change of the object and requeue pods. Written by handlers of reflectors and by the
 `ApiStatusWriter`.
 """
 
@@ -19,26 +19,26 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import UNREADABLE
 
 STATUS_BYTES_MAX: Final = 512 * 1024
-"""A longer one is not kept, but read again before each write."""
+"""A longer status is not kept, but read again before each write."""
 
 
 class StandingStatus(msgspec.Struct, frozen=True, gc=False):
-    """What stands at one object."""
+    """The status of one object at the API server."""
 
     uid: str
     version: str
-    """resourceVersion, as the server wrote it."""
+    """resourceVersion as the server returned it."""
     generation: int
     raw: bytes
-    """The status as JSON; empty where there is none."""
+    """The status as JSON; empty if there is none."""
     raw_annotations: bytes = b""
-    """The annotations likewise, where they are written with the status."""
+    """The annotations as JSON, for kinds whose annotations are written with the status."""
 
     def is_same_version(self, other: StandingStatus) -> bool:
         return (self.uid, self.version) == (other.uid, other.version)
 
     def document(self) -> dict[str, Any]:
-        """The status; empty for none, and for what is no status."""
+        """Returns the status; empty if there is none or it is not an object."""
         return _mapping(self.raw)
 
     def annotations(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class StandingStatuses:
-    """Key -> what stands there."""
+    """Key -> last seen status."""
 
     def __init__(self) -> None:
         self._found: dict[ObjectKey, StandingStatus] = {}
@@ -78,13 +78,13 @@ class StandingStatuses:
         return len(self._found)
 
     def get(self, key: ObjectKey) -> StandingStatus | None:
-        """None: unknown, or too long to be kept."""
+        """Returns None if it is unknown or too long to be kept."""
         return self._found.get(key)
 
     def saw(self, key: ObjectKey, raw: bytes | msgspec.Raw) -> StandingStatus | None:
-        """The object as the server has it; None for what cannot be read.
+        """Records the object as the server has it; returns None if it cannot be read.
 
-        A watch may bring what is older than the last answer to a write. The next write then meets a conflict, and reads.
+        A watch event may be older than the last response to a write. The next write then gets a conflict, and reads.
         """
         found = _read(raw, has_annotations=not key[0].definition.has_status_path)
         if found is None:
@@ -96,13 +96,15 @@ class StandingStatuses:
         return found
 
     def forget(self, key: ObjectKey) -> None:
-        """The object is gone, or its status not known any more."""
+        """Drops the record: the object was deleted, or its status is not known any more."""
         self._found.pop(key, None)
 
     def watching(
         self, kind: ObjectKind, handler: ReflectorHandler, changed: Callable[[ObjectKey], None]
     ) -> ReflectorHandler:
-        """The handler, watched. `changed` hears of every object that comes, changes or goes, after the handler."""
+        """Returns `handler` wrapped so that statuses are recorded. `changed` is called for each object that is added,
+        changed or deleted, after the handler.
+        """
         return _Watched(kind, handler, self, changed)
 
 
@@ -117,7 +119,7 @@ def _read(raw: bytes | msgspec.Raw, *, has_annotations: bool) -> StandingStatus 
 
 
 class _Watched:
-    """A `ReflectorHandler` around another."""
+    """A `ReflectorHandler` that wraps another."""
 
     __slots__ = ("_changed", "_handler", "_kind", "_standing", "replaced")
 
@@ -139,7 +141,8 @@ class _Watched:
         before = self._standing.get(own)
         after = self._standing.saw(own, raw)
         self._handler.upsert(key, raw)
-        if before is None or after is None or not before.is_same_version(after):  # else it is what was written here
+        # otherwise the event reports our own write
+        if before is None or after is None or not before.is_same_version(after):
             self._changed(own)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:

@@ -1,7 +1,7 @@
-"""From the status that stands to the one that is wanted: the JSON merge patch between them. Pure.
+"""Computes the JSON merge patch from the current status to the wanted one. Pure.
 
-Fields that are named and condition types that are named are replaced as a whole. Everything else is left to its owners.
-Conditions keep their place in the list, and their time while status and reason stay.
+Named fields and condition types are replaced as a whole. All others are left to their owners. Conditions keep their
+position in the list, and their transition time while status and reason are unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multisched.framework.object_status import ObjectCondition, ObjectStatus
 from multisched.model.visible_text import whole_characters
 
 MESSAGE_CHARS_MAX: Final = 8_192
-"""Of a condition; metav1.Condition allows 32,768."""
+"""Limit of a condition's message; metav1.Condition allows 32,768."""
 
 CONDITIONS: Final = "conditions"
 
@@ -25,22 +25,24 @@ Document = dict[str, Any]
 
 
 def plain(wanted: ObjectStatus) -> Document:
-    """Its fields as JSON has them. Raises TypeError for what JSON cannot say, and for conditions among the fields."""
+    """Returns the fields as JSON values. Raises TypeError for values that JSON cannot represent, and for conditions
+    among the fields.
+    """
     if CONDITIONS in wanted.fields:
-        raise TypeError("conditions stand among the fields of a status; give them as ObjectStatus.conditions")
+        raise TypeError("the fields of a status contain conditions; set ObjectStatus.conditions instead")
     found: Document = orjson.loads(orjson.dumps(wanted.fields))
     return {name: _without_nulls(value) for name, value in found.items()}
 
 
 def _without_nulls(value: Any) -> Any:
-    """A merge patch takes away what is null; within a field that is as good as left out."""
+    """Drops null values from nested objects, because null in a merge patch deletes a field."""
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return value
 
 
 def patch_between(stands: Document, fields: Document, conditions: Sequence[Document]) -> Document:
-    """The merge patch of `status` after which fields and conditions are as given; empty where they are already."""
+    """Returns the merge patch of `status` that sets fields and conditions as given; empty if they are equal already."""
     patch: Document = {}
     for name, value in fields.items():
         if stands.get(name) != value:
@@ -51,7 +53,7 @@ def patch_between(stands: Document, fields: Document, conditions: Sequence[Docum
 
 
 def _difference(before: Any, after: Any) -> Any:
-    """A merge patch from one value to the other."""
+    """Returns the merge patch from one value to the other."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     found: Document = {name: None for name in before if name not in after}
@@ -64,9 +66,9 @@ def _difference(before: Any, after: Any) -> Any:
 def merged_conditions(
     stands: Document, wanted: Sequence[ObjectCondition], generation: int, now: str
 ) -> Sequence[Document]:
-    """All conditions as they should stand: the wanted ones in place of those of their types, new ones last.
+    """Returns all conditions for the status: each wanted one replaces that of its type, new ones come last.
 
-    `generation`: of the object that the wanted ones are about; 0 where its kind has none.
+    `generation`: of the object that the wanted ones describe; 0 if its kind has none.
     """
     if not wanted:
         return ()
@@ -99,16 +101,16 @@ def _entry(wanted: ObjectCondition, before: Mapping[str, Any], generation: int, 
 
 
 class OwnPart(msgspec.Struct, frozen=True, gc=False):
-    """Which part of a status is ours."""
+    """The part of a status that this program owns."""
 
     fields: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
-    """Of conditions."""
+    """Condition types."""
     annotations: tuple[str, ...] = ()
-    """Their keys."""
+    """Annotation keys."""
 
     def of(self, stands: Mapping[str, Any], annotations: Mapping[str, Any]) -> bytes:
-        """A digest of the part of status and annotations as it stands."""
+        """Returns a digest of the owned part of status and annotations."""
         conditions = [entry for entry in _entries(stands) if entry.get("type") in self.types]
         noted = [annotations.get(key) for key in self.annotations]
         return _digest([[stands.get(name) for name in self.fields], conditions, noted])
@@ -120,12 +122,12 @@ def own_part(wanted: ObjectStatus) -> OwnPart:
 
 
 def digest_of(wanted: ObjectStatus, fields: Document, generation: int) -> bytes:
-    """Of all that is wanted, times aside."""
+    """Returns a digest of everything wanted, without times."""
     conditions = [[one.type, one.status, one.reason, one.message] for one in wanted.conditions]
     return _digest([fields, conditions, dict(wanted.annotations), generation])
 
 
 def _digest(document: object) -> bytes:
-    """Equal for equal documents."""
+    """Returns a digest that is equal for equal documents."""
     text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -1,13 +1,13 @@
-"""Writes the status of objects other than pods, in the background: of gangs, of quotas.
+"""Writes the status of objects other than pods (gangs, quotas) in the background.
 
-Owns which objects are due and what was last written to each. `mark` never waits. The status is asked for when it is
-about to be written, so of many marks the latest state counts. What stands there already is not written again. An object
-is written at most once per PAUSE_S, a large one less often. Binds go first. Nothing is sent after the lease's deadline,
-and the server drops what it takes up too late (I9).
+Owns which objects are due and what was last written to each. `mark` never blocks. The status is computed just before it
+is written, so many marks lead to one write of the latest state. An unchanged status is not written. An object is
+written at most once per PAUSE_S, a large one less often. Binds go first. Nothing is sent after the lease's deadline,
+and the server drops writes that it processes too late (I9).
 
-Each write is a merge patch against the version that was last seen, so it overwrites nothing newer. A conflict leads to a
-read. Where somebody else keeps writing the same fields, pauses grow up to RIVAL_PAUSE_MAX_S. What fails is tried again
-with backoff as long as it is wanted. The shell runs `run()`.
+Each write is a merge patch with the last seen version as precondition, so it overwrites nothing newer. After a conflict
+the object is read. If another writer keeps changing the same fields, the pauses grow up to RIVAL_PAUSE_MAX_S. Failed
+writes are retried with backoff as long as the status is wanted. The shell runs `run()`.
 """
 
 from __future__ import annotations
@@ -47,106 +47,108 @@ from multisched.model.wire import MERGE_PATCH, Response, Transport, TransportErr
 logger = logging.getLogger(__name__)
 
 DUE_MAX: Final = 65_536
-"""Objects that wait to be written; further marks are dropped and counted."""
+"""Limit of objects that wait to be written; further marks are dropped and counted."""
 WORKERS: Final = 2
 SETTLE_S: Final = 1.0
-"""From a mark to the write: what else changes meanwhile goes along."""
+"""From a mark to the write: later changes within this time are part of the same write."""
 PAUSE_S: Final = 5.0
 """Between two writes of one object."""
 BYTES_PER_S: Final = 16 * 1024
-"""Of the statuses of one object: a larger one pauses for longer, since the server stores all of it each time."""
+"""Limit for the statuses of one object: a larger one pauses for longer, because the server stores all of it each time."""
 WRITES_PER_S: Final = 50.0
-"""Of all objects together."""
+"""Limit for all objects together."""
 RIVAL_PAUSE_MAX_S: Final = 300.0
-"""Between two writes of one object that somebody else writes, too."""
+"""Longest pause between two writes of an object that another writer changes, too."""
 RIVALS_LOGGED_AT: Final = 3
 FAILURES_LOGGED_AT: Final = 5
-"""So many in a row are said once."""
+"""Number of failures in a row after which one line is logged."""
 CONFLICTS_MAX: Final = 3
-"""Reads for one write, each after a conflict; then it waits for its next turn."""
+"""Number of conflicts, each followed by a read, after which a write waits for its next turn."""
 RETRY_MIN_S: Final = 2.0
 RETRY_MAX_S: Final = 60.0
-"""Before a write that failed is tried again; doubled from the one to the other."""
+"""Pause before a failed write is retried; doubles from the one to the other."""
 KIND_PAUSE_S: Final = 60.0
-"""For a kind whose status the server does not let us write, or does not have."""
+"""Pause for a kind whose status may not be written or does not exist."""
 REFUSALS_LOGGED_S: Final = 60.0
-"""At most one line about refused statuses of a kind in so many seconds."""
+"""Interval between log lines about refused statuses of one kind."""
 IDLE_S: Final = 30.0
 HELD_S: Final = 1.0
-"""Until an object is looked at again whose lease is not good for a write just now."""
+"""Time after which an object is checked again if its lease does not allow a write now."""
 
 
 class OfferedStatus(msgspec.Struct, frozen=True):
-    """What is to be written, and by which lease."""
+    """The status to write, and the lease that allows it."""
 
     status: ObjectStatus
     lease: LeaseHolder
 
 
 class StatusOffer(Protocol):
-    """Whoever knows what is to be written. Border: the shell has the plugins and the leases."""
+    """Provides the statuses to write. Border: the shell has the plugins and the leases."""
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
-        """By which the kind is written; None: nobody here writes it now."""
+        """Returns the lease that allows writes of the kind; None: this process does not write it now."""
         ...
 
     def path_of(self, kind: ObjectKind) -> str:
-        """Where the API server lists the kind, in the version that it serves."""
+        """Returns the path at which the API server lists the kind, in the version that it serves."""
         ...
 
     def status_of(self, key: ObjectKey) -> ObjectStatus | None:
-        """As of now; None where there is nothing to say. Never raises."""
+        """Returns the current wanted status; None if there is none. Never raises."""
         ...
 
 
 class StatusStatistics(msgspec.Struct):
-    """Counters since start, and the present backlog."""
+    """Counters since start, and the current backlog."""
 
     results: Mapping[tuple[ObjectKind, str], int]
-    """(kind, what became of it) -> how often: `written`, `unchanged`, `conflict`, `gone`, `forbidden`, `refused`, `failed`, `dropped`."""
+    """(kind, result) -> count; results are `written`, `unchanged`, `conflict`, `gone`, `forbidden`, `refused`,
+    `failed`, `dropped`.
+    """
     backlog: int
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """One write, as of one moment."""
+    """One write, computed at one moment."""
 
     key: ObjectKey
     stands: StandingStatus
     part: OwnPart
     wanted: bytes
-    """Digest of all that is wanted."""
+    """Digest of everything wanted."""
     body: bytes
-    """Of the request."""
+    """Body of the request."""
 
 
 class _Record(msgspec.Struct, gc=False):
-    """One object that was written, or tried to be."""
+    """State of one object that was written, or whose write was tried."""
 
     not_before_s: float = 0.0
     wanted: bytes = b""
-    """Digest of what was last wanted, and written or refused for good; empty: not known."""
+    """Digest of the status last wanted, and written or refused definitely; empty: not known."""
     part: OwnPart = OwnPart()
     left: bytes = b""
-    """Our part as it stood after that."""
+    """Digest of our part after that."""
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
     rivals: int = 0
-    """Writes of ours in a row before which somebody else had changed our part."""
+    """Number of our consecutive writes before which another writer had changed our part."""
 
     def is_as_left(self, stands: StandingStatus) -> bool:
         return bool(self.wanted) and self.part.of(stands.document(), stands.annotations()) == self.left
 
 
 class ApiStatusWriter:
-    """Keeps statuses at the API server as they are wanted, over any Transport."""
+    """Keeps statuses at the API server as wanted, over any Transport."""
 
     def __init__(
         self, transport: Transport, limiter: WriteLimiter, clock: Clock, offer: StatusOffer, *, timeout_s: float
     ) -> None:
-        """`timeout_s`: after which the server drops a write, within the time for which a new leader waits."""
+        """`timeout_s`: after which the server drops a write; at most the time for which a new leader waits."""
         self.standing = StandingStatuses()
         self.is_short = False
-        """Marks were dropped since this was last set to False."""
+        """True if marks were dropped since this was last set to False."""
         self._transport = transport
         self._limiter = limiter
         self._clock = clock
@@ -158,7 +160,7 @@ class ApiStatusWriter:
         self._writing: set[ObjectKey] = set()
         self._records: dict[ObjectKey, _Record] = {}
         self._kinds: dict[ObjectKind, float] = {}
-        """Kinds that may not be written -> until when they are left alone."""
+        """Kinds that may not be written -> time until which they are skipped."""
         self._refusals_logged: dict[ObjectKind, float] = {}
         self._next_send_s = 0.0
         self._wakeup = asyncio.Event()
@@ -167,7 +169,7 @@ class ApiStatusWriter:
     # -- marks -----------------------------------------------------------------------------------------------------
 
     def mark(self, key: ObjectKey) -> None:
-        """Its status may have changed. Never waits; drops and counts when too many wait."""
+        """Notes that the object's status may have changed. Never blocks; drops and counts if too many are waiting."""
         if key in self._due:
             return
         if len(self._due) >= DUE_MAX:
@@ -177,17 +179,17 @@ class ApiStatusWriter:
         self._schedule(key, self._clock.monotonic() + SETTLE_S)
 
     def forget(self, key: ObjectKey) -> None:
-        """The object is gone."""
+        """Drops all state of a deleted object."""
         self._due.pop(key, None)
         self._records.pop(key, None)
 
     def forget_written(self) -> None:
-        """What was written need not be there any more: a backup was restored."""
+        """Forgets what was written: after a restored backup the API server may not have it."""
         self._records.clear()
 
     @property
     def backlog(self) -> int:
-        """Objects that wait, or are being written."""
+        """Number of objects that wait or are being written."""
         return len(self._due) + len(self._writing)
 
     def statistics(self) -> StatusStatistics:
@@ -207,7 +209,7 @@ class ApiStatusWriter:
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Writes statuses until cancelled."""
         async with anyio.create_task_group() as workers:
             for _ in range(WORKERS):
                 workers.start_soon(self._work)
@@ -225,16 +227,16 @@ class ApiStatusWriter:
                 self._writing.discard(key)
 
     def _next(self) -> ObjectKey | None:
-        """The longest due, or none yet. Two writes of one object must not overtake each other."""
+        """Returns the object that is due longest, or None. Two writes of one object must not run in parallel."""
         now_s = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now_s:
             at_s, _, key = heapq.heappop(self._heap)
             if self._due.get(key) != at_s:
-                continue  # it was forgotten, or scheduled anew
+                continue  # it was forgotten or rescheduled
             if key not in self._writing and self._not_before_s(key) <= now_s:
                 del self._due[key]
                 return key
-            self._schedule(key, now_s + SETTLE_S)  # it was written, or its kind refused, after it had been marked
+            self._schedule(key, now_s + SETTLE_S)  # after it was marked, it was written or its kind refused
         return None
 
     async def _idle(self) -> None:
@@ -258,17 +260,17 @@ class ApiStatusWriter:
         self._retry(key)
 
     async def _admit(self) -> None:
-        """Returns when a write may be sent: after all binds, and not too many in a second."""
+        """Waits until a write may be sent: binds go first, and the rate is limited."""
         now_s = self._clock.monotonic()
         self._next_send_s = max(self._next_send_s, now_s) + 1 / WRITES_PER_S
         await asyncio.sleep(self._next_send_s - now_s)
         await self._limiter.admit_background()
 
     def _wanted(self, key: ObjectKey) -> ObjectStatus | None:
-        """None where nobody here writes it now, or has anything to say."""
+        """Returns the wanted status; None if there is none, or this process may not write it now."""
         lease = self._offer.lease_of(key[0])
         if lease is None:
-            return None  # who leads next begins with all objects
+            return None  # the next leader starts with all objects
         if not lease.may_bind():
             self._schedule(key, self._clock.monotonic() + HELD_S)
             return None
@@ -278,7 +280,7 @@ class ApiStatusWriter:
         return wanted
 
     def _plan(self, key: ObjectKey, *, count: bool = False) -> _Plan | None:
-        """None where nothing is to be written, or not now."""
+        """Returns the write to send now; None if there is none."""
         wanted, stands = self._wanted(key), self.standing.get(key)
         if wanted is None or stands is None or wanted.uid != stands.uid:
             return None
@@ -304,7 +306,9 @@ class ApiStatusWriter:
         return _Plan(key, stands, own_part(wanted), of_wanted, body)
 
     async def _send(self, key: ObjectKey) -> bool:
-        """One request; False if it is to be tried again at once. From the look at the lease to the request nothing waits."""
+        """Sends one request; returns False if it is to be repeated at once. Does not await between the check of the
+        lease and the request.
+        """
         plan = self._plan(key)
         if plan is None:
             return True
@@ -322,7 +326,7 @@ class ApiStatusWriter:
         return await self._answered(plan, response)
 
     async def _answered(self, plan: _Plan, response: Response) -> bool:
-        """False if it is to be tried again at once."""
+        """Handles the response; returns False if the write is to be repeated at once."""
         key, status = plan.key, response.status
         if status == 200:
             self._wrote(plan, response)
@@ -351,7 +355,7 @@ class ApiStatusWriter:
         self._kinds.pop(key[0], None)
         record = self._records.get(key)
         if record is None:
-            return  # it went while it was written
+            return  # the object was deleted during the write
         if record.wanted:
             record.rivals = 0 if record.is_as_left(plan.stands) else record.rivals + 1
         if record.rivals:
@@ -359,7 +363,7 @@ class ApiStatusWriter:
             record.not_before_s = max(record.not_before_s, self._clock.monotonic() + _pause_s(record, size))
         if record.rivals == RIVALS_LOGGED_AT:
             logger.warning(
-                "somebody else writes the status of this object, too; it is written less often from now on",
+                "another program also writes the status of this object; writing it less often from now on",
                 extra=_named(key),
             )
         record.failures = 0
@@ -375,7 +379,7 @@ class ApiStatusWriter:
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
     async def _missing(self, plan: _Plan) -> None:
-        """404: the object is gone, or its kind has no such subresource."""
+        """Handles a 404: the object was deleted, or its kind has no such subresource."""
         key, definition = plan.key, plan.key[0].definition
         if not await self._read(key):
             return
@@ -384,7 +388,7 @@ class ApiStatusWriter:
             self._schedule(key, self._clock.monotonic() + SETTLE_S)
             return
         title = f"{definition.plural}.{definition.group}"
-        self._leave(key, f"{title} has no subresource status; apply its definition anew (deploy/crds)", "")
+        self._leave(key, f"{title} has no subresource status; apply its definition again (deploy/crds)", "")
 
     def _forbidden(self, key: ObjectKey, response: Response) -> None:
         definition = key[0].definition
@@ -395,7 +399,7 @@ class ApiStatusWriter:
         )
 
     def _leave(self, key: ObjectKey, what: str, error: str) -> None:
-        """The kind is left alone for a while; said once, until it can be written again."""
+        """Skips the kind for KIND_PAUSE_S; logged once, until it can be written again."""
         kind = key[0]
         self._results[kind, "forbidden"] += 1
         if kind not in self._kinds:
@@ -404,7 +408,7 @@ class ApiStatusWriter:
         self._schedule(key, self._kinds[kind])
 
     async def _read(self, key: ObjectKey) -> bool:
-        """Asks the server what stands there; False: there is no such object, or no answer."""
+        """Reads the object's status; returns False if there is no such object or no response."""
         try:
             path = object_path(self._offer.path_of(key[0]), key[1], key[2])
             response = await self._transport.request("GET", path, timeout_s=self._timeout_s)
@@ -422,7 +426,7 @@ class ApiStatusWriter:
         return False
 
     def _lost(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
-        """It may have been written."""
+        """Handles a lost response: the status may have been written."""
         self.standing.forget(key)
         record = self._records.get(key)
         if record is not None:
@@ -432,10 +436,10 @@ class ApiStatusWriter:
     def _fail(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
         self._results[key[0], "failed"] += 1
         if self._retry(key, at_least_s) == FAILURES_LOGGED_AT:
-            logger.warning("status of an object cannot be written; trying on", extra={**_named(key), "error": error})
+            logger.warning("status of an object cannot be written; retrying", extra={**_named(key), "error": error})
 
     def _retry(self, key: ObjectKey, at_least_s: float = 0.0) -> int:
-        """Schedules it after its failures in a row, of which it returns the number."""
+        """Schedules a retry by the number of failures in a row, and returns that number."""
         record = self._records.setdefault(key, _Record())
         wait_s = max(min(RETRY_MIN_S * (1 << min(record.failures, 8)), RETRY_MAX_S), at_least_s)
         record.failures += 1
@@ -444,7 +448,7 @@ class ApiStatusWriter:
         return record.failures
 
     def _refuse(self, key: ObjectKey, why: str) -> None:
-        """Not tried again before it, or what stands, has changed."""
+        """Gives up until the wanted status, or the one at the API server, changes."""
         self._results[key[0], "refused"] += 1
         now_s = self._clock.monotonic()
         if now_s >= self._refusals_logged.get(key[0], now_s):
@@ -453,7 +457,7 @@ class ApiStatusWriter:
 
 
 def _pause_s(record: _Record, status_bytes: int) -> float:
-    """Until the next write of this object."""
+    """Returns the seconds until the next write of this object."""
     pause_s = max(PAUSE_S, status_bytes / BYTES_PER_S)
     return max(pause_s, min(pause_s * (1 << min(record.rivals, 8)), RIVAL_PAUSE_MAX_S))
 

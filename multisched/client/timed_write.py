@@ -1,7 +1,7 @@
-"""One urgent write with a deadline: what binds, the writes of preemption and evictions have in common.
+"""One urgent write with a deadline, as used for binds, the writes of preemption, and evictions.
 
 The write is sent once and before its deadline, or not at all. The server drops it at the deadline too, so a late write
-of an old leader has no effect (I9). What an answer means is the caller's to say.
+of an old leader has no effect (I9). The caller interprets the response.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from multisched.client.paths import within
 from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
 
 ANSWER_GRACE_S: Final = 1.0
-"""The client waits this much longer than the server's own deadline, so that the server's verdict can still arrive."""
+"""The client waits this much longer than the server's own deadline, so that the server's response can still arrive."""
 
 
 class OutOfTimeError(ConnectFailedError):
-    """The limiter held the write up until its deadline."""
+    """The limiter delayed the write until its deadline."""
 
     def __init__(self) -> None:
-        super().__init__("the limit of writes left no time")
+        super().__init__("the write limit left no time")
 
 
 class VoidError(ConnectFailedError):
-    """While the limiter held the write up, what it was decided on has changed."""
+    """While the limiter delayed the write, the reason for it became invalid."""
 
     def __init__(self) -> None:
-        super().__init__("it was held up by the limit of writes, and may not be sent any more")
+        super().__init__("the write limit delayed it until it was no longer valid")
 
 
 async def write_in_time(
@@ -43,10 +43,11 @@ async def write_in_time(
     content_type: str = JSON,
     is_void: Callable[[], bool] = lambda: False,
 ) -> Response:
-    """Waiting for the limiter counts, as for a bind: the caller looked at its lease when it called. `path` has no query.
+    """Sends the write. The deadline counts from the call, at which the caller checked its lease, so waiting for the
+    limiter is included. `path` has no query.
 
-    `is_void`: asked after a wait, whether the write must not be sent any more. Raises ConnectFailedError where certainly nothing
-    happened (OutOfTimeError and VoidError among it), TransportError where it may have.
+    `is_void`: called after a wait; returns True if the write must not be sent any more. Raises ConnectFailedError if
+    certainly nothing happened (including OutOfTimeError and VoidError), TransportError if something may have.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s

@@ -1,4 +1,4 @@
-"""The TLS context for one https endpoint beside the API server: an extender, or a source of measures."""
+"""The TLS context for one https endpoint other than the API server: an extender, or a source of measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multisched.tls.contexts import client_context, load_pair, pem_files, read_p
 
 
 def context_of(url: str, trust: ExtenderTrust) -> ssl.SSLContext | bool:
-    """What https is spoken with; True where it is not. Raises OSError, ValueError, ssl.SSLError."""
+    """Returns the context for an https URL; True for any other. Raises OSError, ValueError, ssl.SSLError."""
     if not url.startswith("https:"):
         return True
     context = client_context(_pem(trust.ca_data, trust.ca_file), is_verifying=not trust.is_insecure)

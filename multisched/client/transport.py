@@ -1,10 +1,11 @@
 """HTTP to one API server: `connect()` and the Transport, with credentials from kubernetes-asyncio.
 
-Short exchanges go over a `ConnectionPool`, watches over aiohttp, and everything over aiohttp where there is a proxy.
+Short exchanges use a `ConnectionPool`, watches use aiohttp; if there is a proxy, everything uses aiohttp.
 
-Owns the connections. Promises what `model.wire.Transport` says. A status never raises; `ConnectFailedError` means that
-nothing was sent, `AnswerLostError` stands for every doubt. No answer is read past its cap or inflated. Every connection
-is given back or aborted. The shell opens one per process and hands it to everything else in this package.
+Owns the connections and implements the contract of `model.wire.Transport`. A status never raises; `ConnectFailedError`
+means that nothing was sent, `AnswerLostError` that something may have been. Responses are not read beyond their size
+limit or decompressed. Every connection is returned to its pool or aborted. The shell opens one per process and passes
+it to everything else in this package.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ from multisched.model.wire import (
 from multisched.tls.contexts import load_pair
 
 WATCH_ANSWER_TIMEOUT_S: Final = 30.0
-"""Until a watch, once connected, has sent its status line."""
+"""Time limit for the status line of a connected watch."""
 GOODBYE_S: Final = 1.0
-"""A WebSocket's other side has so long to say that it has ended, too."""
+"""Time limit for the peer's close frame of a WebSocket."""
 CONNECTIONS_MAX: Final = 512
 READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
 USER_AGENT: Final = "multisched"
@@ -69,7 +70,7 @@ _NOT_SENT: Final = (
 )
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _TARGET: Final = re.compile(r"/[!-~]*")
-"""What may stand in a request line: no blank, no line end, nothing that is not ASCII."""
+"""Allowed characters of a request target: no blank, no line end, ASCII only."""
 _HEADER_VALUE: Final = re.compile(r"[ -~]*")
 
 
@@ -77,9 +78,10 @@ _HEADER_VALUE: Final = re.compile(r"[ -~]*")
 async def connect(
     kubeconfig: Path | None = None, context: str | None = None, *, counts: RequestCounts | None = None
 ) -> AsyncIterator[HttpTransport]:
-    """An authenticated transport: from `kubeconfig`, else the pod's service account, else the user's default kubeconfig.
+    """Returns an authenticated transport with the credentials of `kubeconfig`, else the pod's service account, else the
+    user's default kubeconfig.
 
-    Makes no request. Raises CredentialsError if there is nothing usable. `counts`: where requests are counted.
+    Makes no request. Raises CredentialsError if there are no usable credentials. `counts`: where requests are counted.
     """
     vendor = import_vendor()
     credentials = await find_credentials(vendor, kubeconfig, context)
@@ -94,7 +96,7 @@ async def open_transport(
     connections_max: int = CONNECTIONS_MAX,
     counts: RequestCounts | None = None,
 ) -> AsyncIterator[HttpTransport]:
-    """The transport for credentials that were found elsewhere."""
+    """Returns a transport for given credentials."""
     transport = HttpTransport(credentials, connections_max, counts)
     try:
         yield transport
@@ -103,7 +105,7 @@ async def open_transport(
 
 
 async def find_credentials(vendor: Vendor, kubeconfig: Path | None, context: str | None) -> Credentials:
-    """Returns those of the file; without one those of the pod's service account, else of the user's own kubeconfig."""
+    """Returns the credentials of the file; without one those of the pod's service account, else of the user's own kubeconfig."""
     if kubeconfig is not None:
         return await Credentials.load(KubeconfigSource(vendor, kubeconfig, context))
     inside: CredentialSource = InClusterSource(vendor)
@@ -129,7 +131,7 @@ class TransportStatistics(msgspec.Struct):
 
 
 class _Channel:
-    """The connections for one Access; outlives a renewal of the certificates only until its last request is done."""
+    """The connections for one Access. After a renewal of the certificates it closes when its last request has ended."""
 
     def __init__(self, access: Access, connections_max: int) -> None:
         tls = _tls(access)
@@ -149,7 +151,7 @@ class _Channel:
         self._endpoint = _endpoint(access, tls)
         self._proxy = None if self._endpoint is None else access.proxy or _proxy_of_environment(access.host)
         self.pool: ConnectionPool | None = None
-        """For short exchanges; None if they must go through the session: there is a proxy, or no usable address."""
+        """For short exchanges; None if they must use the session: there is a proxy, or no usable address."""
         if self._endpoint is not None and self._proxy is None:
             self.pool = ConnectionPool(
                 self._endpoint, connections_max=connections_max, answer_bytes_max=ANSWER_BYTES_MAX
@@ -159,7 +161,7 @@ class _Channel:
         self, method: str, path: str, headers: CIMultiDict[str], body: bytes | None, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         if self._endpoint is None:
-            raise ConnectFailedError("the server's address is no http or https URL")
+            raise ConnectFailedError("the server's address is not an http or https URL")
         return await self.session.request(
             method,
             URL(self._base + path, encoded=True),
@@ -173,7 +175,7 @@ class _Channel:
 
     def websocket(self, path: str, protocol: str) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
         if self._endpoint is None:
-            raise ConnectFailedError("the server's address is no http or https URL")
+            raise ConnectFailedError("the server's address is not an http or https URL")
         return self.session.ws_connect(
             URL(self._base + path, encoded=True),
             protocols=(protocol,),
@@ -184,7 +186,7 @@ class _Channel:
         )
 
     def headers(self, accept: str, content_type: str) -> CIMultiDict[str]:
-        """The headers of a request; `content_type` is empty without a body."""
+        """Returns the headers of a request; `content_type` is empty without a body."""
         prepared = self._headers.get((accept, content_type))
         if prepared is None:
             prepared = CIMultiDict({"Accept": accept, "Accept-Encoding": "identity", "User-Agent": USER_AGENT})
@@ -196,7 +198,9 @@ class _Channel:
         return prepared
 
     def request_bytes(self, method: str, path: str, types: tuple[str, str], body: bytes | None) -> bytes:
-        """A whole request for the pool. Raises ConnectFailedError for one that would not be the one it seems to be."""
+        """Returns a whole request for the pool. Raises ConnectFailedError for a method or path that would not form a
+        valid request line.
+        """
         assert self._endpoint is not None
         if method not in _METHODS or _TARGET.fullmatch(path) is None:
             raise ConnectFailedError(f"not a request line: {method[:16]!r} {path[:128]!r}")
@@ -209,13 +213,15 @@ class _Channel:
         lines = ["HTTP/1.1", f"Host: {self._endpoint.authority}"]
         for name, value in self.headers(*types).items():
             if _HEADER_VALUE.fullmatch(value) is None:
-                raise ConnectFailedError(f"the value for the header {name} holds a character that no header may hold")
+                raise ConnectFailedError(
+                    f"the value for the header {name} holds a character that no header may contain"
+                )
             lines.append(f"{name}: {value}")
         head = self._heads[types] = "\r\n".join(lines) + "\r\n"
         return head
 
     def adopt(self, access: Access) -> None:
-        """A new token over the same connections."""
+        """Uses a new token over the same connections."""
         self.access = access
         self._headers.clear()
         self._heads.clear()
@@ -227,7 +233,7 @@ class _Channel:
 
 
 def _tls(access: Access) -> ssl.SSLContext | None:
-    """None for plain http, which needs no authorities read. Raises CredentialsError for certificates that are none."""
+    """Returns None for plain http. Raises CredentialsError if the certificates cannot be used."""
     if access.host.lower().startswith("http:"):
         return None
     try:
@@ -245,7 +251,7 @@ def _tls(access: Access) -> ssl.SSLContext | None:
 
 
 def _endpoint(access: Access, tls: ssl.SSLContext | None) -> Endpoint | None:
-    """None for an address that is none."""
+    """Returns None for an invalid address."""
     try:
         endpoint = Endpoint.of(access.host, tls, access.tls_server_name)
     except ValueError:
@@ -255,7 +261,7 @@ def _endpoint(access: Access, tls: ssl.SSLContext | None) -> Endpoint | None:
 
 
 def _proxy_of_environment(host: str) -> str | None:
-    """HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as kubectl honours them."""
+    """Returns the proxy by HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as kubectl does."""
     parts = urlsplit(host)
     if parts.hostname is None or proxy_bypass(parts.hostname):
         return None
@@ -272,14 +278,14 @@ class HttpTransport:
         counts: RequestCounts | None = None,
     ) -> None:
         self.counts = counts if counts is not None else RequestCounts()
-        """Of all requests, those of transports beside it included."""
+        """Counts all requests, including those of transports from `beside`."""
         self._credentials = credentials
         self._connections_max = connections_max
         self._counters = TransportStatistics()
         self._channel = self._open_channel()
         self._retired: set[_Channel] = set()
         self._unusable: Access | None = None
-        """Renewed credentials with which no channel can be opened."""
+        """Renewed credentials with which no connections could be set up."""
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
     @property
@@ -297,7 +303,7 @@ class HttpTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        """See `model.wire.Transport`. A 401 is asked once more if the credentials have changed."""
+        """See `model.wire.Transport`. After a 401 repeats the request once if the credentials have changed."""
         content_type = content_type if body is not None else ""
         channel = await self._take_channel()
         access = channel.access
@@ -313,7 +319,7 @@ class HttpTransport:
     async def stream(
         self, path: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, idle_timeout_s: float = 90.0
     ) -> AsyncIterator[LineStream]:
-        """See `model.wire.Transport`. Leaving it aborts the connection: a TLS goodbye to a silent peer lasts half a minute."""
+        """See `model.wire.Transport`. Aborts the connection on exit: a TLS close_notify to a silent peer takes half a minute."""
         self._counters.streams += 1
         timeout = aiohttp.ClientTimeout(
             total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s, sock_read=idle_timeout_s
@@ -335,7 +341,7 @@ class HttpTransport:
     async def websocket(
         self, path: str, protocol: str, *, timeout_s: float
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """`timeout_s`: until it is open. Raises TransportError, aiohttp.ClientError, TimeoutError and OSError."""
+        """Opens a WebSocket. `timeout_s`: until it is open. Raises TransportError, aiohttp.ClientError, TimeoutError and OSError."""
         channel = await self._take_channel()
         channel.users += 1
         try:
@@ -348,17 +354,19 @@ class HttpTransport:
 
     @asynccontextmanager
     async def beside(self, connections_max: int) -> AsyncIterator[HttpTransport]:
-        """A second transport with the same credentials and connections of its own, for requests that may not crowd out others."""
+        """Opens a second transport with the same credentials and separate connections, for requests that must not crowd
+        out others.
+        """
         opened = open_transport(self._credentials, connections_max=connections_max, counts=self.counts)
         async with opened as transport:
             yield transport
 
     async def crowded(self, least: int) -> None:
-        """Waits until at least so many short requests are under way. For one caller."""
+        """Waits until at least `least` short requests are in flight. One caller at a time."""
         while True:
             channel = self._channel
             if channel.pool is None:
-                await asyncio.get_running_loop().create_future()  # nobody counts what goes through a proxy
+                await asyncio.get_running_loop().create_future()  # requests through a proxy are not counted
             else:
                 await channel.pool.crowded(least)
             if channel is self._channel:
@@ -445,7 +453,7 @@ class HttpTransport:
         if timeout is None:
             if len(self._timeouts) >= 64:
                 self._timeouts.clear()
-            # Connecting ends first: that distinguishes a server that cannot be reached from one that did not answer.
+            # The connect deadline is earlier: that distinguishes an unreachable server from one that did not respond.
             connect_s = min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
             timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_s, sock_connect=connect_s)
             self._timeouts[timeout_s] = timeout
@@ -463,9 +471,9 @@ class HttpTransport:
         return self._current_channel()
 
     async def _renewed(self, refused: Access) -> _Channel | None:
-        """The channel to repeat a refused request on; None if the credentials are still the same.
+        """Returns the channel on which to repeat a refused request; None if the credentials have not changed.
 
-        `refused` is what the request was sent with: another request may have brought new ones in the meantime.
+        `refused` are the credentials that the request was sent with: another request may have renewed them meanwhile.
         """
         self._counters.unauthorized += 1
         if not await self._credentials.renew(refused):
@@ -485,7 +493,7 @@ class HttpTransport:
         return renewed
 
     def _current_channel(self) -> _Channel:
-        """The channel of the current credentials: the same one with a new token, or a new one for new certificates."""
+        """Returns the channel of the current credentials: the same one with a new token, or a new one for new certificates."""
         access = self._credentials.access
         channel = self._channel
         if access is channel.access:
@@ -497,7 +505,7 @@ class HttpTransport:
             return channel
         try:
             self._channel = self._open_channel()
-        except CredentialsError as error:  # half of a renewal may be written
+        except CredentialsError as error:  # a renewal may be written only in part
             self._unusable = access
             self._credentials.report_unusable(error)
             return channel
@@ -510,7 +518,7 @@ class HttpTransport:
             await self._close_unused()
 
     async def _close_unused(self) -> None:
-        """Also those that had no request under way when they retired."""
+        """Closes retired channels without requests in flight."""
         for retired in [retired for retired in self._retired if retired.users == 0]:
             self._retired.discard(retired)
             await retired.close()

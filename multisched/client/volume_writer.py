@@ -1,7 +1,7 @@
 """Binds volumes to claims and names nodes for provisioning: `ports.VolumeWriter` over any Transport.
 
-Owns nothing. Each call is one PATCH with uid and resourceVersion as preconditions. A write whose effect is in doubt is
-repeated a few times, which the preconditions make harmless. Called by VolumeBinding's PreBind.
+Stateless. Each call is one PATCH with uid and resourceVersion as preconditions. A write with an unknown effect is
+repeated a few times, which is safe because of the preconditions. Called by VolumeBinding's PreBind.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from multisched.model.wire import MERGE_PATCH, UNREADABLE, Response, Transport, 
 
 WRITE_TIMEOUT_S: Final = 10.0
 ATTEMPTS_MAX: Final = 4
-"""Sendings of one write whose effect is not known."""
+"""Tries of one write whose effect is unknown."""
 RETRY_DELAY_S: Final = 0.5
-"""Before the second sending; doubled before each further one."""
+"""Before the second try; doubled before each further one."""
 
 _ANSWERS: Final = {404: VolumeAnswer.NOT_FOUND, 409: VolumeAnswer.CONFLICT}
 
@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class ApiVolumeWriter:
-    """Binds volumes to claims, and names nodes for provisioning, over a Transport."""
+    """Binds volumes to claims and names nodes for provisioning over a Transport."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport
@@ -89,7 +89,7 @@ class ApiVolumeWriter:
         return reply
 
     async def _send(self, path: str, body: bytes) -> tuple[VolumeReply, float]:
-        """One request; with it how long the server wants to be left alone. Counts as a bind: a pod waits for it."""
+        """Sends one request; returns the reply and the server's Retry-After in seconds. Counts as a bind: a pod waits for it."""
         await self._limiter.enter_bind()
         try:
             response = await self._transport.request(

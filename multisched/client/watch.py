@@ -1,4 +1,4 @@
-"""One watch after the other from the feed's position on: opens, hands on its lines, and says how it ended."""
+"""Runs one watch at a time from the feed's position on: opens it, passes its events on, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ logger = logging.getLogger(__name__)
 TIMEOUT_MIN_S: Final = 240
 TIMEOUT_MAX_S: Final = 540
 IDLE_TIMEOUT_S: Final = 90.0
-"""Bookmarks come about once a minute; silence beyond this is a half-open connection."""
+"""Bookmarks arrive about once a minute; a longer silence means a half-open connection."""
 
 
 class Ending(Enum):
-    """How one watch ended, and with it what comes next."""
+    """How one watch ended, and therefore what follows."""
 
     RESUME = auto()
-    """Cleanly, by the server: watch again at once."""
+    """Closed normally by the server: watch again at once."""
     RETRY = auto()
-    """By a fault: wait, then watch again from the same version."""
+    """A fault: wait, then watch again from the same version."""
     SUSPECT = auto()
-    """By something the same version may bring again: as RETRY, but after `RESUMES_MAX` in a row list anew."""
+    """An error that the same version may cause again: as RETRY, but list again after `RESUMES_MAX` in a row."""
     RELIST = auto()
-    """The version is gone: list anew."""
+    """The version has expired: list again."""
 
 
 class _WatchLine(msgspec.Struct, gc=False):
@@ -49,7 +49,7 @@ _line_decoder = msgspec.json.Decoder(_WatchLine)
 
 
 class WatchCounters(msgspec.Struct):
-    """Since the start."""
+    """Counters since start."""
 
     watches: int = 0
     failures: int = 0
@@ -60,7 +60,7 @@ class WatchCounters(msgspec.Struct):
 
 
 class Watch:
-    """Of one kind, for one reflector."""
+    """Watches one kind for one reflector."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Watch:
         self._troubles = troubles
         self.counters = WatchCounters()
         self.progress = 0
-        """Lines of the latest watch that were handed on."""
+        """Number of events of the latest watch that were passed on."""
         self.retry_after_s = 0.0
-        """What the server has asked for as it ended the latest watch."""
+        """The server's Retry-After when the latest watch ended."""
         self._transport = transport
         self.url = path
-        """As of a `ListReader`."""
+        """See `ListReader.url`."""
         self._path = path
         self._feed = feed
         self._clock = clock
@@ -93,20 +93,20 @@ class Watch:
         self._scope: anyio.CancelScope | None = None
 
     def staleness_s(self) -> float:
-        """Seconds since the last open watch ended or list failed; 0 while a watch is open."""
+        """Returns the seconds since the last open watch ended or list failed; 0 while a watch is open."""
         return 0.0 if self._disconnected_since is None else self._clock.monotonic() - self._disconnected_since
 
     def end(self) -> None:
-        """Ends the watch that is open, if one is: only a new list helps."""
+        """Ends the open watch, if there is one; RELIST follows."""
         if self._scope is not None:
             self._scope.cancel()
 
     async def once(self) -> Ending:
-        """Opens a watch and returns when it has ended. Raises only what the handler raises."""
+        """Opens a watch and returns when it has ended. Raises only errors of the handler."""
         self.progress = 0
         self.retry_after_s = 0.0
         self.counters.watches += 1
-        ending = Ending.RELIST  # stands if `end` cancels the scope
+        ending = Ending.RELIST  # the result if `end` cancels the scope
         try:
             with anyio.CancelScope() as scope:
                 self._scope = scope
@@ -143,7 +143,7 @@ class Watch:
         )
 
     async def _consume(self, stream: LineStream) -> Ending:
-        """Hands on lines until the watch ends."""
+        """Passes events on until the watch ends."""
         async for line in stream:
             try:
                 event = _line_decoder.decode(line)
@@ -160,7 +160,7 @@ class Watch:
         return Ending.RESUME
 
     def _apply(self, event: _WatchLine) -> Ending | None:
-        """One watch event; an ending if it was the last one."""
+        """Applies one watch event; returns an ending if it was the last one."""
         if event.type == "ERROR":
             return self._refused_in_stream(parse_status(event.object))
         metadata = metadata_of(event.object)
@@ -173,7 +173,7 @@ class Watch:
         elif event.type == "BOOKMARK":
             self.counters.bookmarks += 1
             if is_older(metadata.version, self._feed.position):
-                return Ending.RELIST  # from a server that lags, or history went back: a list tells
+                return Ending.RELIST  # a server that lags, or the history went back: a list decides
         else:
             self.counters.malformed += 1
             return None

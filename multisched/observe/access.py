@@ -1,8 +1,8 @@
-"""Who may read: TokenReview says who asks, SubjectAccessReview whether they may.
+"""Access control: TokenReview identifies the caller, SubjectAccessReview reports whether it is allowed.
 
-Owns bounded caches of verdicts. Fails closed: without a definite yes of the API server the answer is no. Tokens are
-kept as hashes only, and never logged. Tokens that were never good share a small rate of reviews. So whoever makes some
-up keeps nobody out who has been let in before. Each user has a rate, too.
+Owns bounded caches of verdicts. Fails closed: without a definite yes of the API server access is refused. Tokens are
+kept as hashes only and never logged. Tokens that were never valid share a small rate of reviews, so that a flood of
+invented tokens does not block known callers. Each user has a rate, too.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ logger = logging.getLogger(__name__)
 ALLOWED_KEPT_S: Final = 60.0
 REFUSED_KEPT_S: Final = 30.0
 VERDICTS_MAX: Final = 1024
-"""More than the tokens that may be reviewed in ALLOWED_KEPT_S: a flood of them drives out no token in use."""
+"""More than the tokens that can be reviewed in ALLOWED_KEPT_S: a flood of tokens evicts none that is in use."""
 PATHS_MAX: Final = 32
-"""Verdicts kept per token: verbs and paths."""
+"""Verdicts kept per token, by verb and path."""
 TOKEN_CHARS_MAX: Final = 16 * 1024
 REVIEW_TIMEOUT_S: Final = 4.0
-"""Of one request to the API server; two of them fit into the time a request has."""
+"""Timeout of one request to the API server; two of them fit into the time of a request."""
 STRANGER_REVIEWS_PER_S: Final = 10.0
 USER_REVIEWS_PER_S: Final = 10.0
 REVIEWS_BURST: Final = 20
 STRANGER_REVIEWS_AT_ONCE: Final = 2
 USER_REVIEWS_AT_ONCE: Final = 4
 REVIEWS_AT_ONCE: Final = STRANGER_REVIEWS_AT_ONCE + USER_REVIEWS_AT_ONCE
-"""Connections to the API server that reviews need."""
+"""Number of connections to the API server that reviews need."""
 REVIEWS_WAITING_MAX: Final = 32
-"""Of each kind, for their turn."""
+"""Limit of waiting reviews of each kind."""
 
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -51,17 +51,17 @@ V = TypeVar("V")
 
 
 class Verdict(Enum):
-    """What to answer to a request."""
+    """The result for one request."""
 
     ALLOWED = auto()
     UNAUTHENTICATED = auto()
     """401: no token, or not a valid one."""
     FORBIDDEN = auto()
-    """403: known, but not allowed."""
+    """403: authenticated, but not allowed."""
     UNDECIDED = auto()
-    """503: the API server did not say."""
+    """503: no definite answer of the API server."""
     TOO_MANY = auto()
-    """429: more is asked than may be reviewed; nothing was asked."""
+    """429: over the rate of reviews; the API server was not asked."""
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class _User(msgspec.Struct, frozen=True):
 
 
 class _Recent(Generic[K, V]):
-    """As many values as fit; the one not used for longest is dropped."""
+    """A bounded map; drops the value that was not used for longest."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -98,19 +98,19 @@ class _Recent(Generic[K, V]):
 
 
 class _Allowed(msgspec.Struct, frozen=True):
-    """Whether something is allowed, and until when that counts."""
+    """Whether something is allowed, and how long that verdict is valid."""
 
     is_allowed: bool
     until_s: float
 
 
 class _Token(msgspec.Struct):
-    """Of somebody known. Kept when it has to be reviewed again: whose token was good is no stranger."""
+    """A known token. Kept after its verdict has expired, so that its next review does not count as that of an unknown token."""
 
     user: _User
     until_s: float
     allowed: _Recent[tuple[str, str], _Allowed]
-    """By verb and path."""
+    """By (verb, path)."""
 
 
 class _UndecidedError(Exception):
@@ -118,18 +118,18 @@ class _UndecidedError(Exception):
 
 
 class _TooManyError(Exception):
-    """It is not even asked."""
+    """Over the limits; the API server was not asked."""
 
 
 class _Turns:
-    """Reviews of one kind: so many at once, so many waiting."""
+    """Limits the reviews of one kind: running at once, and waiting."""
 
     def __init__(self, at_once: int) -> None:
         self._free = asyncio.Semaphore(at_once)
         self._waiting = 0
 
     async def take(self) -> asyncio.Semaphore:
-        """To be released. Raises _TooManyError."""
+        """Waits for a turn; the caller releases the semaphore. Raises _TooManyError."""
         if self._waiting >= REVIEWS_WAITING_MAX:
             raise _TooManyError
         self._waiting += 1
@@ -141,22 +141,22 @@ class _Turns:
 
 
 class DelegatedAuthenticator:
-    """Decides about one request: asks the API server, as kube-scheduler and controller-runtime do."""
+    """Decides about requests by asking the API server, as kube-scheduler and controller-runtime do."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
-        """`transport` should have connections of its own: reviews must not stand in the way of binds."""
+        """`transport` should have its own connections: reviews must not delay binds."""
         self._transport = transport
         self._clock = clock
         self._tokens: _Recent[bytes, _Token] = _Recent(VERDICTS_MAX)
         self._refused: _Recent[bytes, float] = _Recent(VERDICTS_MAX)
-        """Until when a token counts as bad."""
+        """Token -> time until which it counts as invalid."""
         self._strangers = self._new_bucket(STRANGER_REVIEWS_PER_S)
         self._users: _Recent[str, TokenBucket] = _Recent(VERDICTS_MAX)
         self._stranger_turns = _Turns(STRANGER_REVIEWS_AT_ONCE)
         self._user_turns = _Turns(USER_REVIEWS_AT_ONCE)
 
     async def judge(self, token: str, verb: str, path: str) -> Verdict:
-        """`token`: the bearer token, empty without one; `verb` in lower case, `path` without its query."""
+        """Returns the verdict. `token`: the bearer token, empty without one; `verb` in lower case, `path` without its query."""
         if not token or len(token) > TOKEN_CHARS_MAX:
             return Verdict.UNAUTHENTICATED
         try:
@@ -169,7 +169,8 @@ class DelegatedAuthenticator:
             return Verdict.TOO_MANY
         except (_UndecidedError, TimeoutError) as error:
             logger.warning(
-                "cannot decide who may read", extra={"path": path, "reason": str(error) or "no turn in time"}
+                "cannot decide whether a request is allowed",
+                extra={"path": path, "reason": str(error) or "no turn in time"},
             )
             return Verdict.UNDECIDED
 
@@ -212,7 +213,7 @@ class DelegatedAuthenticator:
     async def _review(
         self, known: _Token | None, path: str, group: str, kind: str, spec: dict[str, Any]
     ) -> dict[str, Any]:
-        """The status of one review, for somebody known or for a stranger."""
+        """Returns the status of one review, at the rate of the known user or at that of unknown tokens."""
         if not (self._strangers if known is None else self._bucket_of(known.user)).try_take():
             raise _TooManyError
         turn = await (self._stranger_turns if known is None else self._user_turns).take()
@@ -238,13 +239,13 @@ class DelegatedAuthenticator:
         except TransportError as error:
             raise _UndecidedError(f"{kind}: {error}") from error
         if response.status not in (200, 201):
-            raise _UndecidedError(f"{kind}: the API server answered {response.status}")
+            raise _UndecidedError(f"{kind}: the API server returned {response.status}")
         try:
             status = orjson.loads(response.body)["status"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise _UndecidedError(f"{kind}: the answer has no status") from error
+            raise _UndecidedError(f"{kind}: the response has no status") from error
         if not isinstance(status, dict):
-            raise _UndecidedError(f"{kind}: the status is no object")
+            raise _UndecidedError(f"{kind}: the status is not an object")
         return status
 
 
@@ -258,7 +259,7 @@ class _UserInfo(msgspec.Struct):
 
 
 def _user_of(status: dict[str, Any]) -> _User | None:
-    """None for anything that is not wholly what a TokenReview says of somebody known."""
+    """Returns None unless the status is a complete one of an authenticated user."""
     if status.get("authenticated") is not True:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Reviews of objects before they are stored: the answers to AdmissionReviews of `admission.k8s.io/v1`.
+"""Reviews of objects before they are stored: the responses to AdmissionReviews of `admission.k8s.io/v1`.
 
-The composition root implements AdmissionSource; the server asks it and knows no kind of object.
+The composition root implements AdmissionSource; the server calls it and depends on no kind of object.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import Final, Protocol
 
 VALIDATE_QUOTAS_PATH: Final = "/validate/quotas"
 REVIEW_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of a review: the object and what it was before, 1.5 MiB each at most in etcd, and more as JSON."""
+"""Limit of a review: the object and its old version, 1.5 MiB each at most in etcd, and more as JSON."""
 REVIEWS_MAX: Final = 2
-"""At the same time; more are answered 429."""
+"""Reviews at the same time; further ones get a 429."""
 
 
 class NotReviewedError(Exception):
-    """The body is no review that can be answered; the message says why."""
+    """The body is not a review that can be answered; the message gives the reason."""
 
 
 class AdmissionSource(Protocol):
@@ -25,5 +25,5 @@ class AdmissionSource(Protocol):
     """
 
     async def review(self, body: bytes) -> bytes:
-        """The AdmissionReview with its response. Raises NotReviewedError."""
+        """Returns the AdmissionReview with its response. Raises NotReviewedError."""
         ...

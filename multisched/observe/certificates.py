@@ -1,6 +1,6 @@
-"""The server's TLS: certificate files that are read again when they change, or a certificate made at start.
+"""The server's TLS: certificate files that are read again when they change, or a certificate created at startup.
 
-Private keys touch the disk only where the operator put them, or for an instant in a private temporary folder.
+Private keys are on disk only where the operator put them, or for an instant in a private temporary folder.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class CertificateError(Exception):
 
 
 class ServerCertificate:
-    """An SSL context that stays the same while its certificate is renewed: new handshakes get the new one."""
+    """An SSL context whose certificate can be renewed: new handshakes use the new one."""
 
     def __init__(self, cert_file: Path, key_file: Path, *, is_lasting: bool = True) -> None:
-        """`is_lasting` False: the files go away once they are read, and are never looked at again."""
+        """`is_lasting` False: the files are deleted after the first read and never read again."""
         self.context = empty_server_context()
         self._cert_file, self._key_file = cert_file, key_file
         self._is_lasting = is_lasting
@@ -31,7 +31,7 @@ class ServerCertificate:
         self.expires_at = self._load()
 
     def reload_if_changed(self) -> bool:
-        """True if there was something new. Raises CertificateError and keeps the old one if the new is not usable."""
+        """Returns whether there was a new certificate. Raises CertificateError and keeps the old one if the new one is not usable."""
         if not self._is_lasting or (versions := self._read_file_versions()) == self._file_versions:
             return False
         self.expires_at = self._load()
@@ -57,7 +57,7 @@ class ServerCertificate:
 
 
 def self_signed(host: str, now: datetime) -> ServerCertificate:
-    """A certificate nobody can verify, made for this process: enough for probes and encrypted scrapes."""
+    """Creates a self-signed certificate for this process, which no client can verify: enough for probes and encrypted scrapes."""
     from cryptography import x509
 
     from multisched.tls.certificates import common_name, new_key, pair_of, signed, unsigned

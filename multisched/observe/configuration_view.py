@@ -1,6 +1,6 @@
-"""What /api/v1/configuration shows: the configuration in force, setting by setting, and what became of its file.
+"""The document of /api/v1/configuration: the configuration in force, setting by setting, and the state of its file.
 
-A contract between processes: `multisched config diff` reads it. Secrets are hidden by whoever fills it.
+A contract between processes: `multisched config diff` reads it. The source that fills it hides secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONFIGURATION_PATH = "/api/v1/configuration"
 
 
 class ChangeView(msgspec.Struct, frozen=True):
-    """One setting that the file has otherwise than what is in force."""
+    """One setting whose value in the file differs from the one in force."""
 
     path: str
     before: str
@@ -23,36 +23,36 @@ class ChangeView(msgspec.Struct, frozen=True):
 
 
 class ConfigurationView(msgspec.Struct, frozen=True):
-    """The whole answer."""
+    """The whole document."""
 
     settings: Mapping[str, str]
-    """Path -> value of what is in force."""
+    """Path -> value in force."""
     file: str = ""
-    """Empty: it runs without one."""
+    """Empty if there is no file."""
     since_s: float = 0.0
-    """Unix time at which this came into force."""
+    """Unix time at which this configuration took effect."""
     problems: tuple[str, ...] = ()
-    """What is wrong in the file now: then what it said before stays in force."""
+    """Problems of the current file; its previous content then stays in force."""
     waiting: tuple[ChangeView, ...] = ()
-    """What the file says and only a restart puts in force."""
+    """Changes in the file that take effect only after a restart."""
     restart_command: str = ""
-    """Which restarts all replicas; empty where it is not known."""
+    """A command that restarts all replicas; empty if unknown."""
 
 
 class ConfigurationSource(Protocol):
-    """Who knows it.
+    """Returns the configuration.
 
-    Border: the shell has it (`ConfigurationWatch`), above what observes.
+    Border: the shell has it (`ConfigurationWatch`), above `observe`.
     """
 
     def configuration(self) -> ConfigurationView: ...
 
 
 def encode_configuration(view: ConfigurationView) -> bytes:
-    """As JSON."""
+    """Encodes as JSON."""
     return msgspec.json.encode(view)
 
 
 def decode_configuration(body: bytes) -> ConfigurationView:
-    """Raises msgspec's errors for anything else."""
+    """Decodes JSON. Raises msgspec's errors for anything else."""
     return msgspec.json.decode(body, type=ConfigurationView)

@@ -1,10 +1,10 @@
-"""The connections that an HTTP server holds open: how many, for how long, and which one goes when there are too many.
+"""The open connections of an HTTP server: how many, for how long, and which one is closed when there are too many.
 
-aiohttp reads and writes on them; this module accepts them and ends them. At most `connections` are open. Each has a
-deadline for what it does next: send a whole request (TLS handshake included), wait for its answer, take it, stay idle.
-When all places are taken, the connection that has been idle longest goes first. Next goes the one whose request is
-longest on its way, then the one longest taking its answer. Answers that are being made are finished. Used on one event
-loop.
+aiohttp reads and writes on them; this module accepts and closes them. At most `connections` are open. Each has a
+deadline for its current step: receive a whole request (TLS handshake included), compute the response, send it, idle. If
+the limit is reached, the connection that has been idle longest is closed; if none is idle, the one that has been
+receiving its request longest, then the one that has been sending its response longest. Responses that are being
+computed are finished. Used on one event loop.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 100
 ACCEPTS_PER_S: Final = 100.0
-"""New connections, after a burst of as many as there are places: TLS handshakes take CPU from the scheduler's loop."""
+"""New connections, after a burst of as many as the limit: TLS handshakes take CPU from the scheduler's loop."""
 REQUEST_TIMEOUT_S: Final = 10.0
-"""From the first byte, or from the connection's begin, to the end of the request."""
+"""From the first byte, or from the start of the connection, to the end of the request."""
 ANSWER_TIMEOUT_S: Final = 330.0
-"""Until the answer begins. Plans stand in line, and their callers wait for 300 s."""
+"""Until the response begins. Plans are queued, and their callers wait for 300 s."""
 SEND_TIMEOUT_S: Final = 30.0
-"""Until the client has taken the whole answer."""
+"""Until the client has received the whole response."""
 IDLE_TIMEOUT_S: Final = 75.0
 GOODBYE_TIMEOUT_S: Final = 1.0
-"""For the end of TLS on both sides."""
+"""For the TLS shutdown on both sides."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""After the system had no file for a new connection."""
+"""Pause after the system had no file descriptor for a new connection."""
 BACKLOG: Final = 128
 _RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time."""
+"""SO_LINGER with a time of zero."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """Of one listening socket."""
+    """Limits of one listening socket."""
 
     connections: int = CONNECTIONS_MAX
     accepts_per_s: float = ACCEPTS_PER_S
@@ -63,7 +63,7 @@ class _State(Enum):
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between the transport and aiohttp's handler, and knows what is being waited for."""
+    """Connects the transport with aiohttp's handler, and tracks the connection's current step."""
 
     def __init__(self, owner: Connections, handler: asyncio.Protocol, sock: socket.socket) -> None:
         self._owner = owner
@@ -74,33 +74,33 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_lost = False
         self.opening: asyncio.Task[None] | None = None
-        """The handshake, while it lasts."""
+        """The TLS handshake, while it runs."""
         self.state = _State.RECEIVING
         self.since = self._loop.time()
         self._end_in(owner.limits.request_s)
 
     @property
     def is_idle(self) -> bool:
-        """Its last answer has been taken, and it has sent nothing since."""
+        """True if the last response was sent completely and nothing was received since."""
         return self.state is _State.ANSWERED and not self.is_sending
 
     @property
     def is_sending(self) -> bool:
-        """Its client has not taken all of the last answer."""
+        """True if the client has not received all of the last response."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def received(self) -> None:
-        """A whole request is here."""
+        """Notes that a whole request was received."""
         self._enter(_State.ANSWERING, self._owner.limits.answer_s)
 
     def answered(self) -> None:
-        """The answer is made, and on its way."""
+        """Notes that the response is computed and being sent."""
         self._enter(_State.ANSWERED, self._owner.limits.send_s)
         if self._is_lost:
             self._owner.forget(self)
 
     def abort(self) -> None:
-        """Ends it at once: nothing is flushed, no goodbye is said, and the system forgets what the client has not taken."""
+        """Closes it at once: without flushing, without a TLS shutdown, and unsent data is discarded."""
         if self._timer is not None:
             self._timer.cancel()
         with suppress(OSError):
@@ -166,26 +166,26 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._open: dict[object, _Connection] = {}
-        """By aiohttp's handler. One whose client has gone stays until its answer is made: answers under way are bounded, too."""
+        """By aiohttp's handler. A closed one stays until its response is computed, so that responses in progress are bounded, too."""
         self._left = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def received(self, request: web.Request) -> None:
-        """To be called when a whole request is here."""
+        """Must be called when a whole request was received."""
         connection = self._open.get(request.protocol)
         if connection is not None:
             connection.received()
 
     def answered(self, request: web.Request) -> None:
-        """To be called when its answer is made, or failed."""
+        """Must be called when the response is computed or has failed."""
         connection = self._open.get(request.protocol)
         if connection is not None:
             connection.answered()
 
     def forget(self, connection: _Connection) -> None:
-        """Called by a connection that has ended."""
+        """Removes a connection that has ended."""
         if self._open.pop(connection.handler, None) is not None:
             self._left.set()
 
@@ -193,7 +193,7 @@ class Connections:
     async def listening(
         self, runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext | None
     ) -> AsyncIterator[tuple[str, int]]:
-        """Accepts while the context is open; yields address and port. Raises OSError if it cannot listen there."""
+        """Accepts connections while the context is open; yields address and port. Raises OSError if it cannot listen there."""
         listener = _listener(address, port)
         try:
             accepting = asyncio.create_task(self._accept_all(listener, runner, tls))
@@ -204,7 +204,7 @@ class Connections:
                 await asyncio.gather(accepting, return_exceptions=True)
         finally:
             listener.close()
-            await runner.cleanup()  # lets answers under way be finished for a while
+            await runner.cleanup()  # waits for responses in progress for a while
             for connection in list(self._open.values()):
                 connection.abort()
 
@@ -237,13 +237,13 @@ class Connections:
         timeouts = {} if tls is None else {"ssl_shutdown_timeout": GOODBYE_TIMEOUT_S}
         try:
             await loop.connect_accepted_socket(lambda: connection, sock, ssl=tls, **timeouts)
-        except (OSError, asyncio.CancelledError):  # no TLS, or not in time
+        except (OSError, asyncio.CancelledError):  # no TLS, or a timeout
             self.forget(connection)
         finally:
             connection.opening = None
 
     def _make_room(self) -> bool:
-        """Ends the connection that is missed least; False if all are being answered."""
+        """Closes the least useful connection; returns False if all are computing a response."""
         idle = [one for one in self._open.values() if one.is_idle]
         receiving = [one for one in self._open.values() if one.state is _State.RECEIVING]
         sending = [one for one in self._open.values() if one.state is _State.ANSWERED and one.is_sending]

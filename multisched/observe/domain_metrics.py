@@ -1,6 +1,6 @@
-"""What one domain counts of its pods, in plain numbers: five histograms move for every pod that is bound.
+"""Counts of one domain's pods, as plain numbers: five histograms change for every bound pod.
 
-Written on the event loop; a scrape takes a copy there, and a thread makes families of it.
+Written on the event loop; a scrape takes a copy there, and a thread makes metric families of it.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _K = TypeVar("_K", bound=Hashable)
 ATTEMPT_RESULTS: Final = ("scheduled", "unschedulable", "error", "conflict")
 
 _FAST: Final = growing(0.00001, 2, 20)
-"""10 us to 5 s: one plugin."""
+"""10 us to 5 s: for one plugin."""
 ATTEMPT_S: Final = growing(0.0001, 2, 18)
-"""100 us to 13 s: one attempt, one request."""
+"""100 us to 13 s: for one attempt or one request."""
 _ATTEMPTS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _SLI_ATTEMPTS: Final = ("1", "2", "3", "4", "5+")
 
 
 class DomainCounts:
-    """Numbers of one domain since the start."""
+    """Counts of one domain since start."""
 
     def __init__(self) -> None:
         self.attempts = {result: Durations(ATTEMPT_S) for result in ATTEMPT_RESULTS}
         self.waits = {attempts: Durations(WAIT_S) for attempts in _SLI_ATTEMPTS}
-        """Attempts a pod needed -> seconds from schedulable to bound."""
+        """Attempts that a pod needed -> seconds from schedulable to bound."""
         self.tries = Durations(_ATTEMPTS)
-        """Not seconds but attempts, of bound pods."""
+        """Attempts of bound pods, in place of seconds."""
         self.binds = Durations(ATTEMPT_S)
         self.outcomes = {outcome.name.lower(): 0 for outcome in Outcome}
         self.plugins: dict[tuple[str, str], Durations] = {}
         """(plugin, extension point) -> its sampled calls."""
 
     def copy(self) -> DomainCounts:
-        """As they are now."""
+        """Returns the current counts."""
         copied = copy(self)
         copied.attempts = _copied(self.attempts)
         copied.waits = _copied(self.waits)
@@ -60,24 +60,24 @@ class DomainCounts:
 
 
 class DomainCountsCollector(Collector):
-    """Shows the latest counts of all domains."""
+    """Exposes the latest counts of all domains."""
 
     def __init__(self) -> None:
         self._latest: Mapping[str, DomainCounts] = {}
 
     def take(self, counts: Mapping[str, DomainCounts]) -> None:
-        """Replaced whole, so that a thread that renders sees one moment."""
+        """Replaces the counts as a whole, so that a rendering thread sees one moment."""
         self._latest = counts
 
     def collect(self) -> Iterable[Metric]:
-        """All families, in a fixed order."""
+        """Yields all families, in a fixed order."""
         yield from _attempts(self._latest)
         yield from _bound(self._latest)
         yield from _plugins(self._latest)
 
 
 class DomainMetrics:
-    """Hears what happens in one domain (`shell.observer.DomainObserver`) and counts it. Never raises."""
+    """Observes one domain (`shell.observer.DomainObserver`) and counts its events. Never raises."""
 
     def __init__(self, seldom: SeldomMetrics, domain: str) -> None:
         self.counts = DomainCounts()
@@ -86,11 +86,11 @@ class DomainMetrics:
         self._failures: dict[tuple[str, str], int] = {}
 
     def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None:
-        """A cycle ended; `result` is one of ATTEMPT_RESULTS. For a placed pod the bind is still to come."""
+        """Counts a finished cycle; `result` is one of ATTEMPT_RESULTS. The bind of a placed pod is still to come."""
         self.counts.attempts[result].observe(seconds)
 
     def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None:
-        """Seconds from the moment the pod could first be scheduled."""
+        """Counts a bound pod. `seconds`: since it could first be scheduled."""
         self.counts.waits[_SLI_ATTEMPTS[min(max(attempts, 1), 5) - 1]].observe(seconds)
         self.counts.tries.observe(attempts)
 
@@ -99,32 +99,32 @@ class DomainMetrics:
         self.counts.binds.observe(seconds)
 
     def permit_waited(self, result: str, seconds: float) -> None:
-        """`result`: allowed or rejected."""
+        """Counts a wait; `result`: allowed or rejected."""
         self._seldom.permit_wait.labels(result, self._domain).observe(seconds)
 
     def preemption_began(self, victims: int) -> None:
         self._seldom.preemption_victims.labels(self._domain).observe(victims)
 
     def preemption_ended(self, result: str, seconds: float) -> None:
-        """`result`: success or error."""
+        """Counts a preemption; `result`: success or error."""
         self._seldom.preemptions.labels(result, self._domain).inc()
         self._seldom.preemption_duration.labels(result, self._domain).observe(seconds)
 
     def plugin_ran(self, plugin: str, point: str, seconds: float) -> None:
-        """One sampled call."""
+        """Counts one sampled call."""
         found = self.counts.plugins.get((plugin, point))
         if found is None:
             found = self.counts.plugins[plugin, point] = Durations(_FAST)
         found.observe(seconds)
 
     def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None:
-        """Counted each time; logged the 1st, 2nd, 4th, 8th ... time, since a plugin may fail for every pod of a burst."""
+        """Counts a failure; logs the 1st, 2nd, 4th, 8th ... one, because a plugin may fail for every pod of a burst."""
         self._seldom.plugin_errors.labels(plugin, point, self._domain).inc()
         times = self._failures[plugin, point] = self._failures.get((plugin, point), 0) + 1
         if times & (times - 1) == 0:
             text = str(error) if isinstance(error, str | ExtenderError) else f"{type(error).__name__}: {error}"
             where = {"plugin": plugin, "point": point, "domain": self._domain, "times": times, "error": text}
-            # An extender that is down is no defect of a program, whose place a traceback would show.
+            # An unavailable extender is not a program defect whose position a traceback would show.
             logger.error(
                 "plugin failed", extra=where, exc_info=None if isinstance(error, str | ExtenderError) else error
             )
@@ -146,22 +146,24 @@ def _attempts(domains: Mapping[str, DomainCounts]) -> Iterator[Metric]:
     by_result = {(result, name): one for name, counts in domains.items() for result, one in counts.attempts.items()}
     totals = {key: one.count for key, one in by_result.items()}
     yield counter("schedule_attempts", "Attempts to schedule pods.", label, totals)
-    yield histogram("scheduling_attempt_duration_seconds", "One attempt, without its bind.", label, by_result)
+    yield histogram(
+        "scheduling_attempt_duration_seconds", "Duration of an attempt, without its bind.", label, by_result
+    )
     whole = {(name,): _sum(counts.attempts.values(), ATTEMPT_S) for name, counts in domains.items()}
-    yield histogram("scheduling_algorithm_duration_seconds", "From the queue to the commit.", ("domain",), whole)
+    yield histogram("scheduling_algorithm_duration_seconds", "Time from the queue to the commit.", ("domain",), whole)
 
 
 def _bound(domains: Mapping[str, DomainCounts]) -> Iterator[Metric]:
     waits = {(attempts, name): one for name, counts in domains.items() for attempts, one in counts.waits.items()}
-    text = "From the moment a pod could first be scheduled to its bind."
+    text = "Time from the moment a pod could first be scheduled to its bind."
     yield histogram("pod_scheduling_sli_duration_seconds", text, ("attempts", "domain"), waits)
     label = ("domain",)
     tries = {(name,): counts.tries for name, counts in domains.items()}
     yield histogram("pod_scheduling_attempts", "Attempts a bound pod needed.", label, tries)
     binds = {(name,): counts.binds for name, counts in domains.items()}
-    yield histogram("bind_duration_seconds", "Binds, PreBind to outcome.", label, binds)
+    yield histogram("bind_duration_seconds", "Duration of binds, from PreBind to the outcome.", label, binds)
     outcomes = {(outcome, name): n for name, counts in domains.items() for outcome, n in counts.outcomes.items()}
-    yield counter("bind_outcomes", "How binds ended.", ("outcome", "domain"), outcomes)
+    yield counter("bind_outcomes", "Binds by outcome.", ("outcome", "domain"), outcomes)
 
 
 def _plugins(domains: Mapping[str, DomainCounts]) -> Iterator[Metric]:
@@ -175,7 +177,7 @@ def _plugins(domains: Mapping[str, DomainCounts]) -> Iterator[Metric]:
             by_point.setdefault((point, name), Durations(_FAST)).add(one)
     label = ("plugin", "extension_point", "domain")
     yield counter("plugin_evaluation", "Timed calls of a plugin (sampled).", label, calls)
-    text = "Plugins at an extension point (sampled)."
+    text = "Duration of all plugins at an extension point (sampled)."
     yield histogram("framework_extension_point_duration_seconds", text, ("extension_point", "domain"), by_point)
-    text = "One plugin at one point (sampled)."
+    text = "Duration of one plugin at one extension point (sampled)."
     yield histogram("plugin_execution_duration_seconds", text, ("plugin", "extension_point"), by_plugin)

@@ -1,7 +1,7 @@
-"""An attempt's record as a view: which node was refused by whom, and how the winner came about.
+"""An attempt's record as a view: which plugin refused each node, and why the chosen node was best.
 
-Pure, over the record and the tables it was made of. Names are looked up now. A row whose node has left since is shown
-as such, never under the name of the node that came after it.
+Pure, over the record and the tables it was made from. Names are looked up now. A row whose node was deleted since is
+shown as such, never under the name of the node that has the row now.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, P
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
-GONE = "(a node that has left)"
+GONE = "(a deleted node)"
 
 
 class AttemptReader:
-    """Turns the records of one domain into views."""
+    """Converts the records of one domain into views."""
 
     def __init__(self, plugins: PluginSet, table: NodeTable, rows: DomainRows, now_s: float, names: int) -> None:
-        """`names`: nodes to name behind each verdict, at most."""
+        """`names`: limit of the nodes named for each verdict."""
         self._plugins = plugins
         self._table = table
         self._rows = rows
@@ -70,7 +70,7 @@ class AttemptReader:
         )
 
     def on_node(self, record: AttemptRecord, node: str) -> OnNode | None:
-        """Why not this node; None where the record cannot tell."""
+        """Returns why this node was not chosen; None if the record does not show it."""
         snapshot, row = record.snapshot, self._table.row_of(node)
         if row is None or not self._rows.has(row):
             where = "is not known" if row is None else self._rows.why_not(row, self._table.node(row))
@@ -84,10 +84,12 @@ class AttemptReader:
             or not self._stayed(snapshot, snapshot.rows[[at]])[0]
         ):
             if snapshot.refusal is not None:
-                return OnNode(node=node, text=f"No node was looked at: {_words(snapshot.refusal)}.")
+                return OnNode(node=node, text=f"No node was evaluated: {_words(snapshot.refusal)}.")
             if snapshot.narrowed_by:
-                return OnNode(node=node, text=f"{' and '.join(snapshot.narrowed_by)} left other nodes only.")
-            return OnNode(node=node, text=f"Node {node} came after that attempt.")
+                return OnNode(
+                    node=node, text=f"{' and '.join(snapshot.narrowed_by)} restricted the pod to other nodes."
+                )
+            return OnNode(node=node, text=f"Node {node} was added after that attempt.")
         return self._seen(record, snapshot, at, node)
 
     def _seen(self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str) -> OnNode:
@@ -96,21 +98,23 @@ class AttemptReader:
         ]
         refusal = self._refusal(record, snapshot, at, node)
         if refusal is not None:
-            return OnNode(node=node, text=f"It does not take the pod: {_words(refusal)}.", plugins=tuple(said))
+            return OnNode(node=node, text=f"It is not feasible: {_words(refusal)}.", plugins=tuple(said))
         if not len(snapshot.total):
-            return OnNode(node=node, text="It takes the pod; nobody scored it.", plugins=tuple(said))
+            return OnNode(node=node, text="It is feasible; no plugin scored it.", plugins=tuple(said))
         scored = self._scored(snapshot, at)
         if record.outcome is Outcome.PLACED and node == record.node:
-            text = "It is the node that was chosen."
+            text = "It is the chosen node."
         elif not record.node:
-            text = "It takes the pod."
+            text = "It is feasible."
         elif scored.total == record.total:
-            text = f"It is as good as {record.node}, which chance took."
+            text = f"It has the same score as {record.node}, which was chosen at random."
         elif scored.total > record.total:
-            text = f"It was better than {record.node} when the snapshot was taken, before or after this attempt."
+            text = (
+                f"It had a higher score than {record.node} when the snapshot was taken, before or after this attempt."
+            )
         else:
             behind = record.total - scored.total
-            text = f"It takes the pod, and is {behind} points behind {record.node}: {_lost(record, scored)}."
+            text = f"It is feasible, with {behind} points less than {record.node}: {_lost(record, scored)}."
         return OnNode(node=node, text=text, plugins=tuple(said), scored=scored)
 
     # -- filters ---------------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ class AttemptReader:
         return int(np.count_nonzero(snapshot.total == record.total))
 
     def _runners_up(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[Scored]:
-        """The best of the others that take the pod."""
+        """Yields the best of the other feasible nodes."""
         total = snapshot.total
         if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP) or not len(total):
             return
@@ -185,10 +189,10 @@ class AttemptReader:
                 yield PointSaid(point="Filter", plugin=column.plugin.name, said=said)
         for name in dict.fromkeys(status.plugin for _, status in record.late):
             count = sum(status.plugin == name for _, status in record.late)
-            yield PointSaid(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, asked outside")
+            yield PointSaid(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, by a request")
         if record.outcome is Outcome.REFUSED and plugins.post_filter:
             names = ", ".join(plugin.name for plugin in plugins.post_filter)
-            yield PointSaid(point="PostFilter", plugin=names, said=record.post_filter or "has nothing to say")
+            yield PointSaid(point="PostFilter", plugin=names, said=record.post_filter or "returns nothing")
         yield from self._points_after(record)
 
     def _points_after(self, record: AttemptRecord) -> Iterator[PointSaid]:
@@ -199,9 +203,9 @@ class AttemptReader:
         scoring = {score.plugin for score in record.scores}
         for plugin in self._plugins.score if scoring and OTHERS not in scoring else ():
             if plugin.name not in scoring:
-                yield PointSaid(point="Score", plugin=plugin.name, said="has nothing to say about this pod")
+                yield PointSaid(point="Score", plugin=plugin.name, said="skips this pod")
         if record.outcome is Outcome.GIVEN_UP:
-            said = f"turned it away on {record.node}: {record.status.message}"
+            said = f"refused it on {record.node}: {record.status.message}"
             yield PointSaid(point="after that", plugin=record.status.plugin or "the API server", said=said)
 
 
@@ -228,7 +232,7 @@ def _verdict(status: Status, count: int, nodes: tuple[str, ...] = (), *, is_for_
 
 
 def _words(status: Status) -> str:
-    return f"{status.plugin} says {status.message}" if status.plugin else status.message
+    return f"{status.plugin}: {status.message}" if status.plugin else status.message
 
 
 def _said(column: FilterCopy, at: int) -> str:
@@ -237,10 +241,10 @@ def _said(column: FilterCopy, at: int) -> str:
 
 
 def _pre_filters(snapshot: ScoreSnapshot, plugins: Sequence[str]) -> Iterator[PointSaid]:
-    """In the order in which they were asked; after a refusal that is final nobody is."""
+    """Yields the results in the order of the calls; after a final refusal no further plugin is called."""
     is_over = False
     for plugin in plugins:
-        said = "was not asked any more" if is_over else _pre_filter_said(snapshot, plugin)
+        said = "was not called any more" if is_over else _pre_filter_said(snapshot, plugin)
         yield PointSaid(point="PreFilter", plugin=plugin, said=said)
         refusal = snapshot.refusal
         is_over |= refusal is not None and refusal.plugin == plugin and refusal.code is not Code.UNSCHEDULABLE
@@ -254,12 +258,12 @@ def _pre_filter_said(snapshot: ScoreSnapshot, plugin: str) -> str:
     if plugin in snapshot.skipped:
         return "has nothing to check"
     if plugin in snapshot.narrowed_by:
-        return "leaves certain nodes only"
+        return "restricts it to certain nodes"
     return "passes"
 
 
 def _lost(record: AttemptRecord, scored: Scored) -> str:
-    """Where the points went, the largest loss first."""
+    """Returns where the points were lost, the largest loss first."""
     ours = {part.plugin: part.score * part.weight for part in scored.parts}
     theirs = {score.plugin: score.weight * score.final for score in record.scores}
     losses = sorted((ours.get(name, 0) - points, name) for name, points in theirs.items())

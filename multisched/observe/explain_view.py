@@ -1,7 +1,7 @@
-"""What happened to a pod and why, as values: the answers of `/api/v1/explain`, and what `multisched explain` prints.
+"""What happened to a pod and why, as values: the documents of `/api/v1/explain`, which `multisched explain` prints.
 
-Values only. `explain_attempt` and the composition root fill them in, the server encodes, the CLI decodes, `explain_words`
-puts them into sentences.
+Values only. `explain_attempt` and the composition root fill them in, the server encodes, the CLI decodes, and
+`explain_words` renders them as text.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 NODES_NAMED: Final = 10
-"""Nodes named behind each verdict, unless more are asked for."""
+"""Nodes named for each verdict, unless more are requested."""
 NODES_NAMED_MAX: Final = 5_000
 RUNNERS_UP: Final = 5
 REPLICAS_MAX: Final = 1_000
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Nodes that one plugin refused first, and for one reason."""
+    """Nodes that one plugin was the first to refuse, with one reason."""
 
     plugin: str
     code: str
@@ -29,7 +29,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nodes: tuple[str, ...] = ()
     """Some of them, by name."""
     is_for_nominated: bool = False
-    """Refused only because pods that were promised the node will take its room."""
+    """Refused only because pods nominated to the node will use its resources."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A node that takes the pod, and how good it is."""
+    """A feasible node and its score."""
 
     node: str
     total: int
@@ -49,7 +49,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PointSaid(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one plugin said at one extension point."""
+    """The result of one plugin at one extension point."""
 
     point: str
     plugin: str
@@ -66,30 +66,30 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node: str = ""
     message: str = ""
     snapshot: str = ""
-    """Where verdicts and runners-up come from: own, earlier (of an identical pod, `snapshot_ago_s`), dropped or none."""
+    """Source of verdicts and runners-up: own, earlier (of an identical pod, `snapshot_ago_s`), dropped or none."""
     snapshot_ago_s: float = 0.0
     domain_nodes: int = 0
-    """Nodes that the domain may use."""
+    """Number of nodes that the domain may use."""
     looked_at: int = 0
-    """Those of them that PreFilter left."""
+    """Number of those that PreFilter left."""
     feasible: int = 0
     points: tuple[PointSaid, ...] = ()
     refused: tuple[Verdict, ...] = ()
     winner: Scored | None = None
     ties: int = 0
-    """Nodes as good as the winner, itself included; chance decides among them."""
+    """Number of nodes with the winner's score, itself included; one of them is chosen at random."""
     runners_up: tuple[Scored, ...] = ()
     passed_over: tuple[str, ...] = ()
-    """Nodes that were liked better, and no longer took the pod when it came to taking it."""
+    """Nodes with a higher score that were no longer feasible when the pod was to be assumed there."""
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
-    """Pods that are to make room, NAMESPACE/NAME."""
+    """Pods to be preempted, NAMESPACE/NAME."""
     victim_nodes: tuple[str, ...] = ()
     """The node of each victim."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One move in the queue."""
+    """One transition in the queue."""
 
     ago_s: float
     event: str
@@ -97,7 +97,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What makes a plugin that refused the pod think again."""
+    """Events that requeue a pod refused by this plugin."""
 
     plugin: str
     events: tuple[str, ...]
@@ -109,28 +109,28 @@ class OnNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node: str
     text: str
     plugins: tuple[PointSaid, ...] = ()
-    """What each Filter plugin said of it."""
+    """Result of each Filter plugin for this node."""
     scored: Scored | None = None
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One change after which the pod fits; tried, with all plugins, before it was written here."""
+    """One change after which the pod fits; it was tried with all plugins."""
 
     kind: str
     """gate, request, quota, toleration, scheduler, selector, affinity, spread, pod affinity, host port, node or victim."""
     text: str
     size: float
-    """Smaller is less; see `whatif.fixes`."""
+    """Smaller is a smaller change; see `whatif.fixes`."""
     node: str
-    """Where the pod would go then."""
+    """The node on which the pod would be placed then."""
     change: dict[str, Any]
-    """The change for programs."""
+    """The change, for programs."""
     command: str = ""
-    """How to do it with kubectl, where one command does."""
+    """A kubectl command that makes the change, if one command can."""
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything about one pod."""
+    """Everything known about one pod."""
 
     namespace: str
     name: str
@@ -138,39 +138,39 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scheduler: str
     domain: str
     state: str
-    """As in `queue_view.STATES`, or bound."""
+    """One of `queue_view.STATES`, or bound."""
     waiting_for: str
-    """What it waits for now, in a sentence; empty for a pod that is bound."""
+    """What it waits for now, in a sentence; empty for a bound pod."""
     node: str = ""
     since_s: float = 0.0
-    """Seconds in this state; 0 where nobody remembers."""
+    """Seconds in this state; 0 if unknown."""
     retry_in_s: float | None = None
-    """Until it is tried again though nothing happens; None where time does not move it."""
+    """Seconds until it is retried even without an event; None if it is not retried by time."""
     attempts_made: int = 0
     wakes: tuple[Wake, ...] = ()
     history: tuple[Step, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    """Those that are remembered, the latest first."""
+    """The recorded attempts, the latest first."""
     now: Attempt | None = None
-    """How an attempt at this moment ends, tried in thought, where none is remembered or it was asked for."""
+    """Result of an attempt made now in a sandbox, if none is recorded or it was requested."""
     on_node: OnNode | None = None
     fixes: tuple[Fix, ...] | None = None
-    """None: not asked for. Empty: no single change helps."""
+    """None: not requested. Empty: no single change helps."""
     notes: tuple[str, ...] = ()
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What becomes of one replica."""
+    """Result for one replica."""
 
     replica: int
     node: str = ""
-    """Empty: nowhere."""
+    """Empty if it cannot be placed."""
     total: int = 0
     ties: int = 0
     victims: tuple[str, ...] = ()
-    """Pods that have to go first, NAMESPACE/NAME."""
+    """Pods to be preempted first, NAMESPACE/NAME."""
     message: str = ""
-    """Why nowhere."""
+    """Why it cannot be placed."""
 
 
 class WhatIfView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -188,25 +188,25 @@ class WhatIfList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer to --what-if about several objects."""
 
     items: tuple[WhatIfView, ...]
-    """In the order of the manifests. Each finds the pods of the others placed that the queue would have tried before."""
+    """In the order of the manifests. Pods that the queue would try earlier are placed before each."""
     notes: tuple[str, ...] = ()
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
-    """The explanation of one pod."""
+    """A query about one pod."""
 
     namespace: str
     name: str
     node: str = ""
-    """Why not this one."""
+    """The node of `--node`."""
     with_fixes: bool = False
     names: int = NODES_NAMED
 
 
 class NotExplainedError(Exception):
-    """There is nothing to tell; the message says why.
+    """There is no explanation; the message gives the reason.
 
-    `status` as in HTTP: 404 not known, 422 the question itself is wrong, 429 too many ask, 503 not yet.
+    `status` as in HTTP: 404 not known, 422 invalid query, 429 too many queries, 503 not yet.
     """
 
     def __init__(self, message: str, *, status: int = 404) -> None:
@@ -215,19 +215,19 @@ class NotExplainedError(Exception):
 
 
 class ExplainSource(Protocol):
-    """Answers about pods. What has to be tried in thought is tried off the loop.
+    """Answers queries about pods. Trials run off the loop.
 
-    All raise NotExplainedError, and NotLeadingError for a pod of a domain that is not led here.
+    All methods raise NotExplainedError, and NotLeadingError for a pod of a domain that another replica leads.
     """
 
     async def pod(self, query: ExplainQuery) -> PodView: ...
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
-        """`document`: a manifest with a pod in it."""
+        """Places the pods of one manifest. `document`: a manifest with a pod in it."""
         ...
 
     async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
-        """`documents`: manifests that are tried together."""
+        """Places the pods of several manifests together."""
         ...
 
 
@@ -235,10 +235,10 @@ View = TypeVar("View", PodView, WhatIfView, WhatIfList)
 
 
 def encode_view(view: PodView | WhatIfView | WhatIfList) -> bytes:
-    """JSON with camelCase names."""
+    """Returns JSON with camelCase names."""
     return msgspec.json.encode(view)
 
 
 def decode_view(body: bytes, kind: type[View]) -> View:
-    """Raises msgspec.DecodeError for anything else."""
+    """Decodes JSON. Raises msgspec.DecodeError for anything else."""
     return msgspec.json.decode(body, type=kind)

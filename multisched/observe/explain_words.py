@@ -1,4 +1,4 @@
-"""What happened to a pod, in words: `explain_view` as lines for a terminal.
+"""Renders `explain_view` as lines for a terminal.
 
 Pure.
 """
@@ -26,12 +26,12 @@ _UNITS = ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"))
 
 
 def pod_text(view: PodView) -> str:
-    """Everything about one pod."""
+    """Returns everything about one pod."""
     parts = [_head(view)]
     if view.on_node is not None:
         parts.append([f"Why not {view.on_node.node}", *_indented(_on_node(view.on_node))])
     elif view.now is not None and _is_news(view.now, view.attempts):
-        anew = "placed anew" if view.state == "bound" else "tried"
+        anew = "placed again" if view.state == "bound" else "tried"
         parts.append([f"If it were {anew} now", *_indented(_attempt(view.now))])
     for number, attempt in enumerate(view.attempts if view.on_node is None else ()):
         parts.append([_attempt_head(attempt), *_indented(_attempt(attempt) if not number else _briefly(attempt))])
@@ -39,8 +39,8 @@ def pod_text(view: PodView) -> str:
         steps = (f"{ago(step.ago_s):>6} ago  {step.event} → {step.place}" for step in view.history)
         parts.append(["In the queue", *_indented(steps)])
     if view.wakes and view.on_node is None:
-        wakes = (f"{wake.plugin}: {', '.join(wake.events) or 'nothing that happens'}" for wake in view.wakes)
-        parts.append(["What would have it tried again", *_indented(wakes)])
+        wakes = (f"{wake.plugin}: {', '.join(wake.events) or 'no event'}" for wake in view.wakes)
+        parts.append(["Events that would requeue it", *_indented(wakes)])
     if view.fixes is not None and (view.fixes or view.now is None or view.now.outcome != "placed"):
         parts.append(_fixes(view.fixes))
     parts += [[f"Note: {note}"] for note in view.notes]
@@ -48,7 +48,7 @@ def pod_text(view: PodView) -> str:
 
 
 def what_if_text(view: WhatIfView | WhatIfList) -> str:
-    """Where the replicas would go, like ones together."""
+    """Returns where the replicas would be placed; replicas with equal results are grouped."""
     if isinstance(view, WhatIfList):
         notes = "\n".join(escaped(f"Note: {note}") for note in view.notes)
         return "\n\n".join(filter(None, (*map(what_if_text, view.items), notes)))
@@ -60,7 +60,7 @@ def what_if_text(view: WhatIfView | WhatIfList) -> str:
 
 
 def ago(seconds: float) -> str:
-    """As kubectl writes ages: one unit."""
+    """Formats an age as kubectl does: one unit."""
     for least, unit, name in _UNITS:
         if seconds >= least:
             return f"{int(seconds) // unit}{name}"
@@ -76,13 +76,13 @@ def _head(view: PodView) -> list[str]:
         lines.append(view.state.capitalize() + (times if view.since_s or view.attempts_made else ""))
     if view.waiting_for:
         lines.append(f"It waits for: {view.waiting_for}")
-    if view.retry_in_s is not None and view.state != "gated":  # the flush asks the gate again, which says nothing new
-        lines.append(f"Tried again in {ago(view.retry_in_s)} at the latest")
+    if view.retry_in_s is not None and view.state != "gated":  # the flush only repeats the gate's result
+        lines.append(f"Retried in {ago(view.retry_in_s)} at the latest")
     return lines
 
 
 def _is_news(now: Attempt, attempts: Sequence[Attempt]) -> bool:
-    """An attempt in thought that ends as the last one did, of which all is known, says nothing new."""
+    """Returns False for a trial that ends like the last attempt if all of that one is known."""
     if not attempts or attempts[0].snapshot != "own":
         return True
     return (now.outcome, now.node, now.message) != (attempts[0].outcome, attempts[0].node, attempts[0].message)
@@ -106,10 +106,10 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
     for (point, said), alike in groupby(attempt.points, key=lambda one: (one.point, one.said)):
         yield f"{point:<11} {', '.join(one.plugin for one in alike)}: {said}"
     if attempt.domain_nodes and not attempt.looked_at and attempt.snapshot in ("own", "earlier"):
-        yield f"Nodes: none of {attempt.domain_nodes} was looked at"
+        yield f"Nodes: none of {attempt.domain_nodes} was evaluated"
     elif attempt.refused or attempt.snapshot in ("own", "earlier"):
         taken = (
-            f"{attempt.feasible} of {attempt.looked_at} take the pod" if attempt.snapshot != "dropped" else "refused"
+            f"{attempt.feasible} of {attempt.looked_at} are feasible" if attempt.snapshot != "dropped" else "refused"
         )
         left_out = attempt.domain_nodes - attempt.looked_at
         beside = f"; PreFilter left out {left_out}" if left_out and attempt.snapshot != "dropped" else ""
@@ -117,25 +117,27 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         yield f"Nodes{when}: {taken}{beside}"
         yield from _indented(map(_verdict, attempt.refused))
     if attempt.winner is not None:
-        tied = f" (one of {attempt.ties} as good, taken by chance)" if attempt.ties > 1 else ""
+        tied = f" (one of {attempt.ties} with this score, chosen at random)" if attempt.ties > 1 else ""
         yield f"Chosen      {_scored(attempt.winner)}{tied}"
-        # Scores of an earlier snapshot do not compare with the winner's: pods were placed in between.
-        title = "Back then" if attempt.snapshot == "earlier" else "Runner-up"
+        # Scores of an earlier snapshot cannot be compared with the winner's: pods were placed in between.
+        title = "At the time" if attempt.snapshot == "earlier" else "Runner-up"
         for scored in attempt.runners_up:
             yield f"{title:<11} {_scored(scored)}"
     if attempt.passed_over:
         by_whom = (
-            "refused at the last moment" if attempt.message else "taken by others before this pod could be put there"
+            "refused at the last moment"
+            if attempt.message
+            else "no longer feasible when this pod was to be assumed there"
         )
         yield f"Passed over {', '.join(attempt.passed_over)}: {by_whom}"
     if attempt.victims:
         yield f"Preempts    {_victims(attempt)}"
         if set(attempt.victim_nodes) != {attempt.nominated_node}:
-            yield f"Nominated   {attempt.nominated_node} is kept for it meanwhile"
+            yield f"Nominated   {attempt.nominated_node} is nominated for it meanwhile"
     elif attempt.nominated_node:
-        yield f"Nominated   {attempt.nominated_node} is promised to it"
+        yield f"Nominated   {attempt.nominated_node} is nominated for it"
     if attempt.snapshot == "dropped":
-        yield "What each node said is no longer kept"
+        yield "The results per node are no longer kept"
 
 
 def _victims(attempt: Attempt) -> str:
@@ -148,14 +150,14 @@ def _victims(attempt: Attempt) -> str:
 def _when(attempt: Attempt) -> str:
     if attempt.snapshot != "earlier":
         return ""
-    return f" (as an identical pod found them {ago(attempt.snapshot_ago_s - attempt.ago_s)} before)"
+    return f" (as evaluated for an identical pod {ago(attempt.snapshot_ago_s - attempt.ago_s)} before)"
 
 
 def _verdict(verdict: Verdict) -> str:
     names = ", ".join(verdict.nodes)
     more = verdict.count - len(verdict.nodes)
     where = f"  [{names}{f' and {more} more' if more and names else ''}]" if names else ""
-    beside = " once the pods nominated there have come" if verdict.is_for_nominated else ""
+    beside = " once the pods nominated there are placed" if verdict.is_for_nominated else ""
     who = verdict.plugin or "-"
     return f"{verdict.count:>6} {who}: {', '.join(verdict.reasons)}{beside} ({verdict.code}){where}"
 
@@ -175,7 +177,7 @@ def _on_node(answer: OnNode) -> Iterator[str]:
 
 def _fixes(fixes: Sequence[Fix]) -> list[str]:
     if not fixes:
-        return ["No single change that was tried makes it fit"]
+        return ["None of the tried single changes makes it fit"]
     lines = [*_fix(fixes[0], "The smallest fix: ")]
     if len(fixes) > 1:
         lines.append("Any one of these makes it fit, too")
@@ -185,7 +187,7 @@ def _fixes(fixes: Sequence[Fix]) -> list[str]:
 
 
 def _fix(fix: Fix, lead: str) -> Iterator[str]:
-    yield f"{lead}{fix.text}; it then goes to {fix.node}"
+    yield f"{lead}{fix.text}; it is then placed on {fix.node}"
     if fix.command:
         yield f"      {fix.command}"
 
@@ -196,12 +198,12 @@ def _placements(placements: Sequence[Placement]) -> Iterator[str]:
         by_node.setdefault((one.node, one.message), []).append(one)
     for (node, message), group in by_node.items():
         if not node:
-            yield f"{counted(len(group), 'replica')} nowhere: {message}"
+            yield f"{counted(len(group), 'replica')} cannot be placed: {message}"
             continue
         victims = [victim for one in group for victim in one.victims]
         first = group[0]
-        said = [f"score {first.total}"] if first.total or first.ties else []  # a node that is promised is not scored
-        said += [f"one of {first.ties} as good"] if first.ties > 1 else []
+        said = [f"score {first.total}"] if first.total or first.ties else []  # nominated nodes are not scored
+        said += [f"one of {first.ties} with this score"] if first.ties > 1 else []
         said += [f"after these are preempted: {', '.join(victims)}"] if victims else []
         yield f"{counted(len(group), 'replica')} on {node}" + (f" ({', '.join(said)})" if said else "")
 

@@ -1,4 +1,4 @@
-"""Metric families made from plain numbers: what counts in the hot paths counts without the client library's locks."""
+"""Makes metric families from plain numbers, so that hot paths count without the client library's locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multisched.framework.durations import Durations, growing
 
 NAMESPACE: Final = "multisched"
 WAIT_S: Final = growing(0.01, 2, 20)
-"""10 ms to 87 min: from schedulable to bound, as kube-scheduler counts it."""
+"""10 ms to 87 min: from schedulable to bound, with kube-scheduler's buckets."""
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
@@ -36,7 +36,7 @@ def histogram(
 def counter(
     name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float], namespace: str = NAMESPACE
 ) -> Metric:
-    """The exposition adds `_total`."""
+    """Makes a counter; the exposition adds `_total`."""
     family = CounterMetricFamily(_full(name, namespace), text, labels=labels)
     for values, total in totals.items():
         family.add_metric(values, total)

@@ -1,8 +1,8 @@
-"""kube-scheduler's own metrics, `scheduler_…`, for dashboards and alerts that were made for it: ours under its names and labels.
+"""kube-scheduler's own metrics, `scheduler_…`, for existing dashboards and alerts: ours under its names and labels.
 
-Costs a scrape as much again as those families, and a pod nothing: samples are renamed and summed when somebody asks.
-`profile` is the domain's first schedulerName. Where upstream has no such label, domains are summed.
-Source: kubernetes 1.36, pkg/scheduler/metrics/metrics.go.
+Doubles the cost of those families at a scrape and costs nothing per pod: samples are renamed and summed on request.
+`profile` is the domain's first schedulerName. If upstream has no such label, domains are summed. Source: kubernetes
+1.36, pkg/scheduler/metrics/metrics.go.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _VALUES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "queue_incoming_pods": {"queue": {"gang": "unschedulable"}},
     "permit_wait_duration_seconds": {"result": {"allowed": "Success", "rejected": "Unschedulable"}},
 }
-"""Family -> label -> our value -> upstream's. It has no queue for members that wait behind another one of their gang."""
+"""Family -> label -> our value -> upstream's. Upstream has no queue for members that wait for another member of their gang."""
 
 
 class KubeSchedulerNames(Collector):
-    """Shows those families of `sources` that kube-scheduler has, too."""
+    """Exposes those families of `sources` that kube-scheduler has, too."""
 
     def __init__(self, profiles: Mapping[str, str], sources: Collection[Collector]) -> None:
         """`profiles`: domain -> schedulerName."""
@@ -64,7 +64,7 @@ class KubeSchedulerNames(Collector):
         self._sources = sources
 
     def collect(self) -> Iterable[Metric]:
-        """In the order of the sources."""
+        """Yields the families in the order of the sources."""
         for source in self._sources:
             for family in source.collect():
                 name = family.name.removeprefix(f"{NAMESPACE}_")

@@ -1,9 +1,9 @@
-"""Structured logs that never hold up the event loop: JSON lines or lines for people, through a bounded queue.
+"""Structured logs that never block the event loop: JSON lines or lines for people, through a bounded queue.
 
-Everything goes through the standard library's `logging`: `logger.info("pod bound", extra={"pod": …, "node": …})`.
-Warnings, and exceptions that nobody catches, are lines like all others. The
-line is made where it is logged and written by a thread. When the output is blocked, lines beyond LINES_MAX are dropped
-and counted. The count is logged once there is room again. Called by the composition root, once.
+Everything uses the standard library's `logging`: `logger.info("pod bound", extra={"pod": …, "node": …})`. Warnings and
+uncaught exceptions are logged like other lines. A line is formatted where it is logged and written by a thread. If the
+output is blocked, lines beyond LINES_MAX are dropped and counted. The count is logged once there is space again. Called
+once by the composition root.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ logger = logging.getLogger(__name__)
 
 LogFormat = Literal["json", "text"]
 LINES_MAX: Final = 10_000
-"""At some 300 bytes a line, 3 MB."""
+"""About 3 MB at 300 bytes a line."""
 LINE_BYTES_MAX: Final = 16 * 1024
 FLUSH_TIMEOUT_S: Final = 2.0
 LINGER_S: Final = 0.05
-"""How long lines gather before they are written: a thread that wakes for each takes the interpreter from the loop."""
+"""Time for which lines are collected before they are written: a thread that wakes for each line takes the interpreter
+from the loop.
+"""
 
 _QUIET: Final = {"aiohttp": logging.WARNING, "asyncio": logging.WARNING, "kubernetes_asyncio": logging.WARNING}
 
@@ -42,20 +44,20 @@ _QUIET: Final = {"aiohttp": logging.WARNING, "asyncio": logging.WARNING, "kubern
 _NOT_LOGGED: Final = tuple(
     name for name in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks") if hasattr(logging, name)
 )
-"""What `logging` looks up for each record and no line of ours says."""
+"""Fields that `logging` computes for each record and that are never logged here."""
 
 
 _OF_EVERY_RECORD: Final = {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"}
-"""Attributes of a record that nobody gave it with `extra`."""
+"""Attributes of a record that were not given with `extra`."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What was logged with `extra`."""
+    """Returns the fields that were logged with `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
 
 
 class LogStream(Protocol):
-    """Where lines go; a binary file is one. Called on the writer's thread."""
+    """Output for lines, such as a binary file. Called on the writer's thread."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -63,7 +65,7 @@ class LogStream(Protocol):
 
 
 class LineWriter:
-    """Takes lines without waiting; a daemon thread writes them. Safe to call from any thread."""
+    """Accepts lines without blocking; a daemon thread writes them. Safe to call from any thread."""
 
     def __init__(self, stream: LogStream, lines_max: int = LINES_MAX) -> None:
         self._stream = stream
@@ -77,7 +79,7 @@ class LineWriter:
         self._thread.start()
 
     def write(self, line: bytes) -> None:
-        """Queues one line without its newline; drops and counts it when the queue is full."""
+        """Queues one line without its newline; drops and counts it if the queue is full."""
         if len(self._lines) >= self._lines_max or self._is_broken:
             self.dropped += 1
             return
@@ -86,7 +88,7 @@ class LineWriter:
             self._wake.set()
 
     def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Writes what is queued, for at most `timeout_s`."""
+        """Writes the queued lines, for at most `timeout_s`."""
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)
@@ -99,7 +101,7 @@ class LineWriter:
             try:
                 self._drain()
             except (OSError, ValueError):
-                # The reader has gone (EPIPE) or the stream is closed: nobody is left to tell.
+                # The reader is gone (EPIPE) or the stream is closed, so nothing more can be reported.
                 self._is_broken = True
                 self.dropped += len(self._lines)
                 self._lines.clear()
@@ -114,7 +116,7 @@ class LineWriter:
 
 
 class _NonBlockingHandler(logging.Handler):
-    """Formats on the caller's thread, writes on the writer's."""
+    """Formats on the caller's thread; the writer's thread writes."""
 
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
@@ -122,18 +124,18 @@ class _NonBlockingHandler(logging.Handler):
         self._dropped_reported = 0
 
     def createLock(self) -> None:
-        """No lock: appending to the queue needs none, and the loop must never wait for another thread."""
+        """Creates no lock: appending to the queue needs none, and the loop must never wait for another thread."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As logging does it, which from Python 3.13 on enters the lock without asking whether there is one."""
+        """Handles a record as logging does, but without the lock, which logging acquires unconditionally from Python 3.13 on."""
         kept = self.filter(record)
         if kept:
             self.emit(kept if isinstance(kept, logging.LogRecord) else record)
         return bool(kept)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never raises: a line that cannot be made is counted as dropped."""
+        """Never raises: a line that cannot be formatted is counted as dropped."""
         try:
             self._writer.write(self.format(record).encode("utf-8", "backslashreplace"))
         except Exception:  # noqa: BLE001 -- logging must not end what it reports on
@@ -152,7 +154,7 @@ _IS_TRIAL: Final[ContextVar[bool]] = ContextVar("is_trial", default=False)
 
 @contextmanager
 def only_errors_of_trial() -> Iterator[None]:
-    """Drops log lines below ERROR that a copy of the program writes: the program has said the same when it started."""
+    """Drops log lines below ERROR from a copy of the program: the program itself logged them at startup."""
     token = _IS_TRIAL.set(True)
     try:
         yield
@@ -195,7 +197,7 @@ def logging_to(
 
 @contextmanager
 def _nothing_printed() -> Iterator[None]:
-    """What Python would print by itself is logged instead."""
+    """Logs warnings and uncaught exceptions, which Python would print."""
     before = warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook
     warnings.showwarning, sys.excepthook = _log_warning, _log_uncaught
     sys.unraisablehook, threading.excepthook = _log_unraisable, _log_of_thread
@@ -219,22 +221,22 @@ def _log_warning(
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    logger.critical("an exception that nobody caught", exc_info=(kind, error, trace))
+    logger.critical("an uncaught exception", exc_info=(kind, error, trace))
 
 
 def _log_unraisable(found: sys.UnraisableHookArgs) -> None:
     error = found.exc_value
-    where = {"at": repr(found.object), "what": found.err_msg or "an exception where none can be raised"}
+    where = {"at": repr(found.object), "what": found.err_msg or "an exception that could not be raised"}
     logger.error("an exception was ignored", extra=where, exc_info=error)
 
 
 def _log_of_thread(found: threading.ExceptHookArgs) -> None:
     name = found.thread.name if found.thread is not None else ""
-    logger.critical("an exception that nobody caught", extra={"of_thread": name}, exc_info=found.exc_value)
+    logger.critical("an uncaught exception", extra={"of_thread": name}, exc_info=found.exc_value)
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line: what was logged with `extra`, then level, logger, time, exception and message."""
+    """One JSON object per line: the fields of `extra`, then level, logger, time, exception and message."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -248,15 +250,15 @@ class _JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = self.formatException(record.exc_info)
         line["message"] = record.getMessage()
-        # What JSON has no form for becomes its text.
+        # Values that JSON cannot represent are logged as text.
         try:
             return escaped_json(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
-        except TypeError:  # half a character, or a number beyond 64 bits
+        except TypeError:  # a lone surrogate, or a number beyond 64 bits
             return json.dumps(line, default=str)
 
 
 def _text(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
-    import structlog  # here: it brings rich along, a tenth of the start of a program that logs JSON
+    import structlog  # imported here: it imports rich, which is a tenth of the startup time if logs are JSON
 
     def add_time(_: Any, __: str, event: Any) -> Any:
         event["time"] = clock.now().isoformat(timespec="milliseconds")
@@ -279,7 +281,7 @@ def _text(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
     ]
     renderer = structlog.dev.ConsoleRenderer(
         colors=is_terminal, timestamp_key="time", exception_formatter=show_traceback
-    )  # the default would print local variables, tokens among them
+    )  # the default would print local variables, including tokens
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
     )

@@ -1,7 +1,7 @@
-"""A server on loopback that asks nobody for credentials: which names are its own, which pages may ask it, and its own token.
+"""Rules for a server on loopback without authentication: its own host names, pages that may call it, and its token.
 
-Everybody on the machine may read there. What changes something needs a token. The process makes it at its start and
-keeps it in a file that only its user can read. The command line of the same user finds it. Imported by both; standard
+Every user of the machine may read there. A request that changes something needs a token. The process creates it at
+startup in a file that only its user can read; the command line of the same user finds it. Imported by both; standard
 library only.
 """
 
@@ -24,13 +24,15 @@ class TokenFileError(Exception):
 
 
 def is_other_page(headers: Mapping[str, str], own_origin: str) -> bool:
-    """True for a request that a browser makes for a page of another origin. Programs other than browsers name no origin."""
+    """Returns whether a browser makes the request for a page of another origin. Other programs send no origin."""
     origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
     return origin not in (None, own_origin) or site not in ("none", "same-origin")
 
 
 def token_folder(environment: Mapping[str, str]) -> Path:
-    """Where processes of this user keep their tokens. Nothing else is kept there: what is above it others may have made."""
+    """Returns the folder for the tokens of this user's processes. It contains nothing else; other users may have
+    created its parent.
+    """
     home = Path(environment.get("HOME") or "/nonexistent")
     above = Path(environment.get("XDG_RUNTIME_DIR") or environment.get("XDG_CACHE_HOME") or home / ".cache")
     return above / "multisched" / "tokens"
@@ -38,7 +40,7 @@ def token_folder(environment: Mapping[str, str]) -> Path:
 
 @contextmanager
 def own_token(folder: Path, port: int) -> Iterator[str]:
-    """A new token, in a file as long as the context is open. Raises TokenFileError."""
+    """Creates a token, in a file that exists while the context is open. Raises TokenFileError."""
     path, token = _path(folder, port), secrets.token_urlsafe(TOKEN_BYTES)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +58,7 @@ def own_token(folder: Path, port: int) -> Iterator[str]:
 
 
 def read_token(folder: Path, port: int) -> str:
-    """The token of the process that listens on `port`. Raises TokenFileError."""
+    """Returns the token of the process that listens on `port`. Raises TokenFileError."""
     path = _path(folder, port)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -72,6 +74,6 @@ def _path(folder: Path, port: int) -> Path:
 
 
 def _refuse_others(path: Path, found: os.stat_result) -> None:
-    """Raises TokenFileError for what others own, may read or may replace."""
+    """Raises TokenFileError if other users own the file, or may read or replace it."""
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or stat.S_ISLNK(found.st_mode):
-        raise TokenFileError(f"{path}: others may read or replace it; remove it, or chmod go= it")
+        raise TokenFileError(f"{path}: other users may read or replace it; remove it, or chmod go= it")

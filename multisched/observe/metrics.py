@@ -1,8 +1,9 @@
-"""The program's metrics: kube-scheduler's names with the prefix `multisched_` and a `domain` label, and a few of our own.
+"""The program's metrics: kube-scheduler's names with the prefix `multisched_` and a `domain` label, and some of our
+own.
 
 Owns one CollectorRegistry. Label values are enums, plugin names and domains, never names of pods or nodes. What happens
-for every pod is counted in plain numbers (`domain_metrics`), what the parts count themselves is read at a scrape
-(`readings`). Written on the event loop only; rendered in a thread, so that a scrape never stops a cycle.
+for every pod is counted in plain numbers (`domain_metrics`); counts that other parts keep are read at a scrape
+(`readings`). Written on the event loop only; rendered in a thread, so that a scrape never blocks a cycle.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Metrics:
     """All metrics of the process."""
 
     def __init__(self, profiles: Mapping[str, str] | None = None) -> None:
-        """`profiles`: domain -> schedulerName, where kube-scheduler's own names are shown besides."""
+        """`profiles`: domain -> schedulerName, if kube-scheduler's own names are exposed in addition."""
         self.registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -41,25 +42,25 @@ class Metrics:
             self.registry.register(KubeSchedulerNames(profiles, sources))
 
     def _taken(self) -> frozenset[str]:
-        """Names of our own, without the prefix: a plugin that used one would make the whole page unreadable."""
+        """Returns our own names without the prefix: a plugin metric with one of them would make the whole page invalid."""
         own = (*self._readings.collect(), *self._counts.collect(), *self._seldom.collect())
         return frozenset(metric.name.removeprefix(f"{NAMESPACE}_") for metric in own)
 
     def domain(self, name: str) -> DomainMetrics:
-        """The observer of one domain, made at first use."""
+        """Returns the observer of one domain, created at first use."""
         found = self._domains.get(name)
         if found is None:
             found = self._domains[name] = DomainMetrics(self._seldom, name)
         return found
 
     def read_from(self, source: Callable[[], Readings]) -> None:
-        """`source` is called on the event loop at each scrape; it must be cheap."""
+        """Sets the source, which is called on the event loop at each scrape and must be cheap."""
         self._source = source
 
     async def render_in_thread(self, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type: OpenMetrics for those who accept it, else Prometheus' own format.
+        """Returns the text and its content type: OpenMetrics if `accept` allows it, else Prometheus' own format.
 
-        Readings and counts are taken here on the loop, the text is made in a thread.
+        Readings and counts are taken on the loop; the text is rendered in a thread.
         """
         self._readings.take(self._source())
         self._counts.take({name: domain.counts.copy() for name, domain in self._domains.items()})

@@ -1,6 +1,7 @@
-"""What plugins show of what they know: the answers of `/api/v1/VIEW/NAME`.
+"""Views of plugins: the documents of `/api/v1/VIEW/NAME`.
 
-The composition root implements ViewSource over the plugins of all domains; the server asks it and knows no plugin.
+The composition root implements ViewSource over the plugins of all domains; the server calls it and depends on no
+plugin.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class ViewSource(Protocol):
     """
 
     async def document(self, view: str, query: ViewQuery) -> bytes:
-        """JSON. The option `domain` says whose plugin is meant, where several have the view.
+        """Returns JSON. The option `domain` selects the plugin if several domains have the view.
 
-        Raises framework.views.NoViewError, and NotLeadingError for a domain that is not led here.
+        Raises framework.views.NoViewError, and NotLeadingError for a domain that another replica leads.
         """
         ...

@@ -1,7 +1,7 @@
-"""/livez and /readyz on a port and a thread of their own: they answer while the main port is full or the loop busy.
+"""/livez and /readyz on their own port and thread: they respond while the main port is full or the loop is busy.
 
-Says `ok` or `failed` and nothing else, to everybody, over plain HTTP: there is nothing to hide. It never calls into the
-program: what it says is what the program's own loop last found (`health.Heartbeat`).
+Returns only `ok` or `failed`, to every caller, over plain HTTP: that is no secret. Never calls into the program:
+returns what the program's own loop last recorded (`health.Heartbeat`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SHUTDOWN_TIMEOUT_S: Final = 0.5
 
 @contextmanager
 def serve_probes(address: str, port: int, heartbeat: Heartbeat) -> Iterator[str]:
-    """Answers while the context is open; yields the base URL. Entering waits for the thread to listen. Raises ServerError."""
+    """Serves probes while the context is open; yields the base URL. Returns once the thread listens. Raises ServerError."""
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
         try:
             url = stack.enter_context(portal.wrap_async_context_manager(_listening(address, port, heartbeat)))
         except OSError as error:
-            mend = "; name another one in server.probePort" if error.errno == errno.EADDRINUSE else ""
+            mend = "; set another one in server.probePort" if error.errno == errno.EADDRINUSE else ""
             raise ServerError(f"cannot listen for probes on {address}:{port}: {error.strerror}{mend}") from error
         yield url
 

@@ -1,4 +1,4 @@
-"""What waits where and why: the answer of `/api/v1/queue`, and what `multisched queue` prints.
+"""Pending pods per queue, with the reason: the document of `/api/v1/queue`, which `multisched queue` prints.
 
 Values only. The composition root implements QueueSource over the domains' queues; the server encodes; the CLI decodes.
 """
@@ -14,9 +14,10 @@ from multisched.framework.leading import LedElsewhere
 PODS_SHOWN: Final = 500
 PODS_SHOWN_MAX: Final = 5_000
 STATES: Final = ("active", "backoff", "unschedulable", "gated", "gang", "quarantined", "refused", "permit", "binding")
-"""Quarantined: set aside, for the API server refuses it again and again in the same words.
-Gang: goes with another member of its gang. Refused: malformed, or asking for what is not evaluated; only a change of the pod itself helps.
-Binding: being decided or bound."""
+"""Quarantined: set aside, because the API server keeps refusing it with the same message.
+Gang: is tried with another member of its gang. Refused: malformed, or with fields that are not evaluated; only a change
+of the pod itself helps. Binding: in an attempt or being bound.
+"""
 
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -34,17 +35,17 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     waiting_s: float = 0.0
     """Since it was first seen."""
     retry_in_s: float = 0.0
-    """Until its backoff ends; 0 where none runs."""
+    """Seconds until its backoff ends; 0 without one."""
     plugins: tuple[str, ...] = ()
-    """Who refused it last."""
+    """The plugins that refused it last."""
     node: str = ""
-    """Where it is assumed (permit, binding)."""
+    """The node on which it is assumed (permit, binding)."""
     message: str = ""
-    """The sentence of its PodScheduled condition."""
+    """The message of its PodScheduled condition."""
 
 
 class DomainQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How many pods a domain has in each state."""
+    """Number of a domain's pods in each state."""
 
     domain: str
     scheduler_names: tuple[str, ...]
@@ -53,25 +54,25 @@ class DomainQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer: all counts, and at most `limit` pods, the longest waiting first; of domains that this process leads."""
+    """The whole document: all counts, and at most `limit` pods, the longest waiting first, of the domains that this process leads."""
 
     domains: tuple[DomainQueue, ...]
     pods: tuple[WaitingPod, ...]
     left_out: int = 0
-    """Waiting pods beyond the limit."""
+    """Number of waiting pods beyond the limit."""
     elsewhere: tuple[LedElsewhere, ...] = ()
-    """Domains of which only their leaders know what waits."""
+    """Domains led by other replicas, whose queues only those know."""
     identity: str = ""
-    """The process that answered."""
+    """The process that responded."""
 
 
 def longest_waiting_first(pod: WaitingPod) -> tuple[bool, float, str]:
-    """The order of the answer; pods on their way to a node come last."""
+    """Sort key of the pods; pods being bound come last."""
     return pod.state == "binding", -pod.waiting_s, pod.uid
 
 
 class NoDomainError(Exception):
-    """There is no domain of this name; the message says which there are."""
+    """There is no domain of this name; the message lists the domains."""
 
 
 class QueueSource(Protocol):
@@ -81,15 +82,17 @@ class QueueSource(Protocol):
     """
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
-        """`domain` None: all that are led here. Raises NoDomainError, and NotLeadingError for one that is not."""
+        """Returns the queue. `domain` None: all led by this replica. Raises NoDomainError, and NotLeadingError for one
+        that is not.
+        """
         ...
 
 
 def encode_queue(view: QueueView) -> bytes:
-    """JSON with camelCase names."""
+    """Returns JSON with camelCase names."""
     return msgspec.json.encode(view)
 
 
 def decode_queue(body: bytes) -> QueueView:
-    """Raises msgspec.DecodeError for anything else."""
+    """Decodes JSON. Raises msgspec.DecodeError for anything else."""
     return msgspec.json.decode(body, type=QueueView)

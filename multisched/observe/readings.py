@@ -1,7 +1,7 @@
-"""What the parts of the program count by themselves, taken over into metrics when someone asks.
+"""Metrics read at a scrape from the statistics that parts of the program keep.
 
-A Readings is a value: filled on the event loop at a scrape, turned into text in a thread. Counting twice, in a part's
-statistics and here, would cost time for every pod; this way it costs time for every scrape.
+A Readings is a value: filled on the event loop at a scrape, rendered in a thread. Counting again here would cost time
+for every pod; reading costs time for every scrape.
 """
 
 from __future__ import annotations
@@ -25,97 +25,97 @@ QUEUES: Final = ("active", "backoff", "unschedulable", "gated", "gang")
 
 
 class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One domain. Counters count from the start of the process."""
+    """Values of one domain. Counters count from the start of the process."""
 
     pending: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """QUEUES -> pods waiting."""
+    """Queue (QUEUES) -> waiting pods."""
     unschedulable_by_plugin: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Plugin -> parked pods it refused."""
+    """Plugin -> parked pods that it refused."""
     incoming: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
-    """(queue, event) -> pods that came to it."""
+    """(queue, event) -> pods added to the queue."""
     in_flight: int = 0
-    """Pods popped and not ended."""
+    """Pods popped whose attempt has not ended."""
     events_in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Event -> how many are kept for attempts under way; PodPopped: the attempts."""
+    """Event -> number kept for attempts in progress; PodPopped: the attempts."""
     event_overflows: int = 0
-    """Times that log was full and dropped: the attempts under way count as touched."""
+    """Times that this log was full and dropped: attempts in progress then count as affected."""
     hint_calls: int = 0
     bound_after_flush: int = 0
-    """Pods bound in the attempt that the leftover flush brought."""
+    """Pods bound in an attempt after the flush of unschedulable pods."""
     quarantined: int = 0
-    """Pods set aside, for the API server refuses them again and again."""
+    """Pods set aside because the API server keeps refusing them."""
     set_aside: int = 0
-    """Times a pod was."""
+    """Times that a pod was set aside."""
     gangs_reserving: int = 0
-    """Gangs for which room that becomes free is reserved."""
+    """Gangs for which freed resources are reserved."""
     reservations: int = 0
-    """Times a gang began to."""
+    """Times that such a reservation began."""
     reservations_expired: int = 0
-    """Of those, the ones that ended before the gang started."""
+    """Reservations that ended before the gang started."""
     passed_over: int = 0
     """Attempts given to others while retries waited for their namespace's share."""
     namespaces_retrying: int = 0
     namespaces_ahead: int = 0
-    """Of those, the ones that have had more than their share."""
+    """Number of those that have had more than their share."""
     attempt_pauses: int = 0
     """Pauses of attempts that took several steps."""
     attempts_undone: int = 0
-    """Of these attempts, the ones that were undone because what they were made of had changed."""
+    """Number of those attempts that were undone because the state they were based on had changed."""
     permit_waiting: int = 0
     binds_in_flight: int = 0
     bind_limit: int = 0
     unknown_binds: int = 0
-    """Binds whose outcome is being asked for."""
+    """Binds whose outcome is being read."""
     conflicts_true: int = 0
     conflicts_false: int = 0
     class_hits: int = 0
     class_misses: int = 0
     unsigned: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Plugin -> pods it could not sign."""
+    """Plugin -> pods that it could not sign."""
     preemption_attempts: int = 0
-    """Times a PostFilter plugin was asked to make room for a pod."""
+    """Times that a PostFilter plugin was called for a pod."""
     records: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """What attempts left behind for explanations -> how many, or how many bytes."""
+    """Kind of attempt record kept for explanations -> count or bytes."""
     is_lease_held: bool = False
     hints: Mapping[tuple[str, str, str], Durations] = msgspec.field(default_factory=dict)
-    """(plugin, event, answer) -> how long the sampled queueing hints took."""
+    """(plugin, event, result) -> durations of the sampled queueing hints."""
     plugin_metrics: Sequence[PluginMetric] = ()
-    """What the plugins tell of themselves."""
+    """Metrics provided by the plugins."""
 
 
 class BackgroundReading(msgspec.Struct, frozen=True):
-    """One plugin's work beside the cycles."""
+    """One plugin's background task."""
 
     failures: int
-    """Times it ended, which it should not."""
+    """Times that it ended, which is always a failure."""
     is_running: bool
 
 
 class ReflectorReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind's list and watch."""
+    """List and watch of one kind."""
 
     lists: int = 0
     events: int = 0
     errors: int = 0
     malformed: int = 0
     lag_s: float = 0.0
-    """Seconds since the stream last said anything, bookmarks included."""
+    """Seconds since the watch last sent anything, bookmarks included."""
 
 
 class JudgeReading(msgspec.Struct, frozen=True):
-    """The looks of the judge (`verify` in the configuration)."""
+    """Runs of the judge (`verify` in the configuration)."""
 
     runs: int
     failures: int
     ended_at_s: float
-    """Epoch seconds; 0 before the first."""
+    """Unix time; 0 before the first."""
     seconds: float
     violations: Mapping[str, int]
     """Rule -> pods."""
 
 
 class ReloadReading(msgspec.Struct, frozen=True):
-    """What became of the configuration file's changes."""
+    """Results of changes of the configuration file."""
 
     applied: int
     rejected: int
@@ -129,13 +129,13 @@ class RequestReading(msgspec.Struct, frozen=True):
 
     host: str
     results: Mapping[tuple[str, int], int]
-    """(method, status; 0 without an answer) -> requests, watches included."""
+    """(method, status; 0 without a response) -> requests, watches included."""
     durations: Mapping[str, Durations]
-    """Method -> how long those that are no watches took."""
+    """Method -> durations of requests other than watches."""
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole process at one moment."""
+    """Values of the whole process at one moment."""
 
     domains: Mapping[str, DomainReading] = msgspec.field(default_factory=dict)
     reflectors: Mapping[str, ReflectorReading] = msgspec.field(default_factory=dict)
@@ -146,46 +146,46 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     audits: int = 0
     audit_differences: int = 0
     throttled: int = 0
-    """Answers 429."""
+    """Responses with status 429."""
     event_durations: Mapping[str, Durations] = msgspec.field(default_factory=dict)
-    """Event -> how long the sampled ones took to handle."""
+    """Event -> durations of the sampled handling."""
     volume_writes: Mapping[tuple[str, str], Durations] = msgspec.field(default_factory=dict)
-    """(kind, answer) -> how long such writes took."""
+    """(kind, result) -> durations of such writes."""
     calls_pending: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Kind of write to a pod (pod_binding, pod_status_patch) -> those that are under way or wait to be sent."""
+    """Kind of write to a pod (pod_binding, pod_status_patch) -> number in flight or waiting to be sent."""
     calls_ended: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
-    """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
+    """(kind of write, success or error) -> count; for pod_binding `bind_outcomes_total` has more detail."""
     status_writes: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
-    """(kind, what became of it) -> how often the status of an object other than a pod was to be written."""
+    """(kind, result) -> count of status writes of objects other than pods."""
     statuses_pending: int = 0
     """Objects whose status waits to be written."""
     background_tasks: Mapping[tuple[str, str], BackgroundReading] = msgspec.field(default_factory=dict)
-    """(plugin, domain) -> how its background task fares."""
+    """(plugin, domain) -> state of its background task."""
     judge: JudgeReading | None = None
-    """None where it does not look."""
+    """None if it does not run."""
     reload: ReloadReading | None = None
-    """None for a program without a file."""
+    """None without a configuration file."""
     leases: Mapping[str, bool] = msgspec.field(default_factory=dict)
     """Lease -> whether this process holds it."""
     requests: RequestReading | None = None
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
-    """Unix time at which the server's certificate ends; None without one."""
+    """Unix time at which the server's certificate expires; None without one."""
 
 
 class ReadingsCollector(Collector):
-    """Shows the latest Readings; `take` replaces them whole, so a thread that renders sees one moment."""
+    """Exposes the latest Readings; `take` replaces them as a whole, so that a rendering thread sees one moment."""
 
     def __init__(self) -> None:
         self._latest = Readings()
         self.taken: Collection[str] = ()
-        """Names without the prefix that no plugin may use."""
+        """Names without the prefix that plugins must not use."""
 
     def take(self, readings: Readings) -> None:
         self._latest = readings
 
     def collect(self) -> Iterable[Metric]:
-        """All families, in a fixed order."""
+        """Yields all families, in a fixed order."""
         now = self._latest
         yield from _process(now)
         yield from _of_client_go(now)
@@ -202,19 +202,19 @@ class ReadingsCollector(Collector):
 
 
 def _process(now: Readings) -> Iterator[Metric]:
-    yield gauge("build_info", "What runs here; always 1.", ("version", "python", "platform"), {_BUILD: 1})
+    yield gauge("build_info", "Versions of the program; always 1.", ("version", "python", "platform"), {_BUILD: 1})
     yield gauge("cache_size", "Objects in the cache.", ("type",), {(kind,): n for kind, n in now.cached.items()})
     events = {(result,): count for result, count in now.events.items()}
-    yield counter("events", "Events about pods, by what became of them.", ("result",), events)
+    yield counter("events", "Events about pods, by result.", ("result",), events)
     yield counter("audits", "Comparisons of the cache with the API.", (), {(): now.audits})
     yield counter("audit_differences", "Differences an audit found.", (), {(): now.audit_differences})
-    yield counter("throttled_requests", "Answers 429 of the API server.", (), {(): now.throttled})
+    yield counter("throttled_requests", "Responses of the API server with status 429.", (), {(): now.throttled})
     yield counter("log_lines_dropped", "Log lines lost to a blocked output.", (), {(): now.log_lines_dropped})
     pending = {(call,): count for call, count in now.calls_pending.items()}
     yield gauge("pending_async_api_calls", "Writes about pods that have not ended.", ("call_type",), pending)
     text = "Writes about pods that have ended."
     yield counter("async_api_call_execution", text, ("call_type", "result"), now.calls_ended)
-    text = "Statuses of objects other than pods, by what became of them."
+    text = "Status writes of objects other than pods, by result."
     yield counter("object_status_writes", text, ("kind", "result"), now.status_writes)
     waiting = {(): now.statuses_pending}
     yield gauge("pending_object_statuses", "Objects other than pods whose status waits to be written.", (), waiting)
@@ -225,26 +225,26 @@ def _process(now: Readings) -> Iterator[Metric]:
 
 def _reload(now: ReloadReading) -> Iterator[Metric]:
     results = {("applied",): now.applied, ("rejected",): now.rejected}
-    yield counter("config_reloads", "Changes of the configuration file, by what became of them.", ("result",), results)
-    text = "1 if what the configuration file says could be used."
+    yield counter("config_reloads", "Changes of the configuration file, by result.", ("result",), results)
+    text = "1 if the configuration file is valid."
     yield gauge("config_last_reload_successful", text, (), {(): now.is_last_good})
-    text = "When the configuration file could last be used, Unix time."
+    text = "When the configuration file was last valid, Unix time."
     yield gauge("config_last_reload_success_timestamp_seconds", text, (), {(): now.last_good_s})
-    text = "Settings of the configuration file that only a restart puts in force."
+    text = "Settings of the configuration file that take effect only after a restart."
     yield gauge("config_settings_waiting_for_restart", text, (), {(): now.waiting})
 
 
 def _of_client_go(now: Readings) -> Iterator[Metric]:
-    """What every Kubernetes component shows by these names, whichever its own prefix is."""
-    text = "Whether this process holds the lease: 1 leads, 0 stands by."
+    """Yields the metrics that every Kubernetes component has under these names, whatever its own prefix."""
+    text = "Whether this process holds the lease: 1 leader, 0 standby."
     leases = {(name,): int(is_held) for name, is_held in now.leases.items()}
     yield gauge("leader_election_master_status", text, ("name",), leases, namespace="")
     if now.requests is None:
         return
-    host, text = now.requests.host, "Requests to the API server by answer."
+    host, text = now.requests.host, "Requests to the API server by response."
     results = {(str(status or "<error>"), host, method): n for (method, status), n in now.requests.results.items()}
     yield counter("rest_client_requests", text, ("code", "host", "method"), results, namespace="")
-    text = "Requests to the API server until their whole answer, without watches."
+    text = "Duration of requests to the API server until the complete response, without watches."
     took = {(host, method): durations for method, durations in now.requests.durations.items()}
     yield histogram("rest_client_request_duration_seconds", text, ("host", "verb"), took, namespace="")
 
@@ -256,7 +256,12 @@ def _reflectors(kinds: Mapping[str, ReflectorReading]) -> Iterator[Metric]:
     yield counter("reflector_errors", "Failed lists and watches.", label, {(k,): r.errors for k, r in kinds.items()})
     malformed = {(k,): r.malformed for k, r in kinds.items()}
     yield counter("malformed_objects", "Objects that could not be used.", label, malformed)
-    yield gauge("watch_lag_seconds", "Silence of the watch.", label, {(k,): r.lag_s for k, r in kinds.items()})
+    yield gauge(
+        "watch_lag_seconds",
+        "Time since the watch last received anything.",
+        label,
+        {(k,): r.lag_s for k, r in kinds.items()},
+    )
 
 
 def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
@@ -267,9 +272,9 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield gauge("unschedulable_pods", "Waiting pods a plugin refused.", ("plugin", "domain"), refused)
     yield gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
     kept = {(event, name): n for name, d in domains.items() for event, n in d.events_in_flight.items()}
-    yield gauge("inflight_events", "Events kept for attempts under way.", ("event", "domain"), kept)
+    yield gauge("inflight_events", "Events kept for attempts in progress.", ("event", "domain"), kept)
     quarantined = {(name,): d.quarantined for name, d in domains.items()}
-    yield gauge("quarantined_pods", "Pods the API server refuses again and again, set aside.", label, quarantined)
+    yield gauge("quarantined_pods", "Pods set aside because the API server keeps refusing them.", label, quarantined)
     retrying = {(name,): d.namespaces_retrying for name, d in domains.items()}
     yield gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
     ahead = {(name,): d.namespaces_ahead for name, d in domains.items()}
@@ -277,21 +282,21 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     waiting = {(name,): d.permit_waiting for name, d in domains.items()}
     yield gauge("permit_waiting_pods", "Assumed pods held by Permit.", label, waiting)
     binds = {(name,): d.binds_in_flight for name, d in domains.items()}
-    yield gauge("binds_in_flight", "Binding requests on the wire.", label, binds)
+    yield gauge("binds_in_flight", "Binding requests in flight.", label, binds)
     yield gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
     reserving = {(name,): d.gangs_reserving for name, d in domains.items()}
-    yield gauge("gangs_reserving", "Gangs for which room that becomes free is reserved.", label, reserving)
+    yield gauge("gangs_reserving", "Gangs for which freed resources are reserved.", label, reserving)
     unknown = {(name,): d.unknown_binds for name, d in domains.items()}
-    yield gauge("unknown_binds", "Binds whose outcome is being asked for.", label, unknown)
+    yield gauge("unknown_binds", "Binds whose outcome is being read.", label, unknown)
     records = {(kind, name): n for name, d in domains.items() for kind, n in d.records.items()}
-    yield gauge("attempt_records", "What attempts left behind for explanations.", ("kind", "domain"), records)
+    yield gauge("attempt_records", "Attempt records kept for explanations.", ("kind", "domain"), records)
     leading = {(name,): int(d.is_lease_held) for name, d in domains.items()}
     yield gauge("lease_held", "1 while this process may bind for the domain.", label, leading)
 
 
 def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     incoming = {(queue, event, name): n for name, d in domains.items() for (queue, event), n in d.incoming.items()}
-    yield counter("queue_incoming_pods", "Pods that came to a queue.", ("queue", "event", "domain"), incoming)
+    yield counter("queue_incoming_pods", "Pods added to a queue.", ("queue", "event", "domain"), incoming)
     label = ("domain",)
     flushed = {(name,): d.bound_after_flush for name, d in domains.items()}
     yield counter("pod_scheduled_after_flush", "Pods bound after the leftover flush: a missed event.", label, flushed)
@@ -302,7 +307,7 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     hints = {(name,): d.hint_calls for name, d in domains.items()}
     yield counter("queueing_hints", "Queueing hints evaluated.", label, hints)
     begun = {(name,): d.reservations for name, d in domains.items()}
-    yield counter("gang_reservations", "Times a gang began to reserve room that becomes free.", label, begun)
+    yield counter("gang_reservations", "Times a gang began to reserve freed resources.", label, begun)
     expired = {(name,): d.reservations_expired for name, d in domains.items()}
     text = "Reservations of gangs that ended before the gang started."
     yield counter("gang_reservations_expired", text, label, expired)
@@ -314,11 +319,11 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     pauses = {(name,): d.attempt_pauses for name, d in domains.items()}
     yield counter("attempt_pauses", "Pauses of attempts that took several steps.", label, pauses)
     undone = {(name,): d.attempts_undone for name, d in domains.items()}
-    text = "Attempts of several steps that were undone and repeated, as what they were made of had changed."
+    text = "Attempts of several steps that were undone and repeated because their inputs had changed."
     yield counter("attempts_undone", text, label, undone)
     conflicts = {("true", name): d.conflicts_true for name, d in domains.items()}
     conflicts |= {("false", name): d.conflicts_false for name, d in domains.items()}
-    text = "Commits that met a moved row: true, it no longer fitted; false, it still did."
+    text = "Commits to a row that had changed: true, the pod no longer fitted; false, it still did."
     yield counter("commit_conflicts", text, ("kind", "domain"), conflicts)
     lookups = {("hit", name): d.class_hits for name, d in domains.items()}
     lookups |= {("miss", name): d.class_misses for name, d in domains.items()}
@@ -328,37 +333,41 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
 
 
 def _durations(now: Readings) -> Iterator[Metric]:
-    text = "Handling of one watch event (sampled)."
+    text = "Duration of handling one watch event (sampled)."
     handled = {(event,): durations for event, durations in now.event_durations.items()}
     yield histogram("event_handling_duration_seconds", text, ("event",), handled)
     hints = {(*key, name): durations for name, d in now.domains.items() for key, durations in d.hints.items()}
     label = ("plugin", "event", "hint", "domain")
-    yield histogram("queueing_hint_execution_duration_seconds", "One queueing hint (sampled).", label, hints)
-    text = "One write to a PersistentVolume or claim by PreBind, with what was sent again, by its end."
+    yield histogram(
+        "queueing_hint_execution_duration_seconds", "Duration of one queueing hint (sampled).", label, hints
+    )
+    text = "Duration of a write to a PersistentVolume or claim by PreBind, retries included, by result."
     yield histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)
 
 
 def _background_tasks(background_tasks: Mapping[tuple[str, str], BackgroundReading]) -> Iterator[Metric]:
     label = ("plugin", "domain")
     failures = {key: task.failures for key, task in background_tasks.items()}
-    yield counter(
-        "background_failures", "Times a plugin's background task beside the cycles ended by an error.", label, failures
-    )
+    yield counter("background_failures", "Times a plugin's background task ended with an error.", label, failures)
     running = {key: int(task.is_running) for key, task in background_tasks.items()}
-    yield gauge("background_running", "1 while a plugin's background task beside the cycles runs.", label, running)
+    yield gauge("background_running", "1 while a plugin's background task runs.", label, running)
 
 
 def _judge(judge: JudgeReading) -> Iterator[Metric]:
     rules = {(rule,): pods for rule, pods in judge.violations.items()}
-    yield gauge("verify_violations", "Pods that stand against a required rule, whoever placed them.", ("rule",), rules)
-    text = "Looks at the cluster, by what became of them."
+    yield gauge(
+        "verify_violations", "Pods that violate a required rule, whichever scheduler placed them.", ("rule",), rules
+    )
+    text = "Runs of the judge, by result."
     yield counter("verify_runs", text, ("result",), {("success",): judge.runs, ("error",): judge.failures})
-    yield gauge("verify_last_run_timestamp_seconds", "End of the last look, Unix time.", (), {(): judge.ended_at_s})
-    yield gauge("verify_duration_seconds", "How long the last look took.", (), {(): judge.seconds})
+    yield gauge(
+        "verify_last_run_timestamp_seconds", "End of the judge's last run, Unix time.", (), {(): judge.ended_at_s}
+    )
+    yield gauge("verify_duration_seconds", "Duration of the judge's last run.", (), {(): judge.seconds})
 
 
 def _of_plugins(domains: Mapping[str, DomainReading], taken: Collection[str]) -> Iterator[Metric]:
-    """One family of each name: of several plugins that use it, those that describe it as the first does."""
+    """Yields one family per name: if several plugins use it, the values of those with the same labels and type as the first."""
     families: dict[str, tuple[PluginMetric, dict[tuple[str, ...], float]]] = {}
     for domain, reading in domains.items():
         for metric in reading.plugin_metrics:

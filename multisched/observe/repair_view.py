@@ -1,7 +1,7 @@
-"""The answers of `/api/v1/repair/…`, and how they are asked for: values only.
+"""The documents of `/api/v1/repair/…` and their parameters: values only.
 
-A plan is a `framework.repair.RepairPlan`, a status a `framework.moving.RepairStatus`; the server encodes them, `multisched
-repair` decodes them.
+A plan is a `framework.repair.RepairPlan`, a status a `framework.moving.RepairStatus`; the server encodes them,
+`multisched repair` decodes them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairPlan
 
 PLAN_PARAMETERS: Final = ("domain", "threshold", "moves", "movesPerNode", "movesPerService")
-"""Of the question's URL."""
+"""Query parameters of a plan."""
 PLAN_MOVES_MAX: Final = 10_000
 THRESHOLDS_MAX: Final = 64
 DIMENSION_CHARS_MAX: Final = 253
 
 
 class RepairSource(Protocol):
-    """Makes plans, off the loop, and has them carried out.
+    """Makes plans off the loop, and starts them.
 
-    All raise RepairRefusedError, and NotLeadingError for a domain that is not led here.
+    All methods raise RepairRefusedError, and NotLeadingError for a domain that another replica leads.
 
     Border: `whatif` has it (`RepairPlans`), above `observe`.
     """
@@ -33,32 +33,32 @@ class RepairSource(Protocol):
     async def plan(self, asked: RepairAsked) -> RepairPlan: ...
 
     def status(self, domain: str) -> RepairStatus:
-        """How repair stands; empty: of the only domain that can be repaired."""
+        """Returns the state of repair; `domain` empty: of the only domain that can be repaired."""
         ...
 
     async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
-        """Begins to carry out the plan that was shown under this digest, if the same is still made."""
+        """Starts the plan that was shown with this digest, if planning still gives the same one."""
         ...
 
 
 class RunAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a POST to `/api/v1/repair/run`; the question the plan answered is in the URL."""
+    """The body of a POST to `/api/v1/repair/run`; the URL has the parameters of the plan."""
 
     digest: str
 
 
 def encode_status(status: RepairStatus) -> bytes:
-    """JSON with camelCase names."""
+    """Returns JSON with camelCase names."""
     return msgspec.json.encode(status)
 
 
 def decode_status(body: bytes) -> RepairStatus:
-    """Raises msgspec.DecodeError for anything else."""
+    """Decodes JSON. Raises msgspec.DecodeError for anything else."""
     return msgspec.json.decode(body, type=RepairStatus)
 
 
 def thresholds(texts: Iterable[str]) -> Mapping[str, float]:
-    """`log=90` for one dimension, `90` for all that are not named; in percent of capacity. ValueError with what to write."""
+    """Parses `log=90` for one dimension, `90` for all others; in percent of capacity. Raises ValueError with the fix."""
     found: dict[str, float] = {}
     for number, text in enumerate(texts):
         name, equals, amount = text.rpartition("=")
@@ -80,10 +80,10 @@ def thresholds(texts: Iterable[str]) -> Mapping[str, float]:
 
 
 def encode_plan(plan: RepairPlan) -> bytes:
-    """JSON with camelCase names."""
+    """Returns JSON with camelCase names."""
     return msgspec.json.encode(plan)
 
 
 def decode_plan(body: bytes) -> RepairPlan:
-    """Raises msgspec.DecodeError for anything else."""
+    """Decodes JSON. Raises msgspec.DecodeError for anything else."""
     return msgspec.json.decode(body, type=RepairPlan)

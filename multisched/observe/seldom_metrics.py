@@ -1,4 +1,4 @@
-"""Metrics of what does not happen for every pod. Owned by `Metrics`, written through `DomainMetrics`."""
+"""Metrics of events that do not occur for every pod. Owned by `Metrics`, written through `DomainMetrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VICTIMS: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
 class SeldomMetrics(Collector):
-    """What does not happen for every pod."""
+    """Metrics of events that do not occur for every pod."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         made: list[Counter | Histogram] = []
@@ -31,14 +31,14 @@ class SeldomMetrics(Collector):
         failures = ("plugin", "extension_point", "domain")
         self.plugin_errors = counter("plugin_errors_total", "Plugin calls that failed.", *failures)
         ended = ("result", "domain")
-        self.preemptions = counter("preemption_goroutines_execution_total", "Preemptions carried out.", *ended)
-        self.permit_wait = histogram("permit_wait_duration_seconds", "Waits in Permit.", WAIT_S, *ended)
+        self.preemptions = counter("preemption_goroutines_execution_total", "Preemptions executed.", *ended)
+        self.permit_wait = histogram("permit_wait_duration_seconds", "Duration of waits in Permit.", WAIT_S, *ended)
         self.preemption_victims = histogram("preemption_victims", "Victims chosen for one pod.", _VICTIMS, "domain")
-        text = "Marking and deleting the victims of one pod."
+        text = "Duration of marking and deleting the victims of one pod."
         self.preemption_duration = histogram("preemption_goroutines_duration_seconds", text, WAIT_S, *ended)
         self._made = made
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yields all families."""
         for one in self._made:
             yield from one.collect()

@@ -1,11 +1,11 @@
 """The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
 
-/livez and /readyz are open and say nothing but ok or failed. Everything else, their `?verbose` included, is judged by
-the DelegatedAuthenticator where there is one. Reviews of quotas are answered to everybody, where they are: an API server
-sends no token. Without an authenticator the server listens on loopback only. It answers only to loopback names and to no
-page of another origin, so that no web page reads it. It changes nothing without the token of this process. A handler
-that fails costs its own request. About a domain that another replica leads all paths answer alike: they name the leader
-(`framework.leading.Problem`).
+/livez and /readyz are open and return only ok or failed. Everything else, including their `?verbose`, is authorized by
+the DelegatedAuthenticator if there is one. Reviews of quotas, if they are served, are answered for every caller: an API
+server sends no token. Without an authenticator the server listens on loopback only. It then accepts only loopback host
+names and no page of another origin, so that no web page can read it, and changes nothing without the token of this
+process. An error in a handler fails only its own request. For a domain that another replica leads, all paths return the
+same document, which names the leader (`framework.leading.Problem`).
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ from multisched.observe.repair_view import (
 logger = logging.getLogger(__name__)
 
 REVIEWED_PREFIX: Final = "/multisched"
-"""Set before /api paths when rights are asked for. Kubernetes lets every authenticated user read `/api/*` (ClusterRole
-system:discovery), and what waits where is not for everyone."""
+"""Prepended to /api paths in access reviews. Kubernetes lets every authenticated user read `/api/*` (ClusterRole
+system:discovery), but pending pods are not for every user.
+"""
 EXPLAIN_PATH: Final = "/api/v1/explain"
 WHAT_IF_PATH: Final = f"{EXPLAIN_PATH}/what-if"
-"""The one POST that writes nothing."""
+"""The only POST that writes nothing."""
 REPAIR_PATH: Final = "/api/v1/repair"
 VIEW_PATH: Final = "/api/v1/{view}/{name}"
-"""What plugins show."""
+"""Views of plugins."""
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/queue": ("domain", "limit"),
     CONFIGURATION_PATH: (),
@@ -88,22 +89,22 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{REPAIR_PATH}/status": ("domain",),
     f"{REPAIR_PATH}/run": PLAN_PARAMETERS,
 }
-"""Path -> what its query may say. A view's is judged by its plugin; probes, scrapers and API servers may send what they like."""
+"""Path -> allowed query parameters. Those of a view are checked by its plugin; probes, scrapers and API servers may send any."""
 REQUEST_BYTES_MAX: Final = 256 * 1024
-"""Of a body: a manifest to be tried in thought."""
+"""Limit of a request body: a manifest for --what-if."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 LINGER_S: Final = 2.0
-"""For the rest of a request that was refused before it was whole."""
+"""Time for the rest of a request that was refused before it was complete."""
 SCRAPES_MAX: Final = 2
-"""Renderings at the same time; more are answered 429."""
+"""Renderings at the same time; further ones get a 429."""
 REFUSED_PATH_CHARS: Final = 128
-"""Of a path that somebody else wrote, in an answer."""
+"""Limit of a caller's path in a response."""
 NOT_ACCEPTED: Final = (
-    "the API server does not accept this bearer token: it has expired, or is of another cluster; make a new one"
+    "the API server does not accept this bearer token: it has expired, or is of another cluster; create a new one"
     " (kubectl create token)"
 )
 CHANGES_REFUSED: Final = (
-    "this changes something: only the user who runs this process may ask for it, by the token in its file"
+    "this request changes something: only the user who runs this process may make it, with the token in its file"
     " (multisched finds it); or set server.authentication and give a token of the cluster"
 )
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -116,7 +117,7 @@ class ServerError(Exception):
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """Where to listen and how."""
+    """Where and how to listen."""
 
     bind_address: str = "127.0.0.1"
     port: int = 10260
@@ -124,7 +125,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     authenticator: DelegatedAuthenticator | None = None
     limits: ConnectionLimits = ConnectionLimits()
     token_folder: Path | None = None
-    """Where the token for what changes something is kept, if there is no authenticator; without a folder nothing can be changed."""
+    """Folder for the token of requests that change something, if there is no authenticator; without a folder nothing
+    can be changed.
+    """
 
     def __post_init__(self) -> None:
         if not ip_address(self.bind_address).is_loopback and (self.certificate is None or self.authenticator is None):
@@ -132,7 +135,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the server shows."""
+    """The sources of the documents."""
 
     health: Health
     metrics: Metrics
@@ -141,14 +144,14 @@ class Sources(msgspec.Struct, frozen=True):
     repair: RepairSource
     views: ViewSource
     configuration: ConfigurationSource | None = None
-    """None: nobody may see it."""
+    """None: not served."""
     admission: AdmissionSource | None = None
     """None: quotas are not reviewed here."""
 
 
 @asynccontextmanager
 async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str]:
-    """Listens while the context is open; yields the base URL. Raises ServerError."""
+    """Serves while the context is open; yields the base URL. Raises ServerError."""
     connections = Connections(settings.limits)
     routes = _Routes(settings, sources, connections)
     runner = web.AppRunner(
@@ -166,7 +169,7 @@ async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str
             address = await stack.enter_async_context(listening)
         except OSError as error:
             where = f"{settings.bind_address}:{settings.port}"
-            mend = "; name another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
+            mend = "; set another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
             raise ServerError(f"cannot listen on {where}: {error.strerror}{mend}") from error
         if settings.authenticator is None and settings.token_folder is not None:
             try:
@@ -212,7 +215,7 @@ class _Routes:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Judges first, so that a stranger cannot even tell which paths exist; then answers, whatever happens."""
+        """Authorizes first, so that an unknown caller cannot find out which paths exist; then responds, whatever happens."""
         self._renew_certificate()
         try:
             return await self._refusal(request) or await self._answer(request, handler)
@@ -229,13 +232,13 @@ class _Routes:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._is_review(request):
             request = request.clone(client_max_size=REVIEW_BYTES_MAX)
-        await request.read()  # as long as its connection is expected to send; handlers find it read
+        await request.read()  # within the deadline of the connection; handlers find the body read
         self._connections.received(request)
         _refuse_unknown(request)
         return await handler(request)
 
     def _renew_certificate(self) -> None:
-        """On the way of requests, as probes come all the time; one that cannot be used leaves the old one in place."""
+        """Reloads the certificate during requests, because probes arrive all the time; an unusable one leaves the old one in use."""
         certificate, now_s = self._settings.certificate, asyncio.get_running_loop().time()
         if certificate is None or now_s - self._looked_at_s < RELOAD_INTERVAL_S:
             return
@@ -263,9 +266,9 @@ class _Routes:
 
     def _refusal_on_loopback(self, request: web.Request, token: str) -> web.Response | None:
         if not is_loopback_name(request.host):
-            return _text(403, "this server answers to loopback names only")
+            return _text(403, "this server accepts loopback host names only")
         if is_other_page(request.headers, f"{request.scheme}://{request.host}"):
-            return _text(403, "this server answers to no page of another origin")
+            return _text(403, "this server refuses pages of another origin")
         if request.method in ("GET", "HEAD") or request.path == WHAT_IF_PATH or self._is_review(request):
             return None
         if self.own_token and hmac.compare_digest(token.encode(errors="surrogateescape"), self.own_token.encode()):
@@ -289,7 +292,7 @@ class _Routes:
         return web.Response(body=body, headers={**HEADERS, "Content-Type": content_type})
 
     async def _queue(self, request: web.Request) -> web.Response:
-        """`?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
+        """Returns the queue: `?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
         limit = _number(request, "limit", PODS_SHOWN, PODS_SHOWN_MAX)
         try:
             view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
@@ -304,7 +307,7 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _explain(self, request: web.Request) -> web.Response:
-        """`?node=NAME` for why not there, `?fix=true` for what would help, `?names=N` nodes named behind each verdict."""
+        """Explains a pod: `?node=NAME` for one node, `?fix=true` for fixes, `?names=N` nodes named for each verdict."""
         query = ExplainQuery(
             request.match_info["namespace"],
             request.match_info["name"],
@@ -315,21 +318,21 @@ class _Routes:
         return await _explained(self._sources.explain.pod(query))
 
     async def _what_if(self, request: web.Request) -> web.Response:
-        """A manifest, or a List of them, as JSON; `?replicas=N` of each."""
-        if request.content_type != "application/json":  # else any web page could have a browser send one
+        """Places the pods of a manifest, or of a List of them, as JSON; `?replicas=N` of each."""
+        if request.content_type != "application/json":  # otherwise any web page could make a browser send one
             return _text(415, "send application/json")
         replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX))
         try:
             document = orjson.loads(await request.read())
         except orjson.JSONDecodeError as error:
-            return _text(400, f"the manifest is no JSON: {error}")
+            return _text(400, f"the manifest is not JSON: {error}")
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
         if isinstance(items, list):
             return await _explained(self._sources.explain.what_if_list(items, replicas))
         return await _explained(self._sources.explain.what_if(document, replicas))
 
     async def _validate_quotas(self, request: web.Request) -> web.Response:
-        """An AdmissionReview of kube-apiserver."""
+        """Answers an AdmissionReview of kube-apiserver."""
         source = self._sources.admission
         assert source is not None, "without it there is no such path"
         if self._reviews >= REVIEWS_MAX:
@@ -344,7 +347,7 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _view(self, request: web.Request) -> web.Response:
-        """Whatever the query says is the plugin's."""
+        """Returns a plugin's view; the plugin checks the query."""
         query = ViewQuery(request.match_info["name"], dict(request.query))
         try:
             body = await self._sources.views.document(request.match_info["view"], query)
@@ -353,7 +356,9 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_plan(self, request: web.Request) -> web.Response:
-        """`?domain=NAME`, `threshold=log=90` as often as needed or `threshold=90`, `moves`, `movesPerNode`, `movesPerService`."""
+        """Returns a plan: `?domain=NAME`, `threshold=log=90` repeated or `threshold=90`, `moves`, `movesPerNode`,
+        `movesPerService`.
+        """
         try:
             body = encode_plan(await self._sources.repair.plan(_repair_asked(request)))
         except RepairRefusedError as error:
@@ -361,7 +366,7 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_status(self, request: web.Request) -> web.Response:
-        """`?domain=NAME`."""
+        """Returns the state of repair; `?domain=NAME`."""
         try:
             body = encode_status(self._sources.repair.status(request.query.get("domain", "")))
         except RepairRefusedError as error:
@@ -369,8 +374,8 @@ class _Routes:
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _repair_run(self, request: web.Request) -> web.Response:
-        """The parameters with which a plan was asked for, and its digest in the body: `{"digest": "…"}`."""
-        if request.content_type != "application/json":  # else any web page could have a browser send one
+        """Starts a plan: the parameters of the plan, and its digest in the body: `{"digest": "…"}`."""
+        if request.content_type != "application/json":  # otherwise any web page could make a browser send one
             return _text(415, "send application/json")
         try:
             wanted = msgspec.json.decode(await request.read(), type=RunAsked)
@@ -384,13 +389,13 @@ class _Routes:
 
 
 def _bearer_token(request: web.Request) -> str:
-    """Empty without one."""
+    """Returns the token, empty without one."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _refuse_unknown(request: web.Request) -> None:
-    """A slip of the pen would be an answer to another question. Raises HTTPBadRequest."""
+    """Refuses unknown parameters: a misspelt one would silently change the query. Raises HTTPBadRequest."""
     resource = request.match_info.route.resource
     known = None if resource is None else PARAMETERS.get(resource.canonical)
     unknown = "" if known is None else unknown_parameter(request.query, known)
@@ -399,7 +404,7 @@ def _refuse_unknown(request: web.Request) -> None:
 
 
 def _repair_asked(request: web.Request) -> RepairAsked:
-    """The question in a URL. Raises RepairRefusedError (400)."""
+    """Parses the query of a plan. Raises RepairRefusedError (400)."""
     try:
         percent = thresholds(request.query.getall("threshold", []))
     except ValueError as error:
@@ -426,7 +431,7 @@ async def _explained(asked: Awaitable[PodView | WhatIfView | WhatIfList]) -> web
 
 
 def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
-    """A number of the query, 0..most. Raises HTTPBadRequest."""
+    """Parses a number of the query, 0..most. Raises HTTPBadRequest."""
     text = request.query.get(name, str(otherwise))
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else -1
     if not 0 <= number <= most:
@@ -435,7 +440,7 @@ def _number(request: web.Request, name: str, otherwise: int, most: int) -> int:
 
 
 def reviewed_path(path: str) -> str:
-    """What rights are asked for. Whoever may read of one pod may read of all: roles would need a wildcard otherwise."""
+    """Returns the path for the access review. Names below a view are removed: roles would need a wildcard otherwise."""
     parts = path.split("/")
     if path.startswith("/api/v1/") and len(parts) > 4:
         path = "/".join(parts[:4])
@@ -443,18 +448,18 @@ def reviewed_path(path: str) -> str:
 
 
 def _refused(verdict: Verdict, verb: str, path: str, *, has_token: bool) -> web.Response:
-    """`verdict`: any but ALLOWED."""
+    """Returns the response for any verdict but ALLOWED."""
     match verdict:
         case Verdict.UNAUTHENTICATED:
             response = _text(401, NOT_ACCEPTED if has_token else "give a bearer token")
             response.headers["WWW-Authenticate"] = "Bearer"
         case Verdict.TOO_MANY:
-            response = _text(429, "too many tokens are to be checked; try again in a moment")
+            response = _text(429, "too many tokens are being checked; retry in a moment")
             response.headers["Retry-After"] = "1"
         case Verdict.FORBIDDEN:
             response = _text(403, _not_allowed(verb, path))
         case _:
-            response = _text(503, "the API server did not say who may read")
+            response = _text(503, "the API server did not decide whether the request is allowed")
     return response
 
 
@@ -473,7 +478,7 @@ def _health(request: web.Request, report: HealthReport) -> web.Response:
 
 
 def _names_leader(error: NotLeadingError) -> web.Response:
-    """What every path answers in place of what only the leader of a domain knows."""
+    """Returns the response of every path for a domain that another replica leads."""
     body = msgspec.json.encode(Problem.of(error))
     headers = HEADERS if error.status == 421 else {**HEADERS, "Retry-After": "1"}
     return web.Response(status=error.status, body=body, content_type=PROBLEM_TYPE, headers=headers)

@@ -1,4 +1,4 @@
-"""Rows as a table, JSON or YAML, the same for every command that lists something. All of them show what others hide."""
+"""Rows as a table, JSON or YAML, for every command that lists something. Control characters are escaped."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from multisched.model.visible_text import escaped, escaped_json, escaped_lines, 
 
 GAP: Final = "   "
 TEXT_CHARS_MIN: Final = 24
-"""A last column that is wider is text, which can be wrapped."""
+"""A wider last column counts as text, which can be wrapped."""
 BESIDE_CHARS_MIN: Final = 40
-"""Room that it needs beside the other columns."""
+"""Width that it needs next to the other columns."""
 TERMINAL_COLUMNS_MIN: Final = 40
 COMMAND: Final = "kubectl "
 _LABEL: Final = re.compile(r" *\S+(?: \S+)? {2,}")
-"""What stands before the text of a line, as in `  PreFilter   NodeAffinity: passes`."""
+"""The label at the start of a line, as in `  PreFilter   NodeAffinity: passes`."""
 
 
 def as_document(document: Any, output: str) -> str:
-    """`document` as `json` or `yaml`."""
+    """Returns `document` as `json` or `yaml`."""
     if output == "json":
         return escaped_json(json.dumps(document, indent=2, ensure_ascii=False))
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Quotes what has to be escaped."""
+        """Quotes strings that must be escaped."""
 
     def text(dumper: Any, value: str) -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if is_hidden(value) else None)
@@ -42,10 +42,10 @@ def as_document(document: Any, output: str) -> str:
 def as_table(
     head: Sequence[str], rows: Sequence[Sequence[object]], *, is_wide: bool = False, width: int | None = None
 ) -> str:
-    """Columns under upper-case heads, as kubectl prints them.
+    """Returns columns under upper-case headings, as kubectl prints them.
 
-    On a terminal a long last column is wrapped, or stands below the others where it has no room beside them, without its
-    head. Nothing is where `is_wide`, and into a pipe. `width`: None: the terminal's.
+    On a terminal a long last column is wrapped; if there is not enough width next to the others, it is printed below
+    them without its heading. With `is_wide` and into a pipe nothing is wrapped. `width` None: the terminal's.
     """
     cells = [[name.upper() for name in head]]
     cells += [[escaped(str(value)) or "-" for value in row] for row in rows]
@@ -67,14 +67,14 @@ def as_table(
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that standard output goes to; None if it goes elsewhere."""
+    """Returns the columns of the terminal that is standard output; None if it is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, TERMINAL_COLUMNS_MIN)
 
 
 def fitted(text: str, width: int | None = None) -> str:
-    """Lines for a terminal: long ones go on below what they say, and commands to copy stay whole. `width`: as of `as_table`."""
+    """Wraps long lines for a terminal with an indent below their text; commands to copy stay whole. `width`: see `as_table`."""
     columns = width or terminal_width()
     if columns is None:
         return text

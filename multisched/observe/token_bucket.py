@@ -1,4 +1,4 @@
-"""A rate with a burst: how long to wait until the next one may go."""
+"""A rate limit with a burst."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class TokenBucket:
         self._filled_at = monotonic()
 
     def take(self) -> float:
-        """Takes a token, on credit if there is none; returns the seconds until it is really there."""
+        """Takes a token, on credit if there is none; returns the seconds until it is available."""
         self._refill()
         self._tokens -= 1
         return max(0.0, -self._tokens / self._rate)
 
     def try_take(self) -> bool:
-        """Takes a token if there is one."""
+        """Takes a token if there is one; returns whether it did."""
         self._refill()
         if self._tokens < 1:
             return False

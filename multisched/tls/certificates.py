@@ -1,4 +1,4 @@
-"""New keys and certificates. Elliptic curve keys, since RSA ones take longer to make than a whole cluster takes to start."""
+"""New keys and certificates. Elliptic curve keys, because RSA keys take longer to generate than a whole cluster takes to start."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cryptography.x509.oid import NameOID
 
 LIFETIME: Final = timedelta(days=365)
 BACKDATED: Final = timedelta(hours=1)
-"""Clocks of clients may be behind."""
+"""Clients' clocks may be slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, PEM."""
+    """A certificate and its key, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -35,7 +35,7 @@ def common_name(text: str) -> x509.Name:
 def unsigned(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime
 ) -> x509.CertificateBuilder:
-    """A certificate of the key, to be extended and signed. Valid from `now`, and for LIFETIME."""
+    """Returns a builder for a certificate of the key, to be extended and signed. Valid from `now - BACKDATED`, for LIFETIME."""
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     return builder.not_valid_before(now - BACKDATED).not_valid_after(now + LIFETIME)

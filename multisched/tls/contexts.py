@@ -1,4 +1,4 @@
-"""TLS contexts as all of us want them, and certificates from memory, which Python's ssl module reads from files only."""
+"""TLS contexts for the whole program, and certificates from memory, which Python's ssl module reads from files only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 
 def empty_server_context() -> ssl.SSLContext:
-    """To be given its certificate."""
+    """Returns a server context without a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
 def read_pem(file: Path) -> bytes:
-    """Read by us, so that what cannot be read is named. Raises OSError; ValueError for an empty file.
+    """Reads a PEM file here, so that errors name it. Raises OSError; ValueError for an empty file.
 
-    No authority at all would stand for the system's.
+    An empty file would otherwise mean the system's authorities.
     """
     content = file.read_bytes()
     if not content:
@@ -28,10 +28,12 @@ def read_pem(file: Path) -> bytes:
 
 
 def client_context(authorities: bytes, *, is_verifying: bool = True) -> ssl.SSLContext:
-    """`authorities`: PEM; empty: the system's. Raises ssl.SSLError; ValueError for bytes that hold no text at all."""
-    text = authorities.decode("ascii", "ignore")  # what stands beside the certificates may be in any language
+    """Returns a client context. `authorities`: PEM; empty: the system's. Raises ssl.SSLError; ValueError for bytes
+    without ASCII text.
+    """
+    text = authorities.decode("ascii", "ignore")  # text next to the certificates may be in any language
     if authorities and not text:
-        raise ValueError("no certificate is among the authorities")
+        raise ValueError("the authorities contain no certificate")
     context = ssl.create_default_context(cadata=text or None)
     if not is_verifying:
         context.check_hostname = False
@@ -40,13 +42,13 @@ def client_context(authorities: bytes, *, is_verifying: bool = True) -> ssl.SSLC
 
 
 def load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
-    """`key_file` None: the key stands beside the certificate. Raises OSError, ValueError, ssl.SSLError."""
+    """Loads a certificate. `key_file` None: the certificate file contains the key. Raises OSError, ValueError, ssl.SSLError."""
     context.load_cert_chain(cert_file, key_file, password=_refuse_password)
 
 
 @contextmanager
 def pem_files(*contents: bytes) -> Iterator[list[Path]]:
-    """A file for each, which its owner alone may read, as long as the block lasts."""
+    """Writes each content to a file that only its owner can read; yields the paths and deletes the files at exit."""
     with tempfile.TemporaryDirectory(prefix="multisched-") as folder:
         paths = [Path(folder, f"{number}.pem") for number in range(len(contents))]
         for path, content in zip(paths, contents, strict=True):
@@ -56,5 +58,5 @@ def pem_files(*contents: bytes) -> Iterator[list[Path]]:
 
 
 def _refuse_password() -> str:
-    """Else OpenSSL would ask at the terminal and stop the program."""
+    """Raises an error: OpenSSL would otherwise ask at the terminal and block the program."""
     raise ValueError("the private key must not have a password")

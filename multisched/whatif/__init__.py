@@ -1,1 +1,1 @@
-"""Questions tried on a copy of the cluster: explain, fixes, what-if, and trials of repairs."""
+"""Questions answered on a copy of the cluster: explain, fixes, what-if, quotas and repair plans."""

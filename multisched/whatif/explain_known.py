@@ -1,4 +1,4 @@
-"""What a program knows of one pod without trying anything: where it is, how it came there, what it waits for.
+"""What a program knows of one pod without a trial: its node, its history, what it waits for.
 
 Read on the program's loop, in one synchronous step.
 """
@@ -31,11 +31,13 @@ from multisched.shell.program import Program
 READ_TIMEOUT_S = 5.0
 BOUND, NOT_OURS = "bound", "not ours"
 NEAR_NAMES = 3
-"""Known node names listed at most where a node is not known."""
+"""Limit of the similar node names that are listed for an unknown node."""
 NAME_NEARNESS = 0.85
-"""Of a schedulerName: all of them end alike, so that default-scheduler is rather near to forecast-scheduler."""
+"""Minimum similarity of a schedulerName: all have the same ending, so that default-scheduler is rather similar to
+forecast-scheduler.
+"""
 NEARNESS = 0.5
-"""As difflib counts it; with less, n1 would not be near n2."""
+"""Minimum similarity of a node name, as difflib computes it; n1 and n2 are just similar enough."""
 
 _THINGS: Mapping[EventResource, str] = {
     Resource.NODE: "a node",
@@ -66,20 +68,20 @@ _ACTIONS = (
 
 
 class KnownPod(msgspec.Struct, frozen=True):
-    """A pod with the domain that serves it."""
+    """A pod and the domain that serves it."""
 
     pod: Pod
     worker: DomainWorker | None
     node: str = ""
-    """Where it is placed, assumed or not."""
+    """The node on which it is placed, assumed or not."""
     is_bound: bool = False
     refusal: str = ""
-    """Why no queue holds it: nothing but a change of the pod itself can help it."""
+    """Why no queue holds it; only a change of the pod itself helps."""
     refused_at_s: float = 0.0
 
 
 def find_pod(program: Program, namespace: str, name: str) -> KnownPod:
-    """Raises NotExplainedError for a pod that is not known."""
+    """Returns the pod. Raises NotExplainedError if it is not known."""
     uid = program.pods.uid_of(f"{namespace}/{name}")
     refused = program.pods.refused.get(uid)
     if refused is not None:
@@ -88,19 +90,21 @@ def find_pod(program: Program, namespace: str, name: str) -> KnownPod:
     placed = program.cache.placed(uid)
     if placed is not None:
         worker = program.router.worker_of(placed.pod)
-        # An assumed pod that no queue holds any more is bound: the answer came before the watch.
+        # An assumed pod that is in no queue any more is bound: the bind's response arrived before the watch event.
         is_bound = not program.cache.is_assumed(uid) or worker is None or worker.queue.entry(uid) is None
         return KnownPod(placed.pod, worker, placed.node, is_bound)
     pending = program.pods.pending.get(uid)
     if pending is None:
         names = ", ".join(name for names in program.scheduler_names.values() for name in names)
-        text = f"pod {namespace}/{name} is not known here: it does not exist, has ended, or has a schedulerName besides"
+        text = (
+            f"pod {namespace}/{name} is not known here: it does not exist, has ended, or has a schedulerName other than"
+        )
         raise NotExplainedError(f"{text} {names}")
     return KnownPod(pending, program.router.worker_of(pending))
 
 
 async def foreign_pod(program: Program, query: ExplainQuery, unknown: NotExplainedError) -> NotExplainedError:
-    """What to say of a pod that is not known here: of one with another schedulerName, that name. Asks the API server."""
+    """Returns the error for a pod that is not known here; names the schedulerName if that is another one. Reads the API server."""
     try:
         path = pod_path(query.namespace, query.name)
         answer = await program.transport.request("GET", path, timeout_s=READ_TIMEOUT_S)
@@ -113,7 +117,9 @@ async def foreign_pod(program: Program, query: ExplainQuery, unknown: NotExplain
 
 
 def unserved(program: Program, scheduler_name: str) -> str:
-    """No domain serves this schedulerName: which names there are, or the one that was probably meant."""
+    """Returns the error for a schedulerName that no domain serves, with the names of the configuration or the one that
+    was probably meant.
+    """
     names = [name for names in program.scheduler_names.values() for name in names]
     near = difflib.get_close_matches(scheduler_name, names, n=1, cutoff=NAME_NEARNESS)
     hint = f"did you mean {near[0]}?" if near else f"the configuration has {', '.join(names)}"
@@ -121,9 +127,9 @@ def unserved(program: Program, scheduler_name: str) -> str:
 
 
 def require_node(name: str, known: Sequence[str]) -> None:
-    """Raises NotExplainedError, with the nearest names, for a node that is not among those known.
+    """Raises NotExplainedError with the most similar names if the node is not known.
 
-    Looking for near names takes a tenth of a second in a large cluster: not for the program's loop.
+    The search for similar names takes a tenth of a second in a large cluster, so it must not run on the program's loop.
     """
     if name in known:
         return
@@ -133,7 +139,7 @@ def require_node(name: str, known: Sequence[str]) -> None:
 
 
 def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
-    """All that is remembered."""
+    """Returns everything that is recorded."""
     pod, worker, now_s = known.pod, known.worker, program.clock.monotonic()
     base = PodView(
         namespace=pod.namespace,
@@ -147,7 +153,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         since_s=0.0 if known.is_bound else now_s - known.refused_at_s,
     )
     if worker is None:
-        note = f"another scheduler placed it: {pod.spec.scheduler_name} is none of ours"
+        note = f"another scheduler placed it: no domain has {pod.spec.scheduler_name}"
         return _changed(base, notes=(note,))
     reader = AttemptReader(worker.plugins, program.cache.nodes, program.router.rows_of(worker), now_s, query.names)
     records = worker.cycle.records.read(pod.uid)
@@ -176,18 +182,18 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
 
 
 def _plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
-    """What plugins know of these nodes beyond their scores."""
+    """Yields what plugins know of these nodes in addition to their scores."""
     for node in nodes:
         row = program.cache.nodes.row_of(node)
         if row is None:
             continue
         for built in worker.plugins.built:
             if implements(built.plugin, ExplainPlugin) and (said := built.plugin.describe(pod, row)):
-                yield f"{built.plugin.name} says of {node}: {said}"
+                yield f"{built.plugin.name} about {node}: {said}"
 
 
 def key_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
-    """Labels and annotations of the pod, and of these nodes, that have no effect or are not understood."""
+    """Yields labels and annotations of the pod and of these nodes that have no effect or are invalid."""
     yield from remarks_of_pod(pod, worker.name, {built.plugin.name for built in worker.plugins.built})
     yield from unclear_consents(pod)
     for name in nodes:
@@ -217,14 +223,14 @@ def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: floa
         case Place.UNSCHEDULABLE:
             return f"an event that can help {' and '.join(entry.plugins) or 'it'}"
         case Place.GATED:
-            return f"{entry.plugins[0]} to let it in: {entry.message}"
+            return f"{entry.plugins[0]} to admit it: {entry.message}"
         case Place.GANG:
             return f"its gang, with which it is tried{': ' if entry.message else ''}{entry.message}"
     holders = worker.waiting.holders(entry.uid)
     if holders:
         waits = (f"{plugin} ({max(0.0, until_s - now_s):.0f} s at most)" for plugin, until_s in sorted(holders.items()))
         return f"the permission of {' and '.join(waits)}, on node {node}"
-    return f"its binding to {node}" if node else "the end of an attempt that is under way"
+    return f"its binding to {node}" if node else "the end of an attempt in progress"
 
 
 def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:

@@ -1,8 +1,8 @@
-"""Answers about pods of a running program: from its records, or from a sandbox where something has to be tried.
+"""Answers queries about pods of a running program: from its records, or from a sandbox if a trial is needed.
 
-`ProgramExplanations` implements `observe.explain_view.ExplainSource`. What is remembered is read on the loop, which
-costs little. What has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy. The thread
-takes one question at a time, so that deciding goes on meanwhile.
+`ProgramExplanations` implements `observe.explain_view.ExplainSource`. Records are read on the loop, which is cheap.
+Trials (fixes, what-if, a pod without records) run in a thread on a copy, one query at a time, so that scheduling
+continues.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     from multisched.whatif.what_if_plan import Plan
 
 QUESTIONS_MAX = 8
-"""Questions that wait for their sandbox or are in it; who comes then is asked to try again."""
+"""Limit of queries that wait for a sandbox or use one; further ones get a 429."""
 
 R = TypeVar("R", PodView, WhatIfList)
 
-# Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
+# Modules that answer are imported by the first query: most programs get none, and each would pay for the import at
+# startup.
 
 
 class ProgramExplanations:
-    """Answers questions about pods of a running program."""
+    """Answers queries about pods of a running program."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class ProgramExplanations:
         except NotExplainedError as error:
             if self._program.is_ready:
                 raise await foreign_pod(self._program, query, error) from error
-            text = "the caches are not in step with the API server yet; ask again in a moment"
+            text = "the caches are not synced with the API server yet; retry in a moment"
             raise NotExplainedError(text, status=503) from error
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
@@ -110,7 +111,7 @@ class ProgramExplanations:
 
     async def _try_out(self, ask: Callable[[SchedulerSandbox], R]) -> R:
         if self._questions >= QUESTIONS_MAX:
-            raise NotExplainedError("too many questions at once; ask again in a moment", status=429)
+            raise NotExplainedError("too many queries at once; retry in a moment", status=429)
 
         from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 

@@ -1,7 +1,8 @@
-"""Answers by trial: how an attempt of a pod ends now, why not a certain node, and what would help.
+"""Answers by trial: how an attempt of a pod would end now, why not a certain node, and what would help.
 
-Pure over a `SchedulerSandbox`, which is a copy: nothing that is in use is touched. `complete` adds to what a running program
-remembers; `DumpExplanations` answers about what `kubectl get -o json` printed, where nobody remembers anything.
+Pure over a `SchedulerSandbox`, which is a copy: the running program is not changed. `complete` adds to the records of a
+running program; `DumpExplanations` answers queries about a dump of `kubectl get -o json`, for which there are no
+records.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from multisched.whatif.what_if_plan import Plan, plan_of, plan_of_all
 
 
 class DumpExplanations:
-    """As `ExplainSource` answers, about a dump: all is tried."""
+    """Answers the queries of `ExplainSource` about a dump: everything is tried."""
 
     def __init__(self, configuration: Configuration, known: DumpedCluster) -> None:
         """Raises PluginSetupError for a profile that cannot be built."""
         self._sandbox = SchedulerSandbox(configuration, known)
 
     def pod(self, query: ExplainQuery) -> PodView:
-        """Raises NotExplainedError."""
+        """Explains one pod. Raises NotExplainedError."""
         sandbox = self._sandbox
         pod = sandbox.pending.get((query.namespace, query.name))
         if pod is None:
@@ -74,11 +75,11 @@ class DumpExplanations:
         return complete(view, sandbox, pod, query)
 
     def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
-        """Raises NotExplainedError."""
+        """See `ExplainSource`. Raises NotExplainedError."""
         return self._what_if(plan_of(document, self._sandbox.program.decoder), replicas).items[0]
 
     def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
-        """Raises NotExplainedError."""
+        """See `ExplainSource`. Raises NotExplainedError."""
         return self._what_if(plan_of_all(documents, self._sandbox.program.decoder), replicas)
 
     def _what_if(self, plan: Plan, replicas: int) -> WhatIfList:
@@ -86,7 +87,7 @@ class DumpExplanations:
 
 
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
-    """Adds what only a trial can tell: how an attempt ends now, why not a certain node, and what would help."""
+    """Adds what needs a trial: how an attempt would end now, why not a certain node, and what would help."""
     worker = sandbox.worker_of(pod)
     assert worker is not None, f"{pod.key} is of no domain"
     notes = [*view.notes, *sandbox.notes]
@@ -95,9 +96,9 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
         return msgspec.structs.replace(view, state="refused", waiting_for=f"a change of the pod itself: {text}")
     gate, standing = sandbox.gate(worker, pod), sandbox.cache.placed(pod.uid)
     if standing is not None and gate.plugin == GANG_PLUGIN:
-        gate = SUCCESS  # a member that stands waits for nobody
+        gate = SUCCESS  # a placed member waits for no other member
     if not gate.is_success:
-        notes.append(f"{gate.plugin} holds it back: {gate.message}; below, what would come after that")
+        notes.append(f"{gate.plugin} gates it: {gate.message}; below, the result without that gate")
     elif standing is None:
         notes.extend(_gang_notes(sandbox, worker, pod))
     world = nullcontext() if standing is None else sandbox.without_pod(standing.pod)
@@ -109,23 +110,23 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
         view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
     notes.extend(tried.notes)
     if query.with_fixes and standing is not None:
-        notes.append("it has a node: there is nothing to fix")
+        notes.append("it has a node, so there is nothing to fix")
     elif query.with_fixes:
         view = _with_fixes(view, sandbox, worker, pod, notes)
     return msgspec.structs.replace(view, notes=tuple(notes))
 
 
 def _gang_notes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> Iterator[str]:
-    """How its gang fares, where it has one to go with: what is said of nodes is about the pod alone."""
+    """Yields the result for its gang, if it has one: the results per node are about the pod alone."""
     gang = sandbox.gang_of(pod)
     result = None if gang is None else sandbox.try_gang(worker, gang, pod)
     if result is None:
         return
-    alone = "what is said of nodes is about this pod alone"
+    alone = "the results per node are about this pod alone"
     if isinstance(result, Placed):
-        yield f"it goes with its gang, and then to {result.node}; {alone}"
+        yield f"it is placed with its gang, on {result.node}; {alone}"
     else:
-        yield f"it goes with its gang or not at all, and {alone}: {result.message}"
+        yield f"it is placed with its gang or not at all, and {alone}: {result.message}"
 
 
 def _with_trial(
@@ -141,11 +142,11 @@ def _with_trial(
 
 
 def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
-    """The attempt, made in spite of the gate, with what PreEnqueue really says: plugins behind the gate are not asked."""
+    """Returns the attempt, made without the gate, with the real PreEnqueue results: plugins after the gate are not called."""
     names = [plugin.name for plugin in worker.plugins.pre_enqueue]
     asked = names[: names.index(gate.plugin)] if gate.plugin in names else []
     said = [PointSaid(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
-    said.append(PointSaid(point="PreEnqueue", plugin=gate.plugin, said=f"holds it back: {gate.message}"))
+    said.append(PointSaid(point="PreEnqueue", plugin=gate.plugin, said=f"gates it: {gate.message}"))
     return msgspec.structs.replace(attempt, points=(*said, *(p for p in attempt.points if p.point != "PreEnqueue")))
 
 
@@ -156,16 +157,18 @@ def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, 
         fits = sandbox.fits(worker, pod) if in_thought else alone
         found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, in_thought)
     if fits is not None:
-        notes.append(f"it fits as it is now, on {fits}: it only has to be tried again")
+        notes.append(f"it fits now, on {fits}, and only has to be retried")
         return msgspec.structs.replace(view, fixes=())
     if alone is not None:
-        notes.append(f"{alone} would take it, but pods in front of it in the queue go there first")
+        notes.append(f"it would fit {alone}, but pods in front of it in the queue are placed there first")
     if len(ahead):
-        notes.append(f"{counted(len(ahead), 'pod')} in front of it in the queue went first in each trial{ahead.note}")
+        notes.append(
+            f"{counted(len(ahead), 'pod')} in front of it in the queue were placed first in each trial{ahead.note}"
+        )
     fixes = tuple(
         Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command) for f in found
     )
     is_member = sandbox.cache.gangs.key_of(pod.uid) is not None
     if is_member and not fixes and view.now is not None and view.now.outcome == "placed":
-        notes.append("no single change that was tried has it start with its gang")  # alone it would
+        notes.append("none of the tried single changes lets it start with its gang")  # the pod alone would fit
     return msgspec.structs.replace(view, fixes=fixes)

@@ -1,11 +1,11 @@
 """The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is shown.
 
-What to try is guessed from the last refusal: changes of the pod, of its quota, of a node, then of who stands there.
-`Fix.size` says how much a change is. A gate counts 0, a request or an annotation the fraction it is lowered by (0..1), a
-toleration 0.3, another domain's schedulerName 0.35. A constraint that is loosened counts 0.4, one that is dropped 0.5. A
-quota's max counts 0.6, a node's label, taint or cordon 0.7, another pod 1, one of higher priority 2. In each trial, pods
-in front of it in the queue take what they can first. Trials are bounded, so where thousands of nodes refuse for many
-reasons a fix may be missed; what is shown is true.
+Candidates follow from the last refusal: changes of the pod, of its quota, of a node, then deletions of other pods.
+`Fix.size` is the size of a change. A gate counts 0, a request or an annotation the fraction by which it is lowered
+(0..1), a toleration 0.3, another domain's schedulerName 0.35. A constraint that is loosened counts 0.4, one that is
+dropped 0.5. A quota's max counts 0.6, a node's label, taint or cordon 0.7, another pod 1, one of higher priority 2. In
+each trial, pods in front of it in the queue are placed first. The number of trials is bounded, so a fix may be missed
+if thousands of nodes refuse for many reasons; every fix shown works.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from multisched.whatif.quota_fixes import quota_edits, quota_room
 from multisched.whatif.sandbox import SchedulerSandbox
 
 TRIALS_MAX = 64
-"""Attempts made for one pod: some milliseconds each at 5,000 nodes."""
+"""Limit of attempts for one pod: some milliseconds each at 5,000 nodes."""
 MEMBERS_TRIED_MAX = 20_000
-"""Pods that are tried in all attempts for one: with its gang it has fewer attempts."""
+"""Limit of pods in all attempts for one pod: a pod with a gang gets fewer attempts."""
 TRIALS_PER_KIND = 12
 FIXES_PER_KIND = 3
 SET_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
-"""Labels that say what a node is; a kubelet sets them, and sets them again. No fix changes them."""
+"""Labels that describe a node and that its kubelet always sets again. No fix changes them."""
 SET_BY_CLOUD = frozenset({
     "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "node.kubernetes.io/instance-type",
     "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
     "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 })  # fmt: skip
-"""Labels that say where a node stands; a fix may set one that is lacking, but move no node."""
+"""Labels that describe a node's location; a fix may add a missing one, but changes none."""
 NODES_TRIED = 200
-"""Nodes looked at for a label or a victim, those that lack the least first."""
+"""Nodes examined for a label or a victim, those that lack the least first."""
 SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
-"""What is added to maxSkew until the pod fits."""
+"""Increments of maxSkew, tried until the pod fits."""
 RESOURCES_FIT = "NodeResourcesFit"
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 
 class FoundFix(msgspec.Struct, frozen=True):
-    """A change that was tried, and made the pod fit."""
+    """A tried change after which the pod fits."""
 
     kind: str
     text: str
@@ -69,7 +69,7 @@ class FoundFix(msgspec.Struct, frozen=True):
 
 
 class _Trial(msgspec.Struct, frozen=True):
-    """A change to be tried: the pod as it would be, in a cluster as it would be."""
+    """A change to try: the changed pod, in the changed cluster."""
 
     kind: str
     text: str
@@ -79,22 +79,22 @@ class _Trial(msgspec.Struct, frozen=True):
     world: Callable[[], AbstractContextManager[None]] = nullcontext
     command: str = ""
     serves: str = ""
-    """Trials for one end: when one of them has succeeded, the others are not needed."""
+    """Trials with one goal: once one of them has succeeded, the others are skipped."""
     worker: DomainWorker | None = None
-    """The domain that the pod is tried in; None: its own."""
+    """The domain in which the pod is tried; None: its own."""
 
     @property
     def changes_cluster(self) -> bool:
-        """Other pods may fit by the change, too."""
+        """True if other pods may fit by the change, too."""
         return self.world is not nullcontext
 
 
 def find_fixes(
     sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, ahead: QueueAhead, in_thought: frozenset[str]
 ) -> list[FoundFix]:
-    """The fixes of a pod that does not fit, the smallest first; empty if no change that was tried helps.
+    """Returns the fixes of a pod that does not fit, the smallest first; empty if no tried change helps.
 
-    `ahead`: what is in front of the pod; `in_thought`: uids of those pods of it that stand only in thought.
+    `ahead`: the pods in front of it; `in_thought`: uids of those that are placed only in the sandbox.
     """
     found: list[FoundFix] = []
     left = min(TRIALS_MAX, max(1, MEMBERS_TRIED_MAX // (len(sandbox.starting_with(pod)) + len(ahead))))
@@ -113,14 +113,14 @@ def find_fixes(
 
 
 def _queue_of(trial: _Trial, sandbox: SchedulerSandbox, ahead: QueueAhead) -> AbstractContextManager[object]:
-    """Pods in front of the pod get what they can first. A change of the pod alone helps none of them."""
+    """Places the pods in front of the pod first. A change of the pod alone affects none of them."""
     if trial.worker is not None:
         return QueueAhead(sandbox, trial.worker, trial.pod).served()
     return ahead.served() if trial.changes_cluster else nullcontext()
 
 
 class _Guesses:
-    """What might help one pod, from what each plugin said of each node."""
+    """Candidate changes for one pod, from the result of each plugin for each node."""
 
     def __init__(
         self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, in_thought: frozenset[str] = frozenset()
@@ -137,7 +137,7 @@ class _Guesses:
     def by_kind(self) -> Iterator[Iterator[_Trial]]:
         if self._pod.gates:
             yield self._gates()
-            return  # nothing else helps a pod that is not looked at
+            return  # a gated pod is not tried, so nothing else helps
         yield self._requests()
         yield self._quotas()
         yield self._tolerations()
@@ -164,7 +164,7 @@ class _Guesses:
         )
 
     def _requests(self) -> Iterator[_Trial]:
-        """Less of one resource or annotation, on nodes where nothing else is short."""
+        """Yields smaller requests of one resource or annotation, for nodes where nothing else is short."""
         counting = {p.name: p for p in self._refusing() if implements(p, RoomPlugin)}
         rows = self._refused_by_only(RESOURCES_FIT, *counting)
         if not len(rows):
@@ -187,7 +187,7 @@ class _Guesses:
             yield from self._annotations(name, amounts[has_room])
 
     def _annotations(self, name: str, amounts: Int64) -> Iterator[_Trial]:
-        """Less of what an annotation asks for."""
+        """Yields smaller values of one annotation."""
         amount = int(self._pod.annotations[name])
         for fits in _largest(amounts[amounts < amount]):
             yield _Trial(
@@ -201,7 +201,9 @@ class _Guesses:
             )
 
     def _quotas(self) -> Iterator[_Trial]:
-        """Less of the one resource that a quota lacks, or more in every level that holds the pod back."""
+        """Yields a smaller request of the one resource that the quota lacks, or a higher max in every level that the
+        pod would exceed.
+        """
         found = quota_room(self._sandbox, self._sandbox.starting_with(self._pod))
         for edit in quota_edits(self._sandbox, found.missing):
             world = partial(self._sandbox.with_object, edit.kind, edit.item)
@@ -216,7 +218,7 @@ class _Guesses:
                 yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
 
     def _asking(self, name: str, amount: int) -> Pod:
-        """The pod with another request, in sum over its containers."""
+        """Returns the pod with another request, as the sum over its containers."""
         spec = self._pod.spec
         less = spec.requests[name] - amount
         changes: dict[str, Any] = {"requests": {**spec.requests, name: amount}}
@@ -253,11 +255,11 @@ class _Guesses:
             )
 
     def _schedulers(self) -> Iterator[_Trial]:
-        """Other domains of this program. A pod's schedulerName cannot be changed: it has to be created anew."""
+        """Yields other domains of this program. A pod's schedulerName is immutable: the pod must be created again."""
         for worker in self._sandbox.program.router.workers():
             names = self._sandbox.program.scheduler_names.get(worker.name, ())
             if worker is not self._worker and names:
-                text = f"create it anew with schedulerName {names[0]} (domain {worker.name})"
+                text = f"create it again with schedulerName {names[0]} (domain {worker.name})"
                 pod = self._sandbox.under(self._pod, names[0])
                 change = {"schedulerName": names[0]}
                 yield _Trial("scheduler", text, 0.35, change, pod, serves=worker.name, worker=worker)
@@ -320,7 +322,7 @@ class _Guesses:
         ports = self._pod.spec.host_ports
         for at, port in enumerate(ports):
             pod = self._with(host_ports=ports[:at] + ports[at + 1 :])
-            text = f"give up the host port {port.port}/{port.protocol}"
+            text = f"drop the host port {port.port}/{port.protocol}"
             yield _Trial("host port", text, 0.5, {"hostPort": port.port}, pod, serves=text)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ class _Guesses:
                 taint = untolerated[0]
                 changed = msgspec.structs.replace(node, taints=tuple(one for one in node.taints if one != taint))
                 command = f"kubectl taint node {node.name} {shlex.quote(f'{taint.key}:{taint.effect}-')}"
-                what = f"take the taint {taint.key}:{taint.effect} off"
+                what = f"remove the taint {taint.key}:{taint.effect} from"
                 yield self._on_node(node, changed, what, {"taint": taint.key, "node": node.name}, command)
 
     def _node_labels(self) -> Iterator[_Trial]:
@@ -347,12 +349,12 @@ class _Guesses:
                 changed = msgspec.structs.replace(node, labels=labels)
                 setting = f"{key}-" if value is None else f"{key}={value}"
                 command = f"kubectl label node {node.name} {shlex.quote(setting)} --overwrite"
-                what = f"take the label {key} off" if value is None else f"set the label {key}={value} on"
+                what = f"remove the label {key} from" if value is None else f"set the label {key}={value} on"
                 change = {"node": node.name, "label": key, "value": value}
                 yield self._on_node(node, changed, what, change, command, serves=setting)
 
     def _labels_wanted(self, node: Node) -> Iterator[tuple[str, str | None]]:
-        """Labels one of which, set to the value (None: taken off), makes the node match."""
+        """Yields labels each of which makes the node match if set to the value (None: removed)."""
         affinity = self._pod.spec.affinity
         failing = [r for r in affinity.node_selector if not r.matches_value(node.labels.get(r.key))]
         terms = affinity.required.terms if affinity.required is not None else ()
@@ -381,7 +383,7 @@ class _Guesses:
     # -- other pods ------------------------------------------------------------------------------------------------
 
     def _victims(self) -> Iterator[_Trial]:
-        """Pods without whom a node would have room, the least important and the smallest first."""
+        """Yields pods whose deletion frees enough resources on a node, the lowest priority and the smallest first."""
         known: dict[str, Pod] = {}
         for row in self._resolvable()[:NODES_TRIED].tolist():
             for other in self._table.pods_on(row):
@@ -401,7 +403,7 @@ class _Guesses:
             )
 
     def _frees_enough(self, other: Pod, row: int) -> bool:
-        """Judged by requests and ports alone; what other plugins say of it is tried."""
+        """Returns whether requests and ports suffice without the other pod; other plugins are tried."""
         for name, amount in {PODS: 1, **self._pod.requests}.items():
             freed = 1 if name == PODS else other.requests.get(name, 0)
             if amount > 0 and int(self._room(name)[row]) + freed < amount:
@@ -412,15 +414,15 @@ class _Guesses:
         }
         return not taken & users
 
-    # -- what was said ---------------------------------------------------------------------------------------------
+    # ---- results of the last attempt
 
     def _refusing(self) -> list[Plugin]:
-        """Plugins that refuse some row."""
+        """Returns the plugins that refuse some row."""
         columns = () if self._snapshot is None else self._snapshot.filters
         return [column.plugin for column in columns if any_true(column.codes != 0)]
 
     def _refused_by_only(self, *plugins: str) -> Rows:
-        """Rows that one of them refuses, and every other plugin passes."""
+        """Returns the rows that one of these plugins refuses and all others pass."""
         snapshot = self._snapshot
         if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
@@ -433,7 +435,7 @@ class _Guesses:
         return snapshot.rows[by_it & ~by_others]
 
     def _resolvable(self) -> Rows:
-        """Rows that removing pods may open, those that fewest plugins refuse first."""
+        """Returns the rows that may become feasible by removing pods, those refused by the fewest plugins first."""
         snapshot: ScoreSnapshot | None = self._snapshot
         if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
@@ -469,7 +471,7 @@ class _Guesses:
 
 
 def _toleration_for(taints: list[Taint]) -> Toleration | None:
-    """One toleration for all of a node's taints, as narrow as it can be; None if that takes several."""
+    """Returns the narrowest single toleration for all of a node's taints; None if several are needed."""
     if len(taints) == 1:
         taint = taints[0]
         return Toleration(taint.key, "Equal" if taint.value else "Exists", taint.value, taint.effect)
@@ -484,7 +486,7 @@ def _taint_text(toleration: Toleration) -> str:
 
 
 def _largest(amounts: Int64) -> list[int]:
-    """The largest different amounts above zero."""
+    """Returns the largest distinct positive amounts."""
     return sorted({amount for amount in amounts.tolist() if amount > 0}, reverse=True)[:FIXES_PER_KIND]
 
 
@@ -493,7 +495,7 @@ def _failing(requirements: tuple[Requirement, ...], node: Node) -> list[Requirem
 
 
 def _value_for(requirement: Requirement, now: str | None) -> str | None:
-    """A value that the requirement takes."""
+    """Returns a value that satisfies the requirement."""
     match requirement.operator:
         case Operator.IN:
             return requirement.values[0] if requirement.values else now
@@ -512,5 +514,5 @@ def _requirement_text(requirement: Requirement) -> str:
 
 
 def _shown(resource: str, amount: int) -> str:
-    """Returns a requested amount as people write it."""
+    """Returns a requested amount as a Kubernetes quantity."""
     return shown_amount(resource, quota_amount(resource, amount))

@@ -1,4 +1,4 @@
-"""A live cluster as a snapshot: consistent lists of its own, kind by kind, decoded page by page."""
+"""Reads a live cluster into a snapshot: consistent lists, kind by kind, decoded page by page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from multisched.model.wire import Transport
 from multisched.whatif.sandbox import ClusterSnapshot, SnapshotReader
 
 LIST_TRIES: Final = 3
-"""A list whose token expires between two pages begins anew so often."""
+"""Number of times that a list whose continue token expires between two pages is started."""
 _REFUSED: Final = (401, 403, 404)
 NOT_THERE: Final = 404
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A kind that is listed."""
+    """A kind to list."""
 
     path: str
     kind: str
     group: str = ""
     is_required: bool = False
-    """Without it nothing can be said."""
+    """Without it no answer is possible."""
     is_optional: bool = False
     """The server need not serve it."""
 
@@ -45,16 +45,16 @@ def listed(kind: ObjectKind) -> Listed:
 
 
 def all_kinds() -> Sequence[Listed]:
-    """Everything that scheduling reads."""
+    """Returns all kinds that scheduling reads."""
     return (NODES, PODS, PRIORITY_CLASSES, *map(listed, ObjectKind))
 
 
 async def read_cluster(
     transport: Transport, kinds: Sequence[Listed], decoder: Decoder, now: datetime
 ) -> ClusterSnapshot:
-    """What the API server has of the kinds. Raises RefusedError where a required one cannot be had, and TransportError.
+    """Returns the objects of the kinds. Raises RefusedError if a required one cannot be listed, and TransportError.
 
-    Kinds that may not be read, or are not served, are left out; `notes` of the snapshot name them.
+    Kinds that may not be read or are not served are left out; the snapshot's `notes` name them.
     """
     for _ in range(LIST_TRIES):
         reader = SnapshotReader(decoder)

@@ -1,8 +1,8 @@
 """The pods that the queue pops before a pod, and what they leave of the cluster for it.
 
-A change that makes room for a pod helps it only if no pod in front of it takes that room. So trials let those pods go
-first. Order is QueueSort's. Of a running program, pods are compared by when they were last queued, of a dump by their
-creation. Shares of namespaces (`queueing/README.md`) are not simulated: they change the order for a while only.
+A change that frees resources helps a pod only if no pod in front of it takes them. So trials place those pods first.
+The order is QueueSort's. Pods of a running program are compared by when they were last queued, pods of a dump by their
+creation. Shares of namespaces (`queueing/README.md`) are not simulated: they change the order only temporarily.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from multisched.shell.domain import DomainWorker
 from multisched.whatif.sandbox import PLACED_IN_THOUGHT, SchedulerSandbox
 
 AHEAD_MAX: Final = 1_000
-"""Pods in front that go first in trials; if there are more, the answer says so."""
-MORE_AHEAD: Final = "; those behind them in front of it were not tried"
+"""Limit of pods in front that trials place first; if there are more, the answer mentions it."""
+MORE_AHEAD: Final = "; the further ones in front of it were not tried"
 
 
 class QueueAhead:
-    """What is in front of one pod, or of pods that are alike, in its domain's queue."""
+    """The pods in front of one pod, or of identical pods, in its domain's queue."""
 
     def __init__(
         self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, planned: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class QueueAhead:
             if other.uid in fellows or sandbox.worker_of(other) is not self._worker or other.malformed:
                 continue
             key = self._sort_key(other, sandbox.queued_s(other))
-            # Of pods that QueueSort does not tell apart, the one that came first goes first.
+            # Of pods with equal sort keys, the earlier one comes first.
             if (key < own or (key == own and not is_passed)) and not other.spec.unsupported:
                 found.append((key, at, other))
         return [other for _, _, other in sorted(found, key=lambda one: one[:2])]
@@ -59,12 +59,12 @@ class QueueAhead:
     def _sort_key(self, pod: Pod, queued_s: float) -> tuple[Any, ...]:
         try:
             return self._worker.plugins.queue_sort.sort_key(QueuedPod(pod, queued_s, 0))
-        except Exception:  # noqa: BLE001  (a plugin ends here; the queue puts such a pod first)
+        except Exception:  # noqa: BLE001  (an error of a plugin; the queue puts such a pod first)
             return ()
 
     @contextmanager
     def served(self) -> Iterator[frozenset[str]]:
-        """All pods in front that fit now have their nodes, for a while. Yields the uids of those that got one just now."""
+        """Places all pods in front that fit now, until the context ends. Yields the uids of those placed by this call."""
         placed: list[Placed] = []
         refused: set[ClassKey] = set()
         try:
@@ -82,7 +82,7 @@ class QueueAhead:
                 self._worker.cycle.give_up(one, PLACED_IN_THOUGHT)
 
     def _place(self, pod: Pod) -> Sequence[Placed]:
-        """The pod on a node, with its gang if it has one; empty if nothing takes it."""
+        """Places the pod, with its gang if it has one; returns an empty sequence if it does not fit."""
         sandbox, worker = self._sandbox, self._worker
         if not sandbox.gate(worker, pod).is_success:
             return ()

@@ -1,8 +1,9 @@
-"""Answers AdmissionReviews of quotas: refuses what `multisched quota lint` refuses, and warns of who would be evicted.
+"""Answers AdmissionReviews of quotas: refuses what `multisched quota lint` refuses, and warns of evictions.
 
-An object is refused for what is wrong with it, and for what becomes wrong with others by it. What was wrong with others before is a
-warning: whoever mends them one by one must not be kept from it. Nothing is refused for being deleted. No pod is named, because who may
-write a quota may not see all pods. Computes in a thread, one review at a time, on a copy of what the program knows.
+An object is refused for its own problems, and for problems of others that it would cause. Problems that others already
+have are warnings, so that they can be fixed one by one. A deletion is never refused. No pod is named, because a user
+who may write quotas may not be allowed to see all pods. Computes in a thread, one review at a time, on a copy of the
+program's state.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 API_VERSION: Final = "admission.k8s.io/v1"
 PODS_TRIED_MAX: Final = 20_000
-"""Pods of a cluster in which a review tries out who would be evicted: an API server waits for seconds."""
+"""Limit of pods in a cluster for which a review tries evictions: an API server waits for seconds only."""
 ATTEMPTS_MAX: Final = 200
 TRIALS_PER_S: Final = 0.2
 TRIALS_BURST: Final = 5
-"""Reviews in which it is tried who would be evicted; anybody may ask for one."""
-TOO_OFTEN: Final = "asked too often to try who would be evicted; multisched quota lint says it"
+"""Rate of reviews that try evictions; any caller may send one."""
+TOO_OFTEN: Final = "too many reviews to try which pods would be evicted; multisched quota lint shows it"
 PROBLEMS_SHOWN: Final = 20
 WARNINGS_SHOWN: Final = 20
 WARNING_CHARS_MAX: Final = 256
 STANDING_PATHS: Final = frozenset({"metadata.name", "apiVersion"})
-"""What is wrong with where an object stands among others; it was so before a change of the object."""
+"""Problems with an object's position among others, which existed before a change of the object."""
 
 NO_OBJECT: Final = msgspec.Raw(b"null")
 
@@ -64,10 +65,10 @@ class _Review(msgspec.Struct):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Of one review."""
+    """The result of one review."""
 
     problems: tuple[Finding, ...] = ()
-    """With one of them, the object is refused."""
+    """If there is one, the object is refused."""
     warnings: tuple[str, ...] = ()
 
 
@@ -88,7 +89,7 @@ class QuotaAdmission:
         self._trials = TokenBucket(program.clock.monotonic, rate=TRIALS_PER_S, burst=TRIALS_BURST)
 
     async def review(self, body: bytes) -> bytes:
-        """See `AdmissionSource`. Whoever asks costs the loop little: pods are copied for a few trials only."""
+        """See `AdmissionSource`. Reviews cost the loop little: pods are copied for a few trials only."""
         async with self._stage:
             known = _quotas_of(self._program)
             notes: tuple[str, ...] = ()
@@ -104,14 +105,14 @@ class QuotaAdmission:
 
 
 def _quotas_of(program: Program) -> ClusterSnapshot:
-    """What a program knows of quotas and namespaces, without pods and nodes."""
+    """Returns the program's quotas and namespaces, without pods and nodes."""
     objects = program.cache.objects
     kinds = (*QUOTA_KINDS, ObjectKind.NAMESPACE)
     return ClusterSnapshot((), (), objects=tuple((kind, one) for kind in kinds for one in objects.all(kind)))
 
 
 def changes_quotas(body: bytes, known: ClusterSnapshot) -> bool:
-    """Whether another tree will be in force. Raises NotReviewedError."""
+    """Returns whether another tree would be in force. Raises NotReviewedError."""
     request = _request_of(body)
     found, _ = (None, ()) if request.operation == "DELETE" else _judged(request, known, NO_DEMANDS)
     return found is not None and found.after is not None and _tree(known) != _tree(found.after)
@@ -125,7 +126,7 @@ def reviewed(
     notes: tuple[str, ...] = (),
     demands: DeviceDemands = NO_DEMANDS,
 ) -> bytes:
-    """The answer to a review, given what is known of the cluster; `notes` are warnings besides. Raises NotReviewedError."""
+    """Returns the response to a review for a known cluster; `notes` are additional warnings. Raises NotReviewedError."""
     request = _request_of(body)
     if request.operation == "DELETE":
         return _response(request.uid, _deleted(request, known))
@@ -136,7 +137,7 @@ def reviewed(
 
 
 def _judged(request: _Request, known: ClusterSnapshot, demands: DeviceDemands) -> tuple[Linted | None, tuple[str, ...]]:
-    """What speaks against the object, and what is odd about it; None for an object that changes no quota."""
+    """Returns the object's problems and warnings; None for an object that changes no quota."""
     document = _document(request.object)
     api = api_of(document)
     kind = None if api is None else KINDS.get(api)
@@ -157,20 +158,22 @@ def _judged(request: _Request, known: ClusterSnapshot, demands: DeviceDemands) -
 
 
 def _of_another(one: Finding) -> Finding:
-    """With the object in its path: who asks named another one."""
+    """Adds the object's key to the path, because the request named another object."""
     return msgspec.structs.replace(one, path=f"{one.key}: {one.path}")
 
 
 def _evictions(
     known: ClusterSnapshot, found: Linted, configuration: Configuration, registry: Registry | None
 ) -> Iterable[str]:
-    """By leaf, where another tree would be in force."""
+    """Returns the evictions by leaf, if another tree would be in force."""
     after = found.after
     if after is None or not after.nodes or _tree(known) == _tree(after):
         return ()
     pods = len(after.placed) + len(after.pending)
     if pods > PODS_TRIED_MAX:
-        return (f"with {pods} pods it takes too long to say who would be evicted; multisched quota lint says it",)
+        return (
+            f"with {pods} pods it takes too long to try which pods would be evicted; multisched quota lint shows it",
+        )
     with only_errors_of_trial():
         sandbox = SchedulerSandbox(configuration, after, registry)
         return _by_leaf(try_quotas(sandbox, after, ATTEMPTS_MAX).evictions)
@@ -180,7 +183,7 @@ def _request_of(body: bytes) -> _Request:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except UNREADABLE as error:
-        raise NotReviewedError(f"the body is no AdmissionReview: {error}") from error
+        raise NotReviewedError(f"the body is not an AdmissionReview: {error}") from error
     if review.apiVersion != API_VERSION:
         raise NotReviewedError(f"apiVersion {review.apiVersion[:64]} is not {API_VERSION}")
     return review.request
@@ -192,12 +195,12 @@ def _document(raw: msgspec.Raw) -> dict[str, Any]:
     except UNREADABLE as error:
         raise NotReviewedError(f"request.object cannot be read: {error}") from error
     if not isinstance(document, dict):
-        raise NotReviewedError("request.object is no object")
+        raise NotReviewedError("request.object is not an object")
     return document
 
 
 def _decoded(kind: ObjectKind, raw: msgspec.Raw) -> ClusterObject | None:
-    """None where it is no object at all."""
+    """Returns None if it is not an object."""
     try:
         return kind.definition.decode(raw)
     except (DecodeError, *UNREADABLE):
@@ -211,7 +214,7 @@ def _tree(snapshot: ClusterSnapshot) -> object:
 
 
 def _deleted(request: _Request, known: ClusterSnapshot) -> Answer:
-    """A quota that goes holds nobody any more."""
+    """Returns the warnings about a quota's deletion."""
     document = _document(request.oldObject)
     api = api_of(document)
     kind = None if api is None else KINDS.get(api)
@@ -226,7 +229,7 @@ def _deleted(request: _Request, known: ClusterSnapshot) -> Answer:
     ):
         return Answer((), (f"ElasticQuota {one.key} stays in force while other quotas are below it",))
     if _tree(known) is not None and _tree(after) is None:
-        return Answer((), (one.deletion_note or "no quota is in force without it: its pods are bounded by none",))
+        return Answer((), (one.deletion_note or "no quota is in force without it: its pods are not limited",))
     return Answer()
 
 

@@ -1,7 +1,8 @@
-"""Edits of quotas after which a pod would stay within every max: which levels to raise, and to what. Whoever names one tries it first.
+"""Edits of quotas after which a pod would stay within every max: which levels to raise, and to what. Callers try an
+edit before they show it.
 
-Pure over a `SchedulerSandbox`. All levels that hold the pod back are raised in one edit of one object: of the ElasticQuotaTree, else of the
-pod's own ElasticQuota.
+Pure over a `SchedulerSandbox`. All levels that the pod would exceed are raised in one edit of one object: of the
+ElasticQuotaTree, else of the pod's own ElasticQuota.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from multisched.plugins.quota.quota_source import InForce, QuotaSource
 from multisched.whatif.sandbox import SchedulerSandbox
 
 NAMES: Final = {CPU: "CPU"}
-"""Resources with another name in sentences."""
+"""Resources that have another name in sentences."""
 
 Raised = Mapping[int, Requests]
-"""Position of a level -> resource -> the max that it needs."""
+"""Position of a level -> resource -> the max that is needed."""
 
 
 class QuotaEdit(msgspec.Struct, frozen=True):
-    """One object, changed."""
+    """A change of one object."""
 
     kind: ObjectKind
     item: ClusterObject
@@ -41,16 +42,16 @@ class QuotaEdit(msgspec.Struct, frozen=True):
 
 
 class QuotaRoom(msgspec.Struct, frozen=True):
-    """A pod that its quota holds back."""
+    """A pod that exceeds its quota."""
 
     missing: Raised
-    """Levels that the pod would take over their max."""
+    """Levels whose max the pod would exceed."""
     room: Requests
-    """Resource -> what every max still leaves to such a pod, of those that it passes; in the units of quotas."""
+    """Resource -> what every max leaves for such a pod, for resources that it exceeds; in the units of quotas."""
 
 
 def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
-    """What is missing for pods that start together; nothing where no quota holds them back."""
+    """Returns what is missing for pods that start together; empty if no quota is exceeded."""
     _, ledger = _ledger_of(sandbox)
     own = {pod.uid for pod in pods}
     others = [one for one in sandbox.nominator.pods() if one.uid not in own]
@@ -74,7 +75,7 @@ def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
 
 
 def quota_edits(sandbox: SchedulerSandbox, missing: Raised) -> Iterator[QuotaEdit]:
-    """Edits that give what is missing, at most one for each object that could."""
+    """Yields edits that provide what is missing, at most one for each candidate object."""
     source, _ = _ledger_of(sandbox)
     found = source.in_force
     if found is None or not missing:
@@ -102,7 +103,7 @@ def _tree_edit(one: ElasticQuotaTree, tree: QuotaTree, missing: Raised) -> Quota
     patch: list[dict[str, str]] = []
     for at, amounts in missing.items():
         changes: dict[str, Requests] = {"max": {**nodes[at].max, **amounts}}
-        if not at:  # the root is sure of all that it may hold
+        if not at:  # the root's min equals its max
             changes["min"] = {**nodes[at].min, **amounts}
         nodes[at] = replace(nodes[at], **changes)
         for field in changes:
@@ -115,7 +116,7 @@ def _tree_edit(one: ElasticQuotaTree, tree: QuotaTree, missing: Raised) -> Quota
 
 
 def _object_edit(kind: ObjectKind, one: ElasticQuota | KoordinatorQuota, tree: QuotaTree, missing: Raised) -> QuotaEdit:
-    """The leaf's own bound, and with scheduler-plugins the sum that the root has."""
+    """Raises the leaf's own max, and for scheduler-plugins the sums at the root."""
     most = {**one.max, **missing.get(max(missing), {})}
     least = dict(one.min)
     for resource, needed in missing.get(0, {}).items():
@@ -133,13 +134,13 @@ def _object_edit(kind: ObjectKind, one: ElasticQuota | KoordinatorQuota, tree: Q
 
 
 def _is_of(one: ElasticQuota | KoordinatorQuota, found: InForce, at: int) -> bool:
-    """Whether the object makes this level: its only one has its namespace's name or its own."""
+    """Returns whether the object defines this level, which has its namespace's name or its own."""
     name = found.tree.nodes[at].name
     return one.name == name if isinstance(one, KoordinatorQuota) else one.namespace == name
 
 
 def _sentence(tree: QuotaTree, missing: Raised) -> str:
-    """The lowest level first: it is the pod's own."""
+    """Returns the sentence, with the lowest level first: it is the pod's own."""
     parts = []
     for at, amounts in sorted(missing.items(), reverse=True):
         bounds = "max" if at else "min and max"
@@ -156,7 +157,7 @@ def _quantities(amounts: Requests) -> dict[str, str]:
 
 
 def _pointer(tree: QuotaTree, at: int) -> str:
-    """Where the level stands in its document."""
+    """Returns the JSON pointer of the level in its document."""
     parent = tree.nodes[at].parent
     return "/spec/root" if parent < 0 else f"{_pointer(tree, parent)}/children/{tree.nodes[parent].children.index(at)}"
 

@@ -1,7 +1,7 @@
-"""Quotas before they are applied: every rule that they break, what is odd about them, and the cluster as it would be.
+"""Checks quotas before they are applied: every rule that they break, warnings, and the cluster with them.
 
-Pure. Objects are looked at together with those that the cluster has: a parent, a second tree or another API may be there. Quotas of
-Kueue and Volcano are looked at as the tree that `multisched quota convert` makes of them, alone in force.
+Pure. Objects are checked together with those of the cluster: a parent, a second tree or another API may exist there.
+Quotas of Kueue and Volcano are checked as the tree that `multisched quota convert` makes of them, as the only quotas.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ KINDS: Final[Mapping[QuotaApi, ObjectKind]] = {
 }
 """APIs that the scheduler reads itself."""
 FIELDS: Final = ("name", "min", "max", "namespaces", "children", "attributes")
-"""Of a level."""
+"""Fields of a level."""
 ATTRIBUTES: Final = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)
 ATTRIBUTE_PREFIX: Final = "multisched.io/"
-"""Attributes of others may say what they like."""
+"""Attributes with another prefix are not checked."""
 LEAVE_IT: Final = "leave it out"
 NAMED_MAX: Final = 20
-"""Warnings of one sort; more are left out, and counted."""
+"""Limit of warnings of one kind; more are left out and counted."""
 
 Objects = tuple[tuple[ObjectKind, ClusterObject], ...]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something wrong, or odd, with one object."""
+    """A problem or a warning about one object."""
 
     key: str
     """Kind and name of the object."""
@@ -70,19 +70,19 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Linted(msgspec.Struct, frozen=True):
-    """What is found without a trial."""
+    """Results without a trial."""
 
     problems: tuple[Finding, ...]
-    """With one of them, nothing of the objects has effect."""
+    """If there is one, none of the objects has an effect."""
     warnings: tuple[Finding, ...] = ()
     after: ClusterSnapshot | None = None
-    """The cluster with the objects in it; None where there are problems, or no cluster is known."""
+    """The cluster with the objects applied; None if there are problems, or no cluster is known."""
 
 
 def lint(
     api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None, demands: DeviceDemands = NO_DEMANDS
 ) -> Linted:
-    """`known`: the cluster that they would be applied to, if there is one to look at. `demands`: what its pods ask of devices."""
+    """Checks the documents. `known`: the cluster to which they would be applied, or None. `demands`: device requests of its pods."""
     kind = KINDS.get(api)
     if kind is None:
         return _lint_foreign(api, documents, known, demands)
@@ -100,12 +100,12 @@ def lint(
 
 
 def problems_of(kind: ObjectKind, objects: Objects) -> frozenset[Finding]:
-    """What is wrong with all objects of a kind, as they stand."""
+    """Returns the problems of all objects of a kind in their current state."""
     return frozenset(_problems(kind, _of(kind, objects), objects))
 
 
 def own_key(kind: ObjectKind, own: Sequence[ClusterObject]) -> str:
-    """The object itself where there is one."""
+    """Returns the object's key if there is only one."""
     return f"{kind.definition.name} {own[0].key}" if len(own) == 1 else ""
 
 
@@ -132,10 +132,10 @@ def _decoded(kind: ObjectKind, documents: Sequence[Json]) -> tuple[list[ClusterO
         try:
             one = kind.definition.decode(msgspec.Raw(msgspec.json.encode(document)))
         except (DecodeError, TypeError, *UNREADABLE) as error:
-            problems.append(Finding(key_of(document), "metadata", str(error), "write it anew"))
+            problems.append(Finding(key_of(document), "metadata", str(error), "write it again"))
             continue
         if one.key in found:
-            problems.append(Finding(key_of(document), "metadata.name", "it is there twice", "give it once"))
+            problems.append(Finding(key_of(document), "metadata.name", "the object is given twice", "give it once"))
         if not one.namespace:
             problems.append(Finding(key_of(document), "metadata.namespace", "it is missing", "write one"))
         found[one.key] = one
@@ -158,8 +158,8 @@ def _of(kind: ObjectKind, objects: Objects) -> list[ClusterObject]:
 def _problems(kind: ObjectKind, own: Sequence[ClusterObject], after: Objects) -> Iterator[Finding]:
     for other in QUOTA_KINDS[: QUOTA_KINDS.index(kind)]:
         for one in _of(other, after)[:1]:
-            what = f"{other.definition.name} {one.key} is in force, and one API is read at a time"
-            fix = "delete it first, or put these into it (multisched quota convert)"
+            what = f"{other.definition.name} {one.key} is in force, and only one API is read at a time"
+            fix = "delete it first, or add these to it (multisched quota convert)"
             yield Finding(own_key(kind, own), "apiVersion", what, fix)
     if kind is ObjectKind.ELASTIC_QUOTA_TREE:
         yield from _tree_problems(own, _of(kind, after))
@@ -175,7 +175,7 @@ def _tree_problems(own: Sequence[ClusterObject], trees: Sequence[ClusterObject])
         key = f"ElasticQuotaTree {one.key}"
         has_problems = isinstance(one, ElasticQuotaTree) and one.problems  # each by itself
         if one.malformed and not has_problems:
-            yield Finding(key, "spec", one.malformed, "write it anew")
+            yield Finding(key, "spec", one.malformed, "write it again")
         if isinstance(one, ElasticQuotaTree):
             yield from _findings({key: one.problems})
         if one.namespace != TREE_NAMESPACE:
@@ -184,7 +184,7 @@ def _tree_problems(own: Sequence[ClusterObject], trees: Sequence[ClusterObject])
             continue
         for other in in_place:
             if other.key != one.key:
-                what = f"there is the tree {other.key}, too, and one is all there may be"
+                what = f"there is also the tree {other.key}, and only one is allowed"
                 yield Finding(key, "metadata.name", what, "delete one of them, or give this one its name")
 
 
@@ -198,7 +198,7 @@ def _findings(problems: Problems) -> Iterator[Finding]:
 
 
 def _field_warnings(documents: Sequence[Json]) -> Iterator[Finding]:
-    """A level takes any field, and so does the API server: one that is misspelt says nothing."""
+    """Yields unknown fields: levels accept any field, as the API server does, so a misspelt one has no effect."""
     found: list[Finding] = []
     for document in documents:
         for node, path, _ in named_nodes(document):
@@ -210,7 +210,7 @@ def _field_warnings(documents: Sequence[Json]) -> Iterator[Finding]:
                 for name in ours
                 if name.startswith(ATTRIBUTE_PREFIX) and name not in ATTRIBUTES
             ]
-            found += [Finding(key_of(document), path + field, "nothing goes by it", fix) for field, fix in odd]
+            found += [Finding(key_of(document), path + field, "it has no effect", fix) for field, fix in odd]
     yield from _limited(found)
 
 
@@ -232,13 +232,13 @@ def _tree_of(objects: Objects) -> QuotaTree | None:
 
 
 def _shape_warnings(tree: QuotaTree | None, key: str) -> Iterator[Finding]:
-    """A leaf without namespaces bounds nobody, unless labels of pods name it."""
+    """Yields leaves without namespaces, which limit no pod unless pod labels name them."""
     if tree is None or tree.pod_label:
         return
     empty = [tree.nodes[at].path for at in tree.leaves() if not tree.nodes[at].namespaces]
     yield from _limited(
         [
-            Finding(key, f"{path}.namespaces", "no namespace leads to this leaf", "name one, or leave it out")
+            Finding(key, f"{path}.namespaces", "no namespace belongs to this leaf", "name one, or leave it out")
             for path in empty
         ]
     )
@@ -260,12 +260,12 @@ def _namespace_warnings(tree: QuotaTree, after: ClusterSnapshot, key: str) -> It
 
 
 def _root_warnings(tree: QuotaTree, nodes: Sequence[Node], key: str) -> Iterator[Finding]:
-    """Nobody can be sure of what no node has."""
+    """Yields resources whose guaranteed amount exceeds what all nodes have."""
     root = tree.nodes[0]
     for resource, sure in root.min.items() if nodes else ():
         total = quota_amount(resource, sum(node.allocatable.get(resource, 0) for node in nodes))
         if sure > total:
-            what = f"{shown_amount(resource, sure)} is over {shown_amount(resource, total)} that all nodes have"
+            what = f"{shown_amount(resource, sure)} exceeds the {shown_amount(resource, total)} of all nodes"
             yield Finding(key, f"{root.path}.min.{resource}", what, "lower it, or add nodes")
 
 
@@ -276,7 +276,7 @@ def _over_max(tree: QuotaTree, ledger: QuotaLedger, after: ClusterSnapshot, key:
         for resource, use in level.resources.items():
             if use.max is not None and use.used > use.max:
                 used, most = shown_amount(resource, use.used), shown_amount(resource, use.max)
-                what = f"{used} is used, over max {most}: its pods stay, and no other comes"
+                what = f"{used} is used, over max {most}: its pods stay, and no other is admitted"
                 found.append(Finding(key, f"{level.path}.max.{resource}", what, "raise it, or run fewer pods"))
     return list(_limited(found))
 

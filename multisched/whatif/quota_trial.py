@@ -1,7 +1,9 @@
-"""Who would be evicted under quotas that are not applied yet: pods that wait are tried in a sandbox where they are in force.
+"""Which pods would be evicted under quotas that are not applied yet: pending pods are tried in a sandbox with these
+quotas.
 
-Pods are tried as PrioritySort orders them. What a reclaim would remove is removed in thought, so that who comes later finds its room
-gone. Preemption by priority is carried out in thought, too, and not reported: it does not depend on quotas.
+Pods are tried in the order of PrioritySort. Victims of a reclaim are removed from the sandbox, so that later pods find
+their resources used. Preemption by priority is executed in the sandbox, too, but not reported: it does not depend on
+quotas.
 """
 
 from __future__ import annotations
@@ -22,37 +24,37 @@ from multisched.whatif.quota_use import source_of
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 ATTEMPTS_MAX: Final = 2_000
-"""Of one trial: some milliseconds each on large clusters."""
+"""Limit of attempts in one trial: some milliseconds each on large clusters."""
 PREEMPTIONS_MAX: Final = 3
-"""Times one pod may make room before it counts as going nowhere."""
+"""Number of preemptions for one pod after which it counts as not placed."""
 
 
 class Eviction(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that would go."""
+    """A pod that would be evicted."""
 
     leaf: str
     """The path of its quota."""
     pod: str
-    """NAMESPACE/NAME"""
+    """NAMESPACE/NAME."""
     node: str
     preemptor: str
-    """Whose min it makes room for, NAMESPACE/NAME."""
+    """The pod whose min it is evicted for, NAMESPACE/NAME."""
     preemptor_leaf: str
     why: str
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What became of the pods that wait."""
+    """Results for the pending pods."""
 
     evictions: tuple[Eviction, ...]
     placed: int = 0
-    """Pods that would find a node."""
+    """Number of pods that would find a node."""
     waiting: int = 0
     notes: tuple[str, ...] = ()
 
 
 def try_quotas(sandbox: SchedulerSandbox, after: ClusterSnapshot, attempts_max: int = ATTEMPTS_MAX) -> Trial:
-    """`sandbox`: of `after`, the cluster with the quotas in force."""
+    """Tries the pending pods. `sandbox`: of `after`, the cluster with the quotas in force."""
     return _Run(sandbox, after, attempts_max).run()
 
 
@@ -69,13 +71,13 @@ class _Run:
 
     def run(self) -> Trial:
         if not self._has_nodes:
-            return Trial((), 0, 0, (*self._notes, "no node is known: who would be evicted cannot be said"))
+            return Trial((), 0, 0, (*self._notes, "no node is known, so evictions cannot be tried"))
         ordered = sorted(self._sandbox.pending.values(), key=lambda pod: (-pod.spec.priority, pod.created_s, pod.uid))
         for number, pod in enumerate(ordered):
             if self._attempts >= self._attempts_max:
                 left = len(ordered) - number
                 waiting = f"{counted(left, 'pod')} that {verb(left, 'waits was', 'wait were')} not tried"
-                self._notes[f"{waiting}; {self._attempts_max} attempts are the most"] = None
+                self._notes[f"{waiting}; {self._attempts_max} attempts are the limit"] = None
                 break
             self._try(pod)
         return Trial(tuple(self._evictions), self._placed, self._waiting, tuple(self._notes))
@@ -119,7 +121,7 @@ class _Run:
 
 
 def _why(victim: Pod, pod: Pod, levels: tuple[Level, ...], own: tuple[Level, ...], amounts: PodAmounts) -> str:
-    """What the leaf of the victim holds over its min, of what the other asks for."""
+    """Returns why: what the victim's leaf holds over its min of a resource that the preemptor requests."""
     if not levels or not own:
         return ""
     if levels[0] is own[0]:
@@ -132,11 +134,11 @@ def _why(victim: Pod, pod: Pod, levels: tuple[Level, ...], own: tuple[Level, ...
                 f"{level.path} holds {resource} {_amount(level.used, resource)}, over its min {_amount(level.min, resource)}; "
                 f"{taker.path} holds {_amount(taker.used, resource)} of its min {_amount(taker.min, resource)}"
             )
-    return "the room of its node is needed"
+    return "the resources of its node are needed"
 
 
 def _borrower(levels: tuple[Level, ...], own: tuple[Level, ...], resource: str) -> Level | None:
-    """The lowest level that is not above both and holds more than its min; None: none does."""
+    """Returns the lowest level of the victim that is not above both pods and holds more than its min; None if there is none."""
     above = {level.at for level in own}
     over = (one for one in levels if one.at not in above and one.used.get(resource, 0) > one.min.get(resource, 0))
     return next(over, None)

@@ -1,4 +1,4 @@
-"""What each level of the tree in force holds, borrows and lends, of a snapshot of the cluster. Pure."""
+"""What each level of the tree in force holds, borrows and lends, for a snapshot of the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 
 class QuotaUse(msgspec.Struct, frozen=True):
-    """All of a tree."""
+    """The use of a tree."""
 
     source: str
-    """What the tree is made of; empty where none is in force."""
+    """The object that defines the tree; empty if none is in force."""
     levels: tuple[LevelUse, ...]
     """Parents before children."""
     trouble: Mapping[str, str]
-    """Objects that have no effect -> why."""
+    """Object without effect -> reason."""
     notes: tuple[str, ...] = ()
     not_enforced: str = ""
-    """Why no scheduler goes by the quotas; empty where one does."""
+    """Why no scheduler enforces the quotas; empty if one does."""
 
     def document(self) -> dict[str, Any]:
-        """For programs: amounts as quantities of Kubernetes."""
+        """Returns the JSON document, with amounts as Kubernetes quantities."""
         return {
             "source": self.source,
             "isEnforced": bool(self.source) and not self.not_enforced,
@@ -51,13 +51,13 @@ class QuotaUse(msgspec.Struct, frozen=True):
         }
 
 
-NO_STATUS: Final = "no scheduler has written to its status that it is in force; see that one runs whose profile has the plugin ElasticQuota"
+NO_STATUS: Final = "no scheduler has set its status to in force; run one whose profile has the plugin ElasticQuota"
 NO_DEMANDS: Final = DeviceDemands()
-"""Where no plugin hands out devices by other means than requests."""
+"""Used if no plugin assigns devices by other means than requests."""
 
 
 def demands_of(configuration: Configuration, registry: Registry | None = None) -> DeviceDemands:
-    """Returns what the plugins of a configuration say that pods ask of devices."""
+    """Returns what the plugins of a configuration report as device requests of pods."""
     return SchedulerSandbox(configuration, ClusterSnapshot((), ()), registry).cache.ledgers.demands
 
 
@@ -69,9 +69,9 @@ def enforcing_domains(configuration: Configuration) -> list[str]:
 
 
 def quota_use(snapshot: ClusterSnapshot, demands: DeviceDemands = NO_DEMANDS, *, not_enforced: str = "") -> QuotaUse:
-    """Of the tree that the snapshot's objects put in force.
+    """Returns the use of the tree that the snapshot's objects define.
 
-    `not_enforced`: why no scheduler would go by it. Whether one does is also what the status of a tree says.
+    `not_enforced`: why no scheduler would enforce it. The status of a tree also shows whether one does.
     """
     source = source_of(snapshot.objects)
     source.renew()
@@ -85,14 +85,14 @@ def quota_use(snapshot: ClusterSnapshot, demands: DeviceDemands = NO_DEMANDS, *,
         key = f" {source.in_force.name}" if source.in_force.name else "s"
         name = f"{definition.name}{key} ({definition.api_version})"
         if source.trouble_of(source.in_force.kind, source.in_force.name):
-            notes = (*notes, f"{source.in_force.name} is in force as it last was without a mistake")
+            notes = (*notes, f"{source.in_force.name} is in force in its last valid version")
         if source.in_force.kind is ObjectKind.ELASTIC_QUOTA_TREE and source.in_force.name not in snapshot.enforced:
             not_enforced = not_enforced or NO_STATUS
     return QuotaUse(name, levels, source.trouble, notes, not_enforced if name else "")
 
 
 def source_of(objects: Sequence[tuple[ObjectKind, ClusterObject]]) -> QuotaSource:
-    """What the quotas among the objects put in force."""
+    """Returns the source for the quotas among the objects."""
     store = ObjectStore()
     for kind, one in objects:
         if kind in QUOTA_KINDS:

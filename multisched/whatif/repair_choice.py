@@ -1,4 +1,4 @@
-"""Which domain a question of repair is about, and the plugin of it that plans."""
+"""Selects the domain of a repair query, and its plugin that plans repairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multisched.shell.program import Program
 
 
 def choose(program: Program, domain: str) -> tuple[DomainWorker, RepairingPlugin]:
-    """The domain that is meant, and its plugin that plans. Raises RepairRefusedError."""
+    """Returns the domain and its plugin that plans repairs. Raises RepairRefusedError."""
     found = {worker.name: (worker, plugin) for worker, plugin in _repairing(program)}
     if domain in found:
         return found[domain]
@@ -22,7 +22,7 @@ def choose(program: Program, domain: str) -> tuple[DomainWorker, RepairingPlugin
     if not found:
         raise RepairRefusedError("no domain has a plugin that plans repairs; enable PeakForecast in one", status=404)
     if len(found) > 1:
-        raise RepairRefusedError(f"several domains can be repaired; name one of {', '.join(found)}")
+        raise RepairRefusedError(f"several domains can be repaired; choose one of {', '.join(found)}")
     return next(iter(found.values()))
 
 

@@ -1,8 +1,8 @@
-"""Where standing pods might stand: the domain's real filters, asked on a sandbox, about all rows at once.
+"""Where running pods could be placed: the domain's real filters, evaluated in a sandbox for all rows at once.
 
-Owned by one repair plan, in its thread. Pods of a class that no filter relates to other pods share one answer, which
-takes one walk over the plugins. Each other pod is taken away from its row, asked about, and put back. Room is left out
-(the planner counts it as pods come and go), and so is the plugin that plans.
+Owned by one repair plan, in its thread. Pods of a class that no filter relates to other pods share one result, which
+takes one pass over the plugins. Every other pod is removed from its row, evaluated, and put back. Resources are left
+out, because the planner counts them as pods move; so is the planning plugin itself.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from multisched.whatif.sandbox import SchedulerSandbox
 
 ROOM: Final = "NodeResourcesFit"
 ANSWERS_MAX: Final = 10_000
-"""Answers of classes that are kept, a byte per row each."""
+"""Limit of cached results of classes, a byte per row each."""
 FAILURES_SHOWN: Final = 3
 _OF_THE_ROW: Final = frozenset({Dependency.NODE, Dependency.NODES, Dependency.ROW})
-"""Where the answer about a row depends on no pod elsewhere, so that it is one for all pods of the class that stand elsewhere."""
+"""Dependencies with which the result for a row depends on no pod elsewhere, so that all pods of the class elsewhere share it."""
 
 
 class StandingFits:
     """Implements `framework.repair.FitsOn`."""
 
     def __init__(self, sandbox: SchedulerSandbox, worker: DomainWorker, planner: str) -> None:
-        """`planner`: the plugin that asks."""
+        """`planner`: name of the planning plugin."""
         self._sandbox = sandbox
         self._classes = worker.cycle.classes
         self._rows = sandbox.program.router.rows_of(worker)
         self._left_out = frozenset({ROOM, planner})
         self._answers: dict[Hashable, Bools] = {}
         self._relates: set[Hashable] = set()
-        """Signatures of classes that look at other pods."""
+        """Signatures of classes whose filters depend on other pods."""
         self._failures: dict[str, int] = {}
 
     def __call__(self, pod: Pod) -> Bools:
-        """bool[rows of the domain]; nowhere for a pod at which a plugin fails."""
+        """Returns bool[rows of the domain]; all False if a plugin fails for the pod."""
         asked = self._sandbox.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
         try:
             return self._answer(pod, asked)
@@ -56,10 +56,10 @@ class StandingFits:
             return np.zeros(len(self._rows.rows), np.bool_)
 
     def notes(self) -> tuple[str, ...]:
-        """Plugins that failed."""
+        """Returns notes about plugins that failed."""
         shown = list(self._failures.items())[:FAILURES_SHOWN]
         return tuple(
-            f"for {counted(number, 'pod')} no node was found, as a plugin failed: {text}" for text, number in shown
+            f"for {counted(number, 'pod')} no node was found because a plugin failed: {text}" for text, number in shown
         )
 
     def _answer(self, pod: Pod, asked: Pod) -> Bools:
@@ -76,7 +76,7 @@ class StandingFits:
                 return mask
             self._relates.add(signature)
         standing = self._sandbox.cache.placed(pod.uid)
-        assert standing is not None, f"{pod.key} stands nowhere"
+        assert standing is not None, f"{pod.key} is not placed"
         with self._sandbox.without_pod(standing.pod):
             return self._mask(self._classes.find(asked, 1))
 

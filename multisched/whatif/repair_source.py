@@ -1,9 +1,8 @@
-"""Repair plans of a running program, and of a dump: the cluster is copied, and the domain's plugin plans on the copy.
+"""Repair plans of a running program: the cluster is copied, and the domain's plugin plans on the copy.
 
-`RepairPlans` implements `observe.repair_view.RepairSource`, and is what a controller asks, too. What is known is taken
-from the program in one synchronous step on its loop. A thread builds the copy and makes the plan, one plan at a time.
-It holds up nothing, not even the program's end, and writes nothing. `plan_on` is the whole of it, for who has a copy
-already.
+`RepairPlans` implements `observe.repair_view.RepairSource`, and is used by a controller, too. The program's state is
+copied in one synchronous step on its loop. A thread builds the sandbox and makes the plan, one plan at a time. It
+delays nothing, not even the program's shutdown, and writes nothing. Callers that have a sandbox use `plan_on` directly.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from multisched.whatif.sandbox import ClusterSnapshot
 
 QUESTIONS_MAX = 4
-"""Plans that wait for their turn or are being made; who comes then is asked to try again."""
+"""Limit of plans that wait or are being made; further queries get a 429."""
 
 
 class RepairPlans:
-    """Makes the repair plans that people ask a running program for."""
+    """Makes repair plans for queries to a running program."""
 
     def __init__(
         self,
@@ -53,13 +52,13 @@ class RepairPlans:
         """See `RepairSource`."""
         self._choose(asked.domain)
         if self._questions >= QUESTIONS_MAX:
-            raise RepairRefusedError("too many plans are asked for at once; ask again in a moment", status=429)
+            raise RepairRefusedError("too many plans at once; retry in a moment", status=429)
         if not self._program.is_ready:
-            raise RepairRefusedError("the caches are not in step with the API server yet; ask again", status=503)
+            raise RepairRefusedError("the caches are not synced with the API server yet; retry", status=503)
         self._questions += 1
         try:
             async with self._stage:
-                # Imported by the first plan, as explanations are by the first question.
+                # Imported by the first plan, as explanations are by the first query.
                 from multisched.whatif.sandbox import ClusterSnapshot
 
                 snapshot = ClusterSnapshot.of(self._program)
@@ -78,7 +77,7 @@ class RepairPlans:
     def _carrying(self, domain: str) -> CarriesOutRepairs:
         worker, plugin = self._choose(domain)
         if not implements(plugin, CarriesOutRepairs):
-            raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs and carries none out", 409)
+            raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs but cannot execute them", 409)
         return plugin
 
     def _choose(self, domain: str) -> tuple[DomainWorker, RepairingPlugin]:
@@ -95,6 +94,6 @@ class RepairPlans:
 
 
 def plans_of(program: Program) -> PlanRepair:
-    """What plans the repairs that the program's own background tasks ask for."""
+    """Returns the function that plans the repairs for the program's own background tasks."""
     threads = program.outside.background_threads
     return RepairPlans(program, program.outside.registry, threads() if threads else None).plan

@@ -1,6 +1,6 @@
-"""A repair plan by trial: the domain's plugin is shown a copy of the cluster, and plans on it.
+"""A repair plan by trial: the domain's plugin plans on a copy of the cluster.
 
-Synchronous, over a `SchedulerSandbox` that nobody else has; see `repair_source.py` for a running program.
+Synchronous, over a `SchedulerSandbox` that no other code uses; see `repair_source.py` for a running program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.whatif.sandbox import SchedulerSandbox
 
 
 def plan_on(sandbox: SchedulerSandbox, asked: RepairAsked) -> RepairPlan:
-    """The plan for a copy of the cluster. Raises RepairRefusedError."""
+    """Returns the plan for a copy of the cluster. Raises RepairRefusedError."""
     worker, plugin = choose(sandbox.program, asked.domain)
     fits = StandingFits(sandbox, worker, plugin.name)
     cache, program = sandbox.cache, sandbox.program
@@ -40,7 +40,7 @@ def plan_on(sandbox: SchedulerSandbox, asked: RepairAsked) -> RepairPlan:
 def _unasked(worker: DomainWorker) -> tuple[str, ...]:
     names = sorted(worker.plugins.remote_names | {judge.name for judge in worker.plugins.extenders})
     return (
-        (f"{', '.join(names)} would be asked outside where pods fit; those answers are not known here",)
+        (f"{', '.join(names)} would send requests to decide where pods fit; their responses are not known here",)
         if names
         else ()
     )

@@ -1,12 +1,12 @@
-"""A sandbox: the whole scheduler over a copy of the cluster, in which things are tried and nothing is written.
+"""A sandbox: the whole scheduler over a copy of the cluster, for trials; nothing is written.
 
 The copy is the program itself, built from the same configuration, with its own caches, plugins and ledgers. Its network
-refuses everything and its clock stands still. What is asked of it goes through the real cycle, so that the answer is
-what the scheduler would do. `ClusterSnapshot.of` takes what a running program knows, in one synchronous step on its
-loop. The sandbox is built from it wherever there is time, in a thread for instance. Plugins that have learned something
-hand it over (`StateExportPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder:
-it knows which annotations count. A sandbox does not know the answers of plugins that ask outside; they are named. Nor
-does it know what Permit and bind will say, or which devices a pod that is being bound was given.
+refuses all requests and its clock is stopped. Trials use the real cycle, so that the result is what the scheduler would
+do. `ClusterSnapshot.of` copies the state of a running program in one synchronous step on its loop. The sandbox is then
+built from it anywhere, for instance in a thread. Plugins that have learned something export it (`StateExportPlugin`).
+`DumpedCluster` reads the output of `kubectl get -o json` with the copy's own decoder, which knows the relevant
+annotations. A sandbox does not know the responses to plugins' requests; it names these plugins. Nor does it know the
+results of Permit and bind, or which devices a pod being bound was given.
 """
 
 from __future__ import annotations
@@ -44,46 +44,46 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.state.gang_memory import GangMemory, recall, remembered
 
 UNREADABLE_SHOWN = 5
-"""Objects of a dump that cannot be read and are named; beyond, only their number is given."""
+"""Limit of the unreadable objects of a dump that are named; of the others only the number is given."""
 R = TypeVar("R")
-PLACED_IN_THOUGHT = Status.error("placed in thought only")
+PLACED_IN_THOUGHT = Status.error("placed in a sandbox only")
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True):
-    """What is known of a cluster at one moment. All values are immutable, so that it can be read anywhere."""
+    """The known state of a cluster at one moment. All values are immutable, so that any thread can read it."""
 
     nodes: tuple[Node, ...]
     placed: tuple[Pod, ...]
-    """With the node each stands on, assumed ones included."""
+    """With the node of each, assumed pods included."""
     pending: tuple[Pod, ...] = ()
     objects: tuple[tuple[ObjectKind, ClusterObject], ...] = ()
     monotonic_s: float = 0.0
     now: datetime = datetime.min
     notes: tuple[str, ...] = ()
     classes: tuple[PriorityClass, ...] | None = None
-    """Priority classes, where they are known: a dump may have them."""
+    """Priority classes if known: a dump may have them."""
     is_raw: bool = False
-    """Pending pods are as the API server has them, without what their domain's policy adds."""
+    """Pending pods are as the API server has them, without the additions of their domain's policy."""
     learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
-    """(domain, plugin) -> what a `StateExportPlugin` there hands over."""
+    """(domain, plugin) -> the state that a `StateExportPlugin` exported."""
     removed: tuple[tuple[ObjectKind, ClusterObject], ...] = ()
-    """The last object of each kind that was deleted, as a running program knows it: it may have effect still."""
+    """The last deleted object of each kind, from a running program: it may still have an effect."""
     nominated: tuple[Pod, ...] = ()
-    """With the node each is promised, as the program has it; of a dump the pods themselves tell."""
+    """With the nominated node of each, from a running program; in a dump the pods have it."""
     unreadable: tuple[tuple[ObjectKind, str], ...] = ()
-    """Kinds that the API server does not show, and why."""
+    """Kinds that the API server does not return, and why."""
     gangs: GangMemory | None = None
-    """What a running program remembers of gangs; a dump tells it by `finished`."""
+    """A running program's memory of gangs; for a dump it follows from `finished`."""
     queued_s: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """uid -> when a running program last put the pod into its queue."""
+    """uid -> time at which a running program last queued the pod."""
     finished: tuple[Pod, ...] = ()
-    """Pods of a dump that have ended well, and count for their gangs."""
+    """Pods of a dump that have succeeded, and count for their gangs."""
     enforced: frozenset[str] = frozenset()
-    """Keys of trees of quotas of which a scheduler has written that they are in force."""
+    """Keys of quota trees whose status says that a scheduler enforces them."""
 
     @staticmethod
     def of(program: Program) -> ClusterSnapshot:
-        """What a running program knows; on its loop."""
+        """Copies the state of a running program; call it on its loop."""
         placed = (
             entry.pod if entry.pod.node == entry.node else msgspec.structs.replace(entry.pod, node=entry.node)
             for entry in program.cache
@@ -106,14 +106,14 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
 
 
 class DumpedCluster(msgspec.Struct, frozen=True):
-    """What `kubectl get -o json` printed. It is read by who knows which annotations count."""
+    """The output of `kubectl get -o json`, decoded later by a decoder that knows the relevant annotations."""
 
     items: Sequence[msgspec.Raw]
     now: datetime
     monotonic_s: float = 0.0
 
     def read(self, decoder: Decoder) -> ClusterSnapshot:
-        """Kinds that scheduling does not read are passed over."""
+        """Decodes the objects; ignores kinds that scheduling does not read."""
         reader = SnapshotReader(decoder)
         for raw in self.items:
             reader.add(raw)
@@ -123,7 +123,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
 
 
 class SnapshotReader:
-    """Reads objects as the API server writes them, one by one; nothing of their JSON is kept."""
+    """Decodes API objects one by one; keeps nothing of their JSON."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -144,11 +144,11 @@ class SnapshotReader:
         return bool(self._nodes)
 
     def note(self, text: str) -> None:
-        """Something that whoever reads the snapshot has to know."""
+        """Adds a note for the user."""
         self._notes.append(text)
 
     def add(self, raw: msgspec.Raw, kind: str = "", group: str | None = None) -> None:
-        """`kind` and `group`: of items of a list, which say neither."""
+        """Decodes one object. `kind` and `group`: for items of a list, which have neither."""
         try:
             if not kind:
                 typed = msgspec.json.decode(raw, type=_Kind)
@@ -177,7 +177,7 @@ class SnapshotReader:
                     self._enforced.add(item.key)
 
     def snapshot(self, now: datetime, monotonic_s: float = 0.0) -> ClusterSnapshot:
-        """All that was added."""
+        """Returns everything that was added."""
         named = tuple(f"an object of the dump cannot be read: {text}" for text in self._unreadable[:UNREADABLE_SHOWN])
         more = len(self._unreadable) - UNREADABLE_SHOWN
         unnamed = (f"{more} more objects of the dump cannot be read",) if more > 0 else ()
@@ -219,7 +219,7 @@ class _Reported(msgspec.Struct):
 
 
 def _conditions_of(raw: msgspec.Raw) -> set[str]:
-    """Types of the conditions that are True; none where the status is none."""
+    """Returns the types of the conditions that are True; empty if there is no valid status."""
     try:
         found = msgspec.json.decode(raw, type=_Reported)
     except UNREADABLE:
@@ -228,40 +228,40 @@ def _conditions_of(raw: msgspec.Raw) -> set[str]:
 
 
 def _learning(program: Program) -> Iterator[tuple[tuple[str, str], StateExportPlugin]]:
-    """((domain, plugin), the plugin itself) of those that know more than the cluster and the configuration say."""
+    """Yields ((domain, plugin), plugin) for plugins that know more than the cluster and the configuration contain."""
     for worker in program.router.workers():
         for built in worker.plugins.built:
             if implements(built.plugin, StateExportPlugin):
                 yield (worker.name, built.plugin.name), built.plugin
 
 
-UNASKED = "would have asked outside; that answer is not known here"
+UNASKED = "would have sent a request; its response is not known here"
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One attempt in thought."""
+    """One attempt in a sandbox."""
 
     result: Result
     record: AttemptRecord
     unasked: tuple[str, ...]
-    """Plugins that would have asked outside: what they say is not known."""
+    """Plugins that would have sent requests; their results are unknown."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings for whoever reads the result."""
+        """Warnings about the result."""
         return (f"{', '.join(self.unasked)} {UNASKED}",) if self.unasked else ()
 
 
 class SchedulerSandbox:
     """The whole scheduler over a copy of the cluster; it writes nothing.
 
-    Synchronous throughout, for one thread at a time.
+    Synchronous throughout; for use by one thread at a time.
     """
 
     def __init__(
         self, configuration: Configuration, known: ClusterSnapshot | DumpedCluster, registry: Registry | None = None
     ) -> None:
-        """Raises PluginSetupError for a plugin that cannot be built."""
+        """Builds the copy. Raises PluginSetupError for a plugin that cannot be built."""
         outside = ProgramPorts(
             _NoNetwork(),
             _StoppedClock(known.monotonic_s, known.now),
@@ -315,21 +315,21 @@ class SchedulerSandbox:
                 worker_of_it.nominations.rank_all([pod])
 
     def worker_of(self, pod: Pod) -> DomainWorker | None:
-        """The domain that serves the pod."""
+        """Returns the domain that serves the pod."""
         return self.program.router.worker_of(pod)
 
     def queued_s(self, pod: Pod) -> float:
-        """When the pod was queued, as QueueSort compares it: of a dump, when it was created."""
+        """Returns the queueing time that QueueSort compares: for a dump, the creation time."""
         return self._queued_s.get(pod.uid, pod.created_s)
 
     def under(self, pod: Pod, scheduler_name: str) -> Pod:
-        """The pod with another schedulerName, and with what the policy of that domain adds."""
+        """Returns the pod with another schedulerName and the additions of that domain's policy."""
         plain = self.program.pods.without_policy(pod)
         spec = msgspec.structs.replace(plain.spec, scheduler_name=scheduler_name)
         return self.program.pods.with_policy(msgspec.structs.replace(plain, spec=spec))
 
     def gate(self, worker: DomainWorker, pod: Pod) -> Status:
-        """What the PreEnqueue plugins say: success, or the first refusal."""
+        """Returns the PreEnqueue result: success, or the first refusal."""
         for plugin in worker.plugins.pre_enqueue:
             status = self._runner.status(plugin, "PreEnqueue", plugin.pre_enqueue, pod)
             if not status.is_success:
@@ -337,17 +337,19 @@ class SchedulerSandbox:
         return SUCCESS
 
     def attempt(self, worker: DomainWorker, pod: Pod) -> Tried:
-        """One attempt by the real cycle. A pod that it places stands there until it is taken back."""
+        """Makes one attempt by the real cycle. A pod that it places stays there until `take_back`."""
         self._attempts += 1
         result, unasked = _answered(worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts)))
         return Tried(result, worker.cycle.records.read(pod.uid)[-1], unasked)
 
     def attempt_gang(self, worker: DomainWorker, gang: QueuedGang) -> tuple[GangResult, tuple[str, ...]]:
-        """One attempt of all members, and the plugins that would have asked outside. Those placed stand until taken back."""
+        """Makes one attempt of all members; also returns the plugins that would have sent requests. Placed members stay
+        until they are given up.
+        """
         return _answered(worker.cycle.attempt(gang))
 
     def gang_of(self, pod: Pod) -> QueuedGang | None:
-        """The pod, as given, and those that are tried with it; None for a pod that is tried alone."""
+        """Returns the pod, as given, and those that are tried with it; None for a pod that is tried alone."""
         gangs = self.cache.gangs
         key = gangs.key_of(pod.uid)
         gang = None if key is None else gangs.gang(key)
@@ -366,7 +368,7 @@ class SchedulerSandbox:
         )
 
     def starting_with(self, pod: Pod) -> Sequence[Pod]:
-        """The pod, and as many others of its gang as have to start with it."""
+        """Returns the pod, and as many others of its gang as must start with it."""
         gang = self.gang_of(pod)
         if gang is None:
             return (pod,)
@@ -384,7 +386,7 @@ class SchedulerSandbox:
             worker.cycle.give_up(tried.result, PLACED_IN_THOUGHT)
 
     def try_gang(self, worker: DomainWorker, gang: QueuedGang, pod: Pod) -> Placed | Unplaced | None:
-        """What becomes of this member in an attempt of the gang, taken back already; None: it is not among those tried."""
+        """Returns this member's result in an attempt of the gang, already undone; None: it is not among the tried members."""
         result, _ = self.attempt_gang(worker, gang)
         for placed in reversed(result.placed):
             worker.cycle.give_up(placed, PLACED_IN_THOUGHT)
@@ -392,11 +394,11 @@ class SchedulerSandbox:
         return next((one for one in members if one.pod.uid == pod.uid), None)
 
     def fits(self, worker: DomainWorker, pod: Pod) -> str | None:
-        """The node to which an attempt brings the pod, with its gang if it has one; None if nothing takes it."""
+        """Returns the node on which an attempt places the pod, with its gang if it has one; None if it does not fit."""
         if pod.malformed or pod.spec.unsupported:
             return None
         placed = self.cache.placed(pod.uid)
-        if placed is not None:  # a member of its gang was in front, and was tried with it
+        if placed is not None:  # a member of its gang was in front, so it was placed with that one
             return placed.node
         with self._as_member(pod):
             if not self.gate(worker, pod).is_success:
@@ -412,7 +414,7 @@ class SchedulerSandbox:
 
     @contextmanager
     def _as_member(self, pod: Pod) -> Iterator[None]:
-        """Its gang knows the pod as given, for a while."""
+        """Replaces the pod in its gang by the given one, until the context ends."""
         before = self.pending.get((pod.namespace, pod.name))
         is_other = before is not None and before is not pod and self.cache.gangs.key_of(pod.uid) is not None
         if is_other:
@@ -425,7 +427,7 @@ class SchedulerSandbox:
 
     @contextmanager
     def with_node(self, node: Node) -> Iterator[None]:
-        """The node is as given, for a while."""
+        """Replaces the node by the given one, until the context ends."""
         row = self.cache.nodes.row_of(node.name)
         assert row is not None, f"node {node.name} is not there to be changed"
         before = self.cache.nodes.node(row)
@@ -437,7 +439,7 @@ class SchedulerSandbox:
 
     @contextmanager
     def with_pending(self, pods: Sequence[Pod]) -> Iterator[None]:
-        """These pods wait, too, for a while."""
+        """Adds pending pods, until the context ends."""
         for pod in pods:
             self.pending[pod.namespace, pod.name] = pod
             self.cache.gangs.set(pod)
@@ -450,13 +452,13 @@ class SchedulerSandbox:
                     self.cache.gangs.remove(pod.uid)
 
     def add_object(self, kind: ObjectKind, item: ClusterObject) -> None:
-        """The object is there from now on."""
+        """Adds the object permanently."""
         self.cache.objects.set(kind, item)
         note_gang(self.cache.gangs, kind, None, item)
 
     @contextmanager
     def with_object(self, kind: ObjectKind, item: ClusterObject) -> Iterator[None]:
-        """The object is as given, for a while."""
+        """Replaces the object by the given one, until the context ends."""
         before = self.cache.objects.get(kind, item.namespace, item.name)
         assert before is not None, f"{kind.value} {item.key} is not there to be changed"
         self.cache.objects.set(kind, item)
@@ -467,7 +469,7 @@ class SchedulerSandbox:
 
     @contextmanager
     def without_pod(self, pod: Pod) -> Iterator[None]:
-        """A placed pod is gone, for a while."""
+        """Removes a placed pod, until the context ends."""
         self.cache.remove(pod.uid)
         try:
             yield
@@ -476,7 +478,7 @@ class SchedulerSandbox:
 
 
 def _answered(running: Generator[Sequence[RemoteRequest] | Pause, Any, R]) -> tuple[R, tuple[str, ...]]:
-    """The result of an attempt that nobody outside answers, and the plugins that would have asked."""
+    """Returns the result of an attempt whose requests get no response, and the plugins that would have sent them."""
     unasked: dict[str, None] = {}
     try:
         asked = next(running)
@@ -489,7 +491,7 @@ def _answered(running: Generator[Sequence[RemoteRequest] | Pause, Any, R]) -> tu
 
 
 class _NoNetwork:
-    """Refuses everything: nothing may be written by a sandbox, and nothing has to be read."""
+    """Refuses all requests: a sandbox must not write, and need not read."""
 
     async def request(self, method: str, path: str, **how: Any) -> Response:
         raise ConnectFailedError(f"{method} {path}: a sandbox has no network")
@@ -497,7 +499,7 @@ class _NoNetwork:
     @asynccontextmanager
     async def stream(self, path: str, **how: Any) -> AsyncIterator[LineStream]:
         raise ConnectFailedError(f"{path}: a sandbox has no network")
-        yield  # a generator, as the port wants it
+        yield  # makes this a generator, as the port requires
 
 
 class _StoppedClock(msgspec.Struct, frozen=True):

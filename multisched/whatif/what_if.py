@@ -1,7 +1,8 @@
-"""Where pods that do not exist yet would go, and whom they would preempt: placed one after the other in a sandbox.
+"""Where pods that do not exist yet would be placed, and which pods they would preempt: placed one by one in a sandbox.
 
-Two things are not known beforehand. One is what admission makes of a pod (LimitRange, webhooks), save for its priority,
-which `priority_classes` tells. The other is which of several equally good nodes chance takes: it goes by the pod's uid.
+Two things are not known beforehand. One is how admission changes a pod (LimitRange, webhooks), except for its priority,
+which `priority_classes` determines. The other is which of several nodes with equal scores is chosen: that depends on
+the pod's uid.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from multisched.whatif.sandbox import UNASKED, SchedulerSandbox, Tried
 from multisched.whatif.what_if_plan import Plan
 
 PREEMPTIONS_MAX = 3
-"""Times one replica may preempt before it counts as going nowhere."""
+"""Number of preemptions for one replica after which it counts as not placed."""
 
 
 class _Wanted(msgspec.Struct):
@@ -48,14 +49,15 @@ class _Wanted(msgspec.Struct):
 
 
 def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfList:
-    """Places so many of each pod in thought, the more important first, once pods that wait in front have what fits.
+    """Places the replicas of each pod in the sandbox, higher priorities first, after the pending pods in front of them.
 
-    Raises NotExplainedError for a pod that no domain would look at.
+    Raises NotExplainedError for a pod that no domain would try.
     """
     wanted = [_wanted(sandbox, planned, replicas, number) for number, planned in enumerate(plan.pods)]
     for kind, item in plan.objects:
         sandbox.add_object(kind, item)
-    ordered = sorted(wanted, key=lambda one: -one.pod.spec.priority)  # the queue's order, whichever came first
+    # the queue's order, whatever the order of the manifests
+    ordered = sorted(wanted, key=lambda one: -one.pod.spec.priority)
     with sandbox.with_pending([pod for one in wanted for pod in one.ones]):
         planned_uids = frozenset(pod.uid for one in wanted for pod in one.ones)
         for one in ordered:
@@ -77,7 +79,7 @@ def _wanted(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int, numbe
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         raise NotExplainedError(f"the pod cannot be scheduled: {text}", status=422)
-    mark = f"{number}-" if number else ""  # manifests of different kinds may have one name
+    mark = f"{number}-" if number else ""  # manifests of different kinds may have the same name
     ones = (
         msgspec.structs.replace(pod, name=f"{pod.name}-{mark}{n}", uid=f"what-if-{mark}{n}")
         for n in range(1, replicas + 1)
@@ -93,7 +95,7 @@ def _placements(
         message = f"{gate.plugin}: {gate.message}"
         return [Placement(replica=number, message=message) for number in range(1, len(ones) + 1)]
     standing = [sandbox.cache.placed(one.uid) for one in ones]
-    if any(standing):  # with the rest of their gang, of another manifest
+    if any(standing):  # placed with the rest of their gang, by another manifest
         nodes = ["" if one is None else one.node for one in standing]
         return [Placement(replica=number, node=node) for number, node in enumerate(nodes, 1)]
     if sandbox.gang_of(ones[0]) is not None:
@@ -103,7 +105,7 @@ def _placements(
         number = len(placements) + 1
         placement = _place(sandbox, worker, ones[number - 1], number, notes)
         placements.append(placement)
-        if not placement.node:  # those behind it are alike, and nothing has changed
+        if not placement.node:  # those behind it are identical, and the cluster is unchanged
             placements += [msgspec.structs.replace(placement, replica=n + 1) for n in range(number, len(ones))]
     return placements
 
@@ -111,7 +113,7 @@ def _placements(
 def _place_gang(
     sandbox: SchedulerSandbox, worker: DomainWorker, ones: Sequence[Pod], notes: list[str]
 ) -> list[Placement]:
-    """All at once, with those of their gang that wait already, if need be after others were preempted for them."""
+    """Places all at once, with the pending members of their gang, if needed after preemptions."""
     victims: tuple[Pod, ...] = ()
     pods = list(ones)
     result = GangResult((), ())
@@ -144,7 +146,7 @@ def _place_gang(
 
 
 def _place(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:
-    """One replica, if need be after others were preempted for it."""
+    """Places one replica, if needed after preemptions."""
     victims: tuple[Pod, ...] = ()
     message = ""
     for _ in range(PREEMPTIONS_MAX):
@@ -153,12 +155,12 @@ def _place(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, number: in
         result = tried.result
         if isinstance(result, Placed):
             if result.waits:
-                notes.append(f"{', '.join(result.waits)} would hold it at Permit first")
+                notes.append(f"{', '.join(result.waits)} would delay it at Permit first")
             names = tuple(victim.key for victim in victims)
             total, ties = tried.record.total, _ties(tried)
             return Placement(replica=number, node=result.node, total=total, ties=ties, victims=names)
         if isinstance(result, Conflicted):
-            return Placement(replica=number, message=result.refusal or "its nodes were taken meanwhile")
+            return Placement(replica=number, message=result.refusal or "its nodes are no longer feasible")
         message = result.message
         if result.preemption is None:
             break

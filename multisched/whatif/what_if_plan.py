@@ -1,6 +1,6 @@
-"""Manifests as a plan: the pods in them, and the objects that decide about these pods.
+"""Reads manifests into a plan: the pods in them, and the objects that affect these pods.
 
-Pure. `plan_of` reads one manifest, `plan_of_all` several that are tried together, as the documents of one file.
+Pure. `plan_of` reads one manifest, `plan_of_all` several that are tried together, such as the documents of one file.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from multisched.shell.ingest.gang_objects import GANG_KINDS
 from multisched.shell.ingest.priority_classes import PlannedPod, PriorityClass
 
 MANIFESTS_MAX: Final = 100
-"""Objects in one plan."""
+"""Limit of objects in one plan."""
 _KINDS: Final = {
     (kind.definition.group, kind.definition.name): kind for kind in (*GANG_KINDS, ObjectKind.PERSISTENT_VOLUME_CLAIM)
 }
-"""Kinds besides pods and workloads that a plan may hold: what they say counts."""
+"""Kinds other than pods and workloads that a plan may contain, and that affect the pods."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be tried together."""
+    """Pods and objects to try together."""
 
     pods: tuple[PlannedPod, ...]
     objects: tuple[tuple[ObjectKind, ClusterObject], ...] = ()
     notes: tuple[str, ...] = ()
 
     def admitted(self, classes: Sequence[PriorityClass] | None, why: str = "") -> Plan:
-        """With the priorities that the pods would have. Raises NotExplainedError."""
+        """Returns the plan with the priorities that the pods would get. Raises NotExplainedError."""
         pods = tuple(priority_classes.admitted(planned, classes, why) for planned in self.pods)
         return msgspec.structs.replace(self, pods=pods)
 
 
 def plan_of(document: Mapping[str, Any], decoder: Decoder) -> Plan:
-    """Of one manifest. `decoder`: the program's. Raises NotExplainedError if there is no pod in it."""
+    """Returns the plan of one manifest. `decoder`: the program's. Raises NotExplainedError if it contains no pod."""
     return Plan((planned_pod(document, decoder),))
 
 
 def plan_of_all(items: Sequence[Any], decoder: Decoder) -> Plan:
-    """Of several manifests. Raises NotExplainedError if there is no pod in them."""
+    """Returns the plan of several manifests. Raises NotExplainedError if they contain no pod."""
     if len(items) > MANIFESTS_MAX:
         text = f"the list has {len(items)} objects; at most {MANIFESTS_MAX} are tried at once"
         raise NotExplainedError(text, status=422)
@@ -62,8 +62,8 @@ def plan_of_all(items: Sequence[Any], decoder: Decoder) -> Plan:
         else:
             pods.append(_numbered(item, number, decoder))
     if not pods:
-        raise NotExplainedError("none of the objects has a pod in it; give pods or workloads", status=422)
-    notes = (f"these have no pod in them and were left out: {', '.join(left_out)}",) if left_out else ()
+        raise NotExplainedError("none of the objects contains a pod; give pods or workloads", status=422)
+    notes = (f"these contain no pod and were left out: {', '.join(left_out)}",) if left_out else ()
     return Plan(tuple(pods), tuple(objects), notes)
 
 
@@ -95,9 +95,9 @@ def _object(kind: ObjectKind, item: Mapping[str, Any]) -> ClusterObject:
 
 
 def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
-    """The pod of a manifest: a Pod, or the template of a workload. `decoder`: the program's. Raises NotExplainedError."""
+    """Returns the pod of a manifest: a Pod, or the template of a workload. `decoder`: the program's. Raises NotExplainedError."""
     if not isinstance(document, Mapping):
-        raise NotExplainedError("the manifest is no object; give one Pod or one workload", status=422)
+        raise NotExplainedError("the manifest is not an object; give one Pod or one workload", status=422)
     metadata, spec = dict(_part(document, "metadata")), _part(document, "spec")
     is_template = False
     if document.get("kind") == "CronJob":
@@ -108,11 +108,11 @@ def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
         metadata |= {key: value for key, value in _part(template, "metadata").items() if key != "name"}
         spec = _part(template, "spec")
     elif document.get("kind", "Pod") != "Pod":
-        raise NotExplainedError(f"a {document['kind']} has no pod in it; give one Pod or one workload", status=422)
+        raise NotExplainedError(f"a {document['kind']} contains no pod; give one Pod or one workload", status=422)
     if not spec.get("containers"):
         raise NotExplainedError("the manifest has no pod spec with containers", status=422)
     if spec.get("nodeName"):
-        raise NotExplainedError(f"the pod says where it goes: nodeName {spec['nodeName']}", status=422)
+        raise NotExplainedError(f"the pod has nodeName {spec['nodeName']}; remove it", status=422)
     name = metadata.get("name") or metadata.get("generateName") or "what-if"
     kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
     kept |= {"name": name, "namespace": metadata.get("namespace") or "default", "uid": "what-if"}
@@ -130,10 +130,10 @@ def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
 
 
 def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Empty if it is not there. Raises NotExplainedError."""
+    """Returns the field; empty if it is missing. Raises NotExplainedError."""
     part = document.get(key)
     if part is None:
         return {}
     if not isinstance(part, Mapping):
-        raise NotExplainedError(f"{key} of the manifest is no object; write its fields below it", status=422)
+        raise NotExplainedError(f"{key} of the manifest is not an object; write its fields below it", status=422)
     return part

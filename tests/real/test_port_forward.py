@@ -146,7 +146,7 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
         ended = await site.asked(*ASK, *by(asker), told="has a Lease")
         assert (
             ended.code,
-            "name another --namespace, or --server" in ended.err,
+            "give another --namespace, or --server" in ended.err,
         ) == (3, True), ended.err
         ended = await call(*ASK, "--kubeconfig", str(asker), "--context", "reel")
         assert (ended.code, "has no context reel; did you mean real?" in ended.err) == (3, True), ended.err
@@ -201,7 +201,10 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
                 "patch", "lease", one["metadata"]["name"], "-n", NAMESPACE, "--type=merge", "-p", free
             )
         ended = await call(*ASK, *by(asker))
-        assert (ended.code, "nobody holds multisched-forecast in namespace multisched-system" in ended.err) == (1, True)
+        assert (ended.code, "no replica holds multisched-forecast in namespace multisched-system" in ended.err) == (
+            1,
+            True,
+        )
 
 
 async def test_who_may_not_forward_ports_is_told_so(tmp_path: Path) -> None:
@@ -216,5 +219,5 @@ async def test_who_may_not_forward_ports_is_told_so(tmp_path: Path) -> None:
         looker = await site.user("looker", yaml.safe_dump_all(documents))
         ended = await site.asked(*ASK, *by(looker, INSECURE), told="pods/portforward")
         assert (ended.code, 'cannot get resource "pods/portforward"' in ended.err) == (3, True), ended.err
-        assert "has the Role for those who ask" in ended.err
+        assert "has the Role that callers need" in ended.err
         assert site.kubelet.forwarded == []

@@ -199,13 +199,13 @@ async def test_the_webhook_refuses_what_lint_refuses(tmp_path: Path) -> None:
         twice = node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 1, 2, "x"), leaf("b", 1, 2, "x"))
         assert "namespace 'x' is in root.a already" in await site.refusal(quota_tree(twice))
 
-        assert "no namespace leads to this leaf" in await site.warnings(
+        assert "no namespace belongs to this leaf" in await site.warnings(
             quota_tree(node("root", {}, {}, node("a", {}, {})))
         )
         assert await site.refusal(good, "--dry-run=none") == ""
 
         async def is_known() -> bool:
-            return "one is all there may be" in await site.refusal(second(good))
+            return "only one is allowed" in await site.refusal(second(good))
 
         await until(is_known, EFFECTIVE_LIMIT_S)
         assert "one API is read at a time" in await site.refusal(flat("default", 1, 2))

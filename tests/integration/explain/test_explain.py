@@ -94,7 +94,7 @@ async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
         assert "a node comes or changes its allocatable" in view.wakes[0].events
         node = await explanations.pod(ExplainQuery("default", "late", node="small"))
         assert node.on_node is not None
-        assert node.on_node.text == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+        assert node.on_node.text == "It is not feasible: NodeResourcesFit: Insufficient cpu."
 
 
 async def test_the_toleration_that_a_fix_names_lets_the_pod_bind() -> None:

@@ -126,7 +126,7 @@ async def test_what_is_asked_wrongly_is_told() -> None:
             url, "nodes", "--domain", "job", code=2
         )
         assert "is no slot" in await said(url, "at", "noon", code=2)
-        assert "--config goes with --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
+        assert "--config needs --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
 
 
 async def test_two_forecasts_are_told_apart_by_domain() -> None:

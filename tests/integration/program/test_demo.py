@@ -90,7 +90,7 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
     }
     refused = document["refused"]
     assert refused["message"].startswith("0/21 nodes are available: 21 Insufficient cpu.")
-    assert re.fullmatch(r"lower the cpu request from 40 to \d+m?; it then goes to work-\d{3}", refused["fix"])
+    assert re.fullmatch(r"lower the cpu request from 40 to \d+m?; it is then placed on work-\d{3}", refused["fix"])
     peaks = {name: one["at"].split()[1] for name, one in document["forecast"]["services"].items()}
     assert {peaks[name] for name in ("web", "api", "search")} <= {"19:00", "20:00", "21:00"}
     assert {peaks[name] for name in ("ingest", "reports")} <= {"02:00", "03:00", "04:00", "05:00"}
@@ -152,7 +152,7 @@ async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
     assert "The smallest fix: lower the cpu request from 40 to" in said["explain pod too-big --fix"].out
     assert re.search(r"work-\d{3} .* cpu ", said["forecast nodes"].out)
     assert re.search(r"^root.team-blue", said["quota tree"].out, re.M)
-    assert "this is the cluster of the demo" in said["quota tree"].err
+    assert "using the cluster of the demo" in said["quota tree"].err
     assert 'multisched_schedule_attempts_total{domain="job",result="scheduled"} ' in metrics
     assert (ended.code, ended.err) == (0, "")
 

@@ -33,13 +33,13 @@ TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} fo
 @pytest.mark.parametrize(
     ("found", "code", "told"),
     [
-        (None, 3, ["no multisched has a Lease in namespace kube-system: name another --namespace, or --server"]),
+        (None, 3, ["no multisched has a Lease in namespace kube-system: give another --namespace, or --server"]),
         (lease("other", {"theirs": "yes"}), 3, ["no multisched has a Lease in namespace kube-system"]),
         (
             lease("", SEEN),
             1,
             [
-                "nobody holds multisched-forecast in namespace kube-system: no replica leads",
+                "no replica holds multisched-forecast in namespace kube-system, so none leads",
                 "kubectl -n kube-system get pods",
                 "ask again",
             ],
@@ -47,13 +47,13 @@ TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} fo
         (
             lease("pod-a-0123abcd", SEEN),
             3,
-            ["pod-a-0123abcd leads, and its Lease does not say where it answers", "--server"],
+            ["pod-a-0123abcd leads, but its Lease has no address", "--server"],
         ),
         (
             lease("pod-a-0123abcd", TLS),
             2,
             [
-                "has no token (a certificate proves nothing here)",
+                "has no token (client certificates are not accepted here)",
                 "kubectl create token ACCOUNT >token",
                 "--token-file token",
             ],
@@ -62,7 +62,7 @@ TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} fo
             lease("pod-a-0123abcd", PLAIN),
             3,
             [
-                "no multisched answers at pod pod-a",
+                "no multisched responds at pod pod-a",
                 "the leader pod-a-0123abcd is gone",
                 "--server http://10.0.0.5:10260",
             ],

@@ -117,7 +117,7 @@ async def until(url: str, *names: str) -> str:
     [
         ("down", "cannot be reached"),
         ("slow", "no answer within 1 s"),
-        ("html", "answers what is no Prometheus range"),
+        ("html", "the response is not a Prometheus range"),
         ("flood", "an answer of over 1000000 bytes"),
         ("empty", "dimension cpu had samples before and has none now"),
         ("NaN", "dimension cpu had samples before and has none now"),

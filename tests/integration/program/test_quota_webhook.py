@@ -71,7 +71,7 @@ async def test_a_review_is_answered_by_what_the_program_knows() -> None:
         await tree(house, halves(4, 0))
         await house.until(lambda: len(house.program.cache.objects.all(ObjectKind.ELASTIC_QUOTA_TREE)) == 1)
         refused = await answered(url, review(quota_tree(acks_example())))
-        assert "one is all there may be" in refused["status"]["message"]
+        assert "only one is allowed" in refused["status"]["message"]
         await _hold_and_ask(house, url)
         assert (await answered(url, review(quota_tree(halves(1, 3)), None)))["allowed"] is False
         await house.at_rest()

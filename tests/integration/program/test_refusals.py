@@ -190,7 +190,7 @@ async def test_a_program_that_hangs_ends_at_the_second_signal_and_says_where(tmp
 async def test_the_queue_of_nobody_is_no_cluster() -> None:
     ended = await call("queue", "--server", f"http://127.0.0.1:{refusing_port()}")
     assert (ended.code, ended.out) == (3, "")
-    assert "no multisched answers at" in ended.err
+    assert "no multisched responds at" in ended.err
     assert "--server" in ended.err
 
 

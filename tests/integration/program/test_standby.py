@@ -120,7 +120,10 @@ async def test_each_replica_tells_what_the_leader_knows_and_the_heir_answers_its
             assert (await first.end(signal.SIGKILL)).code == -signal.SIGKILL
             gone = await call("queue", "--server", urls["second"], "--domain", "forecast")
             assert (gone.code > 0, gone.out) == (True, ""), "nobody else may take the lease yet"
-            is_named = "domain forecast is led by first since " in gone.err and "name it with --server" in gone.err
+            is_named = (
+                "domain forecast is led by first since " in gone.err
+                and "give a reachable address with --server" in gone.err
+            )
             assert is_named or "no replica leads domain forecast at the moment" in gone.err, gone.err
             api.is_open = True
             await api.wait_led({"forecast": "second", "gpu": "second"}, urls)

@@ -296,15 +296,15 @@ def test_the_queue_is_shown_as_a_document(output: str) -> None:
 def test_nobody_at_the_address_is_no_cluster() -> None:
     code, out, err = call("queue", "--server", "http://127.0.0.1:1")
     assert (code, out) == (3, "")
-    assert err.startswith("multisched: no multisched answers at http://127.0.0.1:1: ")
+    assert err.startswith("multisched: no multisched responds at http://127.0.0.1:1: ")
 
 
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (403, b"not allowed", "answered 403: not allowed"),
-        (200, b"<html>", "is no multisched"),
-        (302, b"", "answered 302"),
+        (403, b"not allowed", "returned 403: not allowed"),
+        (200, b"<html>", "is not a multisched"),
+        (302, b"", "returned 302"),
     ],
 )
 def test_another_answer_is_a_problem(status: int, body: bytes, told: str) -> None:
@@ -366,7 +366,7 @@ def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_de
         (tmp_path / ".kube").mkdir()
         (tmp_path / ".kube" / "config").touch()
     code, _, err = call("queue")
-    assert (code, "no multisched answers at http://127.0.0.1:9: " in err) == (3, True)
+    assert (code, "no multisched responds at http://127.0.0.1:9: " in err) == (3, True)
     assert ("or reach one in a cluster with --context NAME" in err) is has_kubeconfig
     assert "--context" not in call("queue", "--server", "http://127.0.0.1:9")[2]
 
@@ -431,7 +431,7 @@ def test_misspelt_output_gets_the_nearest_choice(command: tuple[str, ...], given
 @pytest.mark.parametrize("command", ["version", "cluster"])
 def test_a_context_is_no_option_of_what_looks_at_no_cluster(command: str) -> None:
     code, out, err = call("--context", "far", command)
-    assert (code, out, err) == (2, "", f"multisched: --context: {command} looks at no cluster; leave it out\n")
+    assert (code, out, err) == (2, "", f"multisched: --context: {command} uses no cluster; leave it out\n")
 
 
 @pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
@@ -439,7 +439,7 @@ def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path
     token = tmp_path / "token"
     token.write_text("secret")
     code, _, err = call("queue", "--server", f"http://{server}:1", "--token-file", str(token))
-    assert (code, "no multisched answers" in err) == (3, True)
+    assert (code, "no multisched responds" in err) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_a_file_that_holds_no_token_is_refused(content: bytes, tmp_path: Path) -
     token.write_bytes(content)
     code, out, err = call("queue", "--server", "http://127.0.0.1:1", "--token-file", str(token))
     assert (code, out) == (2, "")
-    assert err.startswith(f"multisched: {token} holds no token: ")
+    assert err.startswith(f"multisched: {token} contains no token: ")
 
 
 def test_a_server_that_speaks_no_http_is_no_multisched() -> None:
@@ -486,7 +486,7 @@ def test_a_server_that_speaks_no_http_is_no_multisched() -> None:
         code, out, err = call("queue", "--server", url)
         thread.join()
     assert (code, out) == (3, "")
-    assert err.startswith(f"multisched: no multisched answers at {url}: ")
+    assert err.startswith(f"multisched: no multisched responds at {url}: ")
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -572,7 +572,7 @@ def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) ->
     code, printed, told = call("config", "convert", str(source), "--strict", "-o", form.replace("FILE", str(target)))
     assert (code, printed, target.read_text()) == (1, "", "before")
     assert "warning: percentageOfNodesToScore" in told
-    assert "multisched: nothing is written: not all is carried over" in told
+    assert "multisched: nothing is written: the lines above list what is not carried over" in told
 
 
 def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str
     code, text, _ = call("explain", "pod", "late", "--fix", "--snapshot", str(path), "--config", config)
     assert code == 0
     assert "0/1 nodes are available: 1 Insufficient cpu." in text
-    assert "lower the cpu request from 2 to 1; it then goes to n1" in text
+    assert "lower the cpu request from 2 to 1; it is then placed on n1" in text
 
 
 def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> None:
@@ -55,7 +55,7 @@ def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> N
     code, text, _ = call(*arguments, stdin=listed)
     assert code == 0
     view = json.loads(text)
-    assert view["onNode"]["text"] == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+    assert view["onNode"]["text"] == "It is not feasible: NodeResourcesFit: Insufficient cpu."
     assert view["now"]["winner"]["node"] == "n1"
 
 
@@ -75,11 +75,11 @@ def test_what_if_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
         (("explain",), "write `explain pod NAMESPACE/NAME` or"),
         (("explain", "--what-if"), "or `explain --what-if -f FILE`"),
         (("explain", "--what-if", "-f", "/none.yaml"), "/none.yaml cannot be read: No such file"),
-        (("explain", "--what-if", "pod", "a/b"), "--what-if and --file go without pod"),
+        (("explain", "--what-if", "pod", "a/b"), "--what-if and --file cannot be used with pod"),
         (("explain", "pod", "a/b/c"), "a/b/c: write NAMESPACE/NAME"),
         (("explain", "pod", "a/b", "--server", "ftp://x"), "write http://HOST:PORT"),
         (("explain", "pod", "a/b", "--snapshot", "/none.json"), "/none.json cannot be read: No such file"),
-        (("explain", "pod", "a/b", "--snapshot", "-"), "is no list of objects"),
+        (("explain", "pod", "a/b", "--snapshot", "-"), "is not a list of objects"),
         (("explain", "--what-if", "-f", "-", "--replicas", "0"), "--replicas"),
     ],
 )
@@ -118,7 +118,7 @@ def test_unknown_node_of_dump_is_usage(tmp_path: Path, config: str) -> None:
 
 def test_without_a_server_there_is_no_cluster() -> None:
     code, _, errors = call("explain", "pod", "a/b", "--server", "http://127.0.0.1:9")
-    assert (code, "no multisched answers at http://127.0.0.1:9" in errors) == (3, True)
+    assert (code, "no multisched responds at http://127.0.0.1:9" in errors) == (3, True)
 
 
 @pytest.mark.parametrize("domain", ["forecast", "gpu", "job"])
@@ -132,7 +132,10 @@ def test_example_of_each_domain_is_taken_by_what_if(domain: str, tmp_path: Path)
 
 
 def test_file_without_an_object_is_refused(tmp_path: Path) -> None:
-    for written, message in (("---\n", "there is no object in it"), ("kind: Pod\n---\n5\n", "document 2 is no object")):
+    for written, message in (
+        ("---\n", "it contains no object"),
+        ("kind: Pod\n---\n5\n", "document 2 is not an object"),
+    ):
         path = tmp_path / "file.yaml"
         path.write_text(written)
         code, _, errors = call("explain", "--what-if", "-f", str(path))

@@ -135,7 +135,7 @@ def test_a_leader_that_names_another_one_is_not_followed() -> None:
         code, out, err = call("explain", "pod", "late", "--server", standby.url)
     assert (code, out) == (1, "")
     assert "led by pod-a-1f" in err
-    assert f"but it says: domain job is led by pod-b-2e at {standby.url}; ask again in a moment" in err
+    assert f"but that one reports: domain job is led by pod-b-2e at {standby.url}; retry in a moment" in err
     assert (len(standby.asked), len(leader.asked)) == (1, 1)
 
 
@@ -145,11 +145,9 @@ def test_a_leader_that_cannot_be_reached_is_named_with_the_next_step() -> None:
         code, out, err = call("explain", "pod", "late", "--server", standby.url)
     assert (code, out) == (3, "")
     assert (
-        f"domain job is led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}, which does not answer: " in err
+        f"domain job is led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}, which does not respond: " in err
     )
-    assert err.endswith(
-        "; name it with --server where it can be reached, or go through its cluster with --context NAME\n"
-    )
+    assert err.endswith("; give a reachable address with --server, or use its cluster with --context NAME\n")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,7 @@ def test_what_the_leader_refuses_is_told_as_its_own() -> None:
     with pair() as (standby, leader):
         standby.stands_by(POD, led_by(leader.url))
         code, _, err = call("explain", "pod", "late", "--server", standby.url)
-    assert (code, err) == (2, f"multisched: {leader.url} answered 404: no such thing\n")
+    assert (code, err) == (2, f"multisched: {leader.url} returned 404: no such thing\n")
 
 
 def test_a_token_follows_no_leader_in_the_clear_to_another_machine(tmp_path: Path) -> None:
@@ -181,7 +179,7 @@ def test_a_token_follows_no_leader_in_the_clear_to_another_machine(tmp_path: Pat
         standby.stands_by(POD, led_by("http://192.0.2.1:10260"))
         code, _, err = call("explain", "pod", "late", "--server", standby.url, "--token-file", str(token))
     assert code == 2
-    assert "whoever listens on the way would read the token" in err
+    assert "the token would be sent unencrypted" in err
 
 
 def test_the_queues_of_all_leaders_are_one() -> None:
@@ -224,7 +222,7 @@ def test_domains_of_one_leader_are_said_together_and_its_silence_is_waited_for_o
         code, out, err = call("queue", "--server", standby.url)
     assert (code, out) == (3, "")
     assert f"domains forecast, gpu are led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}" in err
-    assert re.search(r"; unless it renews its lease, another replica can lead in 3[56]\d\d s; name it with", err)
+    assert re.search(r"; unless it renews its lease, another replica can lead in 3[56]\d\d s; give a reachable", err)
     assert "no replica leads domains job, batch at the moment; ask again in a few seconds" in err
     assert err.count("led by") == err.count("no replica") == 1
 

@@ -125,8 +125,8 @@ def test_the_commonest_reasons_why_pods_stay_are_told() -> None:
         (("--moves", "-1"), "--moves"),
         (("--moves", "many"), "--moves"),
         (("-o", "html"), "html"),
-        (("--config", "/etc/x.yaml"), "--config goes with --snapshot"),
-        (("--snapshot", "-"), "is no list of objects"),
+        (("--config", "/etc/x.yaml"), "--config needs --snapshot"),
+        (("--snapshot", "-"), "is not a list of objects"),
         (("--snapshot", "/none.json"), "/none.json cannot be read"),
         (("--server", "ftp://x"), "write http://HOST:PORT"),
     ],
@@ -138,7 +138,7 @@ def test_a_wrong_question_is_usage(arguments: tuple[str, ...], message: str) -> 
 
 def test_without_a_server_there_is_no_cluster() -> None:
     code, _, errors = call("--server", "http://127.0.0.1:9")
-    assert (code, "no multisched answers at http://127.0.0.1:9" in errors) == (3, True)
+    assert (code, "no multisched responds at http://127.0.0.1:9" in errors) == (3, True)
 
 
 def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
 
         assert (await asyncio.to_thread(run)).state == "planned"
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "of somebody else"))
-        with pytest.raises(AskError, match=r"401: this changes something.* or set server\.authentication"):
+        with pytest.raises(AskError, match=r"401: this request changes something.* or set server\.authentication"):
             await asyncio.to_thread(run)
 
 
 def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:
-    with pytest.raises(AskError, match="--apply: a dump has nothing to move"):
+    with pytest.raises(AskError, match="--apply: pods of a dump cannot be moved"):
         list(repair.apply(Dump(tmp_path / "dump.json", loading.default(), datetime.now(UTC)), RepairAsked(), "table"))

@@ -120,7 +120,7 @@ def test_what_is_unreadable_is_listed_and_fails_nothing() -> None:
     [
         (("--snapshot", "-"), "-: it is no JSON (line 1, column 1"),
         (("--snapshot", "/none.json"), "/none.json cannot be read: No such file"),
-        (("--snapshot", "-", "--kubeconfig", "k"), "--snapshot goes without --kubeconfig"),
+        (("--snapshot", "-", "--kubeconfig", "k"), "--snapshot excludes --kubeconfig"),
         (("--snapshot", "-", "--config", "/none.yaml"), "/none.yaml"),
         (("--snapshot", "-", "-o", "xml"), "'xml' is not one of"),
     ],

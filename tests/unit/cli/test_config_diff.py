@@ -35,16 +35,16 @@ REJECTED = ConfigurationView({}, "/etc/m.yaml", since_s=0.0, problems=("/etc/m.y
 def test_a_rejected_file_is_named_and_what_it_said_before_is_not_shown_as_what_it_says() -> None:
     shown = list(lines(REJECTED, [WAITING], REJECTED.problems, is_own_file=True, is_wide=False))
     assert shown[:3] == [
-        "/etc/m.yaml was rejected; what it said before is in force, since 1970-01-01T00:00:00+00:00",
+        "/etc/m.yaml was rejected; its previous content is in force, since 1970-01-01T00:00:00+00:00",
         "/etc/m.yaml:3:1: domians: unknown key",
-        "of what it said before, this waits for a restart:",
+        "of its previous content, this waits for a restart:",
     ]
-    assert shown[3].splitlines()[0].split() == ["SETTING", "IN", "FORCE", "SAID", "BEFORE", "APPLIES"]
+    assert shown[3].splitlines()[0].split() == ["SETTING", "IN", "FORCE", "PREVIOUS", "VALUE", "APPLIES"]
 
 
 def test_another_file_is_compared_with_what_is_in_force_in_spite_of_the_rejected_one() -> None:
     shown = list(lines(REJECTED, [], (), is_own_file=False, is_wide=False))
-    said = "/etc/m.yaml, which the program follows, was rejected; what it said before is in force, since 1970-01-01T"
+    said = "/etc/m.yaml, which the program follows, was rejected; its previous content is in force, since 1970-01-01T"
     assert shown[0].startswith(said)
     assert shown[1:] == ["no difference"]
 

@@ -91,7 +91,7 @@ def test_a_package_that_cannot_be_imported_keeps_nobody_from_the_other_commands(
     assert (code, "teams" in out, "torn" in out) == (0, True, False)
     assert "command torn (teams_broken:app) is left out: RuntimeError: half installed" in err
     assert "command odd (teams_commands:TEAM) is left out: AttributeError" in err
-    assert "command plain (sys:path) is left out: it is no typer.Typer" in err
+    assert "command plain (sys:path) is left out: it is not a typer.Typer" in err
     assert call("torn")[0] == 2
 
 

@@ -79,7 +79,7 @@ async def test_what_the_limiter_held_up_is_sent_only_if_it_still_may_be() -> Non
     replies = await asyncio.gather(*(binder.post(one, timeout_s=5) for one in (REQUEST, request)))
 
     assert [reply.answer for reply in replies] == [BindAnswer.CREATED, BindAnswer.NOT_SENT]
-    assert replies[1].message == "it was held up by the limit of writes, and may not be sent any more"
+    assert replies[1].message == "the write limit delayed it until it was no longer valid"
     assert len(transport.asked) == 1
 
 
@@ -173,7 +173,7 @@ async def test_an_answer_is_told_with_its_words_and_how_long_to_wait(reply: Answ
     ("reply", "words"),
     [
         (a_refusal(403, "Forbidden", "no"), "could not be read"),
-        (Response(200, b"<html>"), "was answered with something else than a pod"),
+        (Response(200, b"<html>"), "could not be read: the response is not a pod"),
         (AnswerLostError("reset"), "could not be read: reset"),
     ],
 )

@@ -393,5 +393,5 @@ async def test_a_plugin_that_fails_later_is_logged_and_what_it_said_before_is_us
         transport._credentials._read_at -= REREAD_INTERVAL_S
         assert (await transport.request("GET", "/x")).status == 200
     (told,) = [record for record in caplog.records if record.name == "multisched.client.auth"]
-    assert told.message == "credentials cannot be renewed; those of before are used"
+    assert told.message == "credentials cannot be renewed; the previous ones stay in use"
     assert "its exec plugin" in vars(told)["reason"]

@@ -314,9 +314,9 @@ async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) 
 @pytest.mark.parametrize("server", ["127.0.0.1:6443", "ftp://x", "http://127.0.0.1:x", "http://[::1", "http://a b"])
 async def test_a_server_address_that_is_none_is_no_reason_to_fall(tmp_path: Path, server: str) -> None:
     async with connected(tmp_path, server) as transport:
-        with pytest.raises(ConnectFailedError, match="no http or https URL"):
+        with pytest.raises(ConnectFailedError, match="not an http or https URL"):
             await transport.request("GET", "/x")
-        with pytest.raises(ConnectFailedError, match="no http or https URL"):
+        with pytest.raises(ConnectFailedError, match="not an http or https URL"):
             async with transport.stream("/x"):
                 pass
 

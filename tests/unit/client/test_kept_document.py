@@ -162,7 +162,7 @@ async def test_a_document_may_be_just_so_long() -> None:
         (a_refusal(403, "Forbidden", "no"), "no"),
         (Response(502, b"<html>"), "HTTP 502"),
         (AnswerLostError("reset"), "reset"),
-        (Response(200, b"<html>"), "answers what is none: JSON is malformed: invalid character (byte 0)"),
+        (Response(200, b"<html>"), "the response is not a ConfigMap: JSON is malformed: invalid character (byte 0)"),
     ],
 )
 async def test_a_document_that_cannot_be_read_says_why(reply: Answer, words: str) -> None:

@@ -80,9 +80,9 @@ async def test_a_plugin_that_may_not_run_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "is no kubeconfig; write one mapping with clusters, contexts and users"),
-        (b"- 1\n", "is no kubeconfig; write one mapping with clusters, contexts and users"),
-        (b"{[", "is no YAML: line 2: did not find expected node content"),
+        (b"", "is not a kubeconfig; write one mapping with clusters, contexts and users"),
+        (b"- 1\n", "is not a kubeconfig; write one mapping with clusters, contexts and users"),
+        (b"{[", "is not YAML: line 2: did not find expected node content"),
         (b"\xff\xfe\xff", "is not UTF-8 text"),
     ],
 )

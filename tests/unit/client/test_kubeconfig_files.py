@@ -85,7 +85,7 @@ async def test_the_folder_of_nobody_is_no_file() -> None:
 
 async def test_the_file_that_is_wrong_is_named(two: tuple[Path, Path], tmp_path: Path) -> None:
     bad = tmp_path / "bad"
-    for text, why in (("[1]", "is no kubeconfig"), ("a: [", "is no YAML"), ("\xff", "is not UTF-8 text")):
+    for text, why in (("[1]", "is not a kubeconfig"), ("a: [", "is not YAML"), ("\xff", "is not UTF-8 text")):
         bad.write_bytes(text.encode("latin-1"))
         with pytest.raises(CredentialsError, match=f"kubeconfig {two[0]}:{bad}: {bad} {why}"):
             await access((two[0], bad))

@@ -244,7 +244,7 @@ async def test_a_standby_says_that_it_waits_for_the_time_of_a_deleted_lease(capl
         await asyncio.sleep(5)
         store.document = None
         await asyncio.sleep(5)
-        told = ["held by 'dead'", "it was deleted, and the time of whoever held it is waited for"]
+        told = ["held by 'dead'", "it was deleted; waiting until the last holder's lease would have expired"]
         assert why_standing_by(caplog) == told
 
 
@@ -346,7 +346,7 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
     tried = [asked.method for asked in transport.asked[seen:]]
     assert tried == ["PUT", *["GET"] * (len(tried) - 1)]
     assert len(tried) > 2
-    (told,) = [record for record in caplog.records if record.message == "lease not released, it runs out"]
+    (told,) = [record for record in caplog.records if record.message == "lease not released; it will expire"]
     assert vars(told)["lease"] == "job"
 
 

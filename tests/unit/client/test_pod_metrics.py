@@ -80,13 +80,13 @@ async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
     [
         (
             Response(404, b"404 page not found"),
-            "metrics.k8s.io: is not served here (404); install metrics-server, or remove the source",
+            "metrics.k8s.io: not served by this API server (404); install metrics-server, or remove the source",
         ),
         (Response(503, b"unavailable"), "metrics.k8s.io: HTTP 503: unavailable"),
         (Response(500, b"\xff" + b"x" * 999), "metrics.k8s.io: HTTP 500: \N{REPLACEMENT CHARACTER}" + "x" * 199),
         (
             Response(200, b"<html>"),
-            "metrics.k8s.io: answers what is no list of PodMetrics: JSON is malformed: invalid character (byte 0)",
+            "metrics.k8s.io: the response is not a list of PodMetrics: JSON is malformed: invalid character (byte 0)",
         ),
         (AnswerLostError("reset"), "metrics.k8s.io: no answer: reset"),
     ],
@@ -101,11 +101,11 @@ async def test_as_many_pods_as_may_be_are_taken_and_not_one_more(monkeypatch: py
     monkeypatch.setattr(pod_metrics, "PODS_MAX", 3)
     few, more = ([metrics(f"p{at}", {"cpu": "1", "memory": "1"}) for at in range(count)] for count in (2, 1))
     assert len(await MetricsApi(Pages(page(few, "next"), page(more))).pods()) == 3
-    with pytest.raises(MeterError, match=r"metrics\.k8s\.io: answers with more than 3 pods"):
+    with pytest.raises(MeterError, match=r"metrics\.k8s\.io: returns more than 3 pods"):
         await MetricsApi(Pages(page(few, "next"), page([*more, *more]))).pods()
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", orjson.dumps({"items": [7]})])
 async def test_what_is_no_list_of_metrics_is_refused_as_such(body: bytes) -> None:
-    with pytest.raises(MeterError, match=r"^metrics\.k8s\.io: answers what is no list of PodMetrics: "):
+    with pytest.raises(MeterError, match=r"^metrics\.k8s\.io: the response is not a list of PodMetrics: "):
         await MetricsApi(Pages(Response(200, body))).pods()

@@ -107,7 +107,7 @@ async def test_whoever_closes_first_ends_it(tmp_path: Path) -> None:
     ("status", "body", "told"),
     [
         (403, b'{"kind":"Status","code":403,"message":"pods \\"pod-a\\" is forbidden"}', 'pods "pod-a" is forbidden'),
-        (502, b"<html>", "the API server answered 502"),
+        (502, b"<html>", "the API server returned 502"),
     ],
 )
 async def test_a_refusal_has_the_words_of_the_api_server(tmp_path: Path, status: int, body: bytes, told: str) -> None:

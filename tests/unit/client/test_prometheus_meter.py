@@ -179,7 +179,7 @@ async def test_a_sample_may_lie_a_thousandth_of_a_step_beside_its_moment() -> No
         (400, "bad_data", "no  such\nfunction", "HTTP 400: bad_data: no such function"),
         (401, "", "who are you", "HTTP 401: who are you; check tokenFile and headers"),
         (403, "forbidden", "not you", "HTTP 403: forbidden: not you; check tokenFile and headers"),
-        (404, "", "no page", "HTTP 404: no page; is url the prefix before /api/v1?"),
+        (404, "", "no page", "HTTP 404: no page; url must be the prefix before /api/v1"),
         (418, "", "x" * 600, "HTTP 418: " + "x" * 512),
         (429, "", "busy", "HTTP 429: busy (1 tries)"),
         (408, "", "slow", "HTTP 408: slow (1 tries)"),
@@ -411,17 +411,17 @@ async def test_a_slow_server_is_left_at_the_timeout() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"<html>login</html>", "answers what is no Prometheus range"),
+        (b"<html>login</html>", "the response is not a Prometheus range"),
         (b'{"status":"success","data":{"resultType":"vector","result":[]}}', "'vector'"),
         (
             b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,{}]]}]}}',
-            "no Prometheus",
+            "not a Prometheus",
         ),
         (
             b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"abc"]]}]}}',
-            "no Prometheus",
+            "not a Prometheus",
         ),
-        (b'{"status":"success","data":{"resultType":"matrix","result":7}}', "no Prometheus range"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":7}}', "not a Prometheus range"),
     ],
 )
 async def test_what_is_no_range_is_refused(body: bytes, words: str) -> None:
@@ -434,9 +434,9 @@ async def test_what_is_no_range_is_refused(body: bytes, words: str) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "words"),
     [
-        (302, {"Location": "https://login.example"}, "is redirected to https://login.example; write that url"),
+        (302, {"Location": "https://login.example"}, "redirects to https://login.example; write that url"),
         (401, {}, "HTTP 401: who are you; check tokenFile and headers"),
-        (404, {}, "is url the prefix before /api/v1?"),
+        (404, {}, "url must be the prefix before /api/v1"),
     ],
 )
 async def test_refusals_name_the_setting_to_look_at(status: int, headers: dict[str, str], words: str) -> None:
@@ -548,7 +548,7 @@ async def test_a_token_file_without_a_token_of_one_line_is_named(tmp_path: Path)
     token = tmp_path / "token"
     for text in ("", " \n", "one\ntwo"):
         token.write_text(text)
-        assert f"tokenFile {token}: holds no token of one line" in await failure(answer, {"token_file": str(token)})
+        assert f"tokenFile {token} must hold a token in one line" in await failure(answer, {"token_file": str(token)})
     token.write_bytes(b"\xff")
     assert f"tokenFile {token} cannot be read" in await failure(answer, {"token_file": str(token)})
 
@@ -569,4 +569,4 @@ async def test_an_answer_that_was_compressed_unasked_is_refused() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return web.Response(body=b"x", headers={"Content-Encoding": "br"})
 
-    assert "answers compressed (br) though it was not asked to" in await failure(answer, {})
+    assert "the response is compressed (br) although the request asked for none" in await failure(answer, {})

@@ -550,7 +550,7 @@ async def test_a_rival_that_never_gives_in_costs_less_and_less(caplog: pytest.Lo
                 await office.change({"used": {"pods": "7"}})
         assert len(office.api.sent) <= 20
         assert gaps_of(office)[-1] >= RIVAL_PAUSE_MAX_S
-        assert len([record for record in caplog.records if "somebody else" in record.message]) == 1
+        assert len([record for record in caplog.records if "another program" in record.message]) == 1
         assert written > RIVALS_LOGGED_AT
 
 

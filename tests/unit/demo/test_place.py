@@ -64,7 +64,7 @@ def test_a_user_without_a_kubeconfig_gets_that_of_the_demo_and_a_word(
     with found_by_commands(kubeconfig, environment(tmp_path)):
         assert kubeconfig_of(None, None) == kubeconfig
     assert capsys.readouterr().err == (
-        f"multisched: there is no kubeconfig of yours; this is the cluster of the demo, {kubeconfig}\n"
+        f"multisched: you have no kubeconfig; using the cluster of the demo, {kubeconfig}\n"
     )
 
 

@@ -60,7 +60,7 @@ def dump(folder: Path, *running: int) -> str:
 def test_nobody_is_evicted_where_each_team_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     command = ("quota", "lint", "config/examples/quotas/teams.yaml")
-    assert "Nobody would be evicted" in call(*command, "--snapshot", dump(tmp_path, 2, 2, 2, 2))
+    assert "No pod would be evicted" in call(*command, "--snapshot", dump(tmp_path, 2, 2, 2, 2))
 
 
 def test_a_problem_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

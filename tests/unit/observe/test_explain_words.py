@@ -68,8 +68,8 @@ def test_a_replica_on_the_node_it_was_promised_has_no_score() -> None:
 
 def test_a_gated_pod_is_not_said_to_be_tried_again() -> None:
     gated = msgspec.structs.replace(WAITING, state="gated")
-    assert "Tried again" in pod_text(WAITING)
-    assert "Tried again" not in pod_text(gated)
+    assert "Retried" in pod_text(WAITING)
+    assert "Retried" not in pod_text(gated)
 
 
 def test_a_pod_that_waits() -> None:
@@ -77,20 +77,20 @@ def test_a_pod_that_waits() -> None:
         "Pod team/big, scheduler job-scheduler, domain job\n"
         "Unschedulable since 2m, after 3 attempts\n"
         "It waits for: an event that can help NodeResourcesFit\n"
-        "Tried again in 2m at the latest\n"
+        "Retried in 2m at the latest\n"
         "\n"
         "Attempt 3, 12s ago: refused\n"
         "  0/4 nodes are available: 1 node(s) were unschedulable, 3 Insufficient cpu.\n"
         "  Filter      NodeResourcesFit: refuses 3 of 4 nodes\n"
-        "  Nodes: 0 of 4 take the pod; PreFilter left out 1\n"
+        "  Nodes: 0 of 4 are feasible; PreFilter left out 1\n"
         "         1 NodeUnschedulable: cordoned (Unschedulable)  [n4]\n"
-        "         3 NodeResourcesFit: Insufficient cpu once the pods nominated there have come (Unschedulable)"
+        "         3 NodeResourcesFit: Insufficient cpu once the pods nominated there are placed (Unschedulable)"
         "  [n1, n2 and 1 more]\n"
         "\n"
         "In the queue\n"
         "     12s ago  ScheduleAttemptFailure → unschedulable\n"
         "\n"
-        "What would have it tried again\n"
+        "Events that would requeue it\n"
         "  NodeResourcesFit: a node comes, a pod on a node goes"
     )
 
@@ -128,10 +128,10 @@ def test_a_pod_that_was_placed() -> None:
         "Bound on n1\n"
         "\n"
         "Attempt 1, 2h ago: placed on n1\n"
-        "  Nodes (as an identical pod found them 30s before): 2 of 2 take the pod\n"
+        "  Nodes (as evaluated for an identical pod 30s before): 2 of 2 are feasible\n"
         "  Chosen      n1  290 = Fit 90x1 + TaintToleration 100x2\n"
-        "  Back then   n2  250 = Fit 50x1 + TaintToleration 100x2\n"
-        "  Passed over n9: taken by others before this pod could be put there"
+        "  At the time n2  250 = Fit 50x1 + TaintToleration 100x2\n"
+        "  Passed over n9: no longer feasible when this pod was to be assumed there"
     )
 
 
@@ -140,22 +140,24 @@ def _taints(score: int, weight: int) -> Part:
 
 
 def test_why_not_a_node_leaves_out_everything_else() -> None:
-    answer = OnNode(node="n4", text="It does not take the pod: cordoned.", plugins=())
+    answer = OnNode(node="n4", text="It is not feasible: cordoned.", plugins=())
     text = pod_text(msgspec.structs.replace(WAITING, on_node=answer))
-    assert text.endswith("Why not n4\n  It does not take the pod: cordoned.")
+    assert text.endswith("Why not n4\n  It is not feasible: cordoned.")
     assert "Attempt" not in text
 
 
 def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
     fix = Fix(kind="node", text="uncordon node n4", size=0.7, node="n4", change={}, command="kubectl uncordon n4")
     assert pod_text(msgspec.structs.replace(WAITING, fixes=(fix,))).endswith(
-        "The smallest fix: uncordon node n4; it then goes to n4\n      kubectl uncordon n4"
+        "The smallest fix: uncordon node n4; it is then placed on n4\n      kubectl uncordon n4"
     )
     other = Fix(kind="victim", text="delete pod p", size=1.0, node="n1", change={})
     assert pod_text(msgspec.structs.replace(WAITING, fixes=(fix, other))).endswith(
-        "      kubectl uncordon n4\nAny one of these makes it fit, too\n  delete pod p; it then goes to n1"
+        "      kubectl uncordon n4\nAny one of these makes it fit, too\n  delete pod p; it is then placed on n1"
     )
-    assert pod_text(msgspec.structs.replace(WAITING, fixes=())).endswith("No single change that was tried makes it fit")
+    assert pod_text(msgspec.structs.replace(WAITING, fixes=())).endswith(
+        "None of the tried single changes makes it fit"
+    )
 
 
 def test_a_trial_is_told_where_it_ends_otherwise_than_the_last_attempt() -> None:
@@ -174,7 +176,7 @@ def test_plugins_that_say_the_same_share_a_line() -> None:
 
 def test_what_is_no_longer_kept_is_said_to_be_gone() -> None:
     text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, snapshot="dropped"),)))
-    assert "What each node said is no longer kept" in text
+    assert "The results per node are no longer kept" in text
 
 
 def test_names_written_by_others_cannot_steer_the_terminal() -> None:
@@ -191,9 +193,9 @@ def test_replicas_that_go_to_one_node_stand_together() -> None:
     view = WhatIfView(namespace="team", name="web", domain="job", replicas=4, placements=placements, notes=("so",))
     assert what_if_text(view) == (
         "Of 4 x team/web, 3 would be placed by domain job now\n"
-        "  2 replicas on n1 (score 290, one of 2 as good)\n"
+        "  2 replicas on n1 (score 290, one of 2 with this score)\n"
         "  1 replica on n2 (score 280, after these are preempted: team/low)\n"
-        "  1 replica nowhere: 0/2 nodes are available: 2 Insufficient cpu.\n"
+        "  1 replica cannot be placed: 0/2 nodes are available: 2 Insufficient cpu.\n"
         "Note: so"
     )
 
@@ -213,8 +215,8 @@ def test_ages_have_one_unit() -> None:
     ("nodes", "lines"),
     [
         (("n1", "n1"), "Preempts    team/a, team/b on n1\n"),
-        (("n1", "n2"), "Preempts    team/a on n1; team/b on n2\n  Nominated   n1 is kept for it meanwhile\n"),
-        (("n2", "n2"), "Preempts    team/a, team/b on n2\n  Nominated   n1 is kept for it meanwhile\n"),
+        (("n1", "n2"), "Preempts    team/a on n1; team/b on n2\n  Nominated   n1 is nominated for it meanwhile\n"),
+        (("n2", "n2"), "Preempts    team/a, team/b on n2\n  Nominated   n1 is nominated for it meanwhile\n"),
     ],
 )
 def test_victims_are_named_with_their_nodes(nodes: tuple[str, ...], lines: str) -> None:

@@ -49,7 +49,7 @@ async def test_a_loop_that_does_not_come_around_is_not_alive() -> None:
         clock.at_s = HEARTBEAT_AGE_MAX_S
         assert heartbeat.check() == ""
         clock.at_s = HEARTBEAT_AGE_MAX_S + 5
-        assert heartbeat.check() == "the event loop last came around 25 s ago"
+        assert heartbeat.check() == "the event loop last ran 25 s ago"
         tasks.cancel_scope.cancel()
 
 

@@ -178,7 +178,7 @@ def test_an_exception_that_nobody_caught_is_a_line() -> None:
             sys.excepthook(ValueError, error, error.__traceback__)
 
     (line,) = lines_of(logged(end))
-    assert (line["level"], line["message"]) == ("critical", "an exception that nobody caught")
+    assert (line["level"], line["message"]) == ("critical", "an uncaught exception")
     assert "Traceback" in line["exception"]
     assert "apples" in line["exception"]
 

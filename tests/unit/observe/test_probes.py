@@ -62,7 +62,7 @@ async def test_a_port_in_use_is_an_error_with_its_address() -> None:
         port = urlsplit(url).port
         assert port is not None
         with (
-            pytest.raises(ServerError, match=f"cannot listen for probes on 127.0.0.1:{port}: .*; name another one"),
+            pytest.raises(ServerError, match=f"cannot listen for probes on 127.0.0.1:{port}: .*; set another one"),
             serve_probes("127.0.0.1", port, heartbeat),
         ):
             pass

@@ -320,7 +320,7 @@ def test_it_is_the_folder_that_is_named_where_others_may_write_to_it(tmp_path: P
     os.chmod(tmp_path, 0o777)
     with pytest.raises(TokenFileError) as refused, own_token(tmp_path, 1):
         raise AssertionError("others may replace the token")
-    assert str(refused.value) == f"{tmp_path}: others may read or replace it; remove it, or chmod go= it"
+    assert str(refused.value) == f"{tmp_path}: other users may read or replace it; remove it, or chmod go= it"
 
 
 def test_tokens_have_a_folder_of_their_own_below_one_that_everybody_may_read(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_another_address_needs_tls_and_authentication(address: str) -> None:
 async def test_a_port_in_use_is_an_error_with_its_address() -> None:
     async with served(ServerSettings(port=0)) as url:
         port = int(url.rsplit(":", 1)[1])
-        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another one with --port"):
+        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}: .*; set another one with --port"):
             async with served(ServerSettings(port=port)):
                 pass
 

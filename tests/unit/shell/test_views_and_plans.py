@@ -118,7 +118,7 @@ def test_few_documents_are_made_at_a_time_and_who_comes_while_many_wait_is_told_
 @pytest.mark.parametrize(
     ("configuration", "domain", "words", "status"),
     [
-        (TWO, "", "several domains can be repaired; name one of forecast, second", 422),
+        (TWO, "", "several domains can be repaired; choose one of forecast, second", 422),
         (TWO, "secnd", "domain secnd: no such domain; did you mean second?", 404),
         (TWO, "nowhere", "domain nowhere: no such domain; those that can: forecast, second", 404),
         (TWO, "gpu", "domain gpu: no plugin that plans repairs; those that can: forecast, second", 404),
@@ -164,7 +164,7 @@ def test_a_plan_is_made_with_the_plugins_that_the_program_has() -> None:
 def test_a_plan_says_who_would_be_asked_outside() -> None:
     extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
     asking = TWO.replace("- name: forecast\n", f"- {{name: forecast, {extender}}}\n")
-    words = "Extender would be asked outside where pods fit; those answers are not known here"
+    words = "Extender would send requests to decide where pods fit; their responses are not known here"
 
     said: list[bool] = []
 
@@ -203,7 +203,7 @@ def test_no_plan_is_made_before_the_caches_are_in_step() -> None:
         give_profiles(cluster)
         with pytest.raises(RepairRefusedError) as refused:
             await plans_of(cluster).plan(RepairAsked(domain="second"))
-        words = "the caches are not in step with the API server yet; ask again"
+        words = "the caches are not synced with the API server yet; retry"
         assert (str(refused.value), refused.value.status) == (words, 503)
 
     play(scene, prepare=too_early, configuration=TWO)
@@ -218,7 +218,7 @@ def test_one_plan_is_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask
         await asyncio.sleep(1.0)
         with pytest.raises(RepairRefusedError) as refused:
             await plans.plan(asked)
-        words = "too many plans are asked for at once; ask again in a moment"
+        words = "too many plans at once; retry in a moment"
         assert (str(refused.value), refused.value.status) == (words, 429)
         gate.opened.set()
         found = [*await asyncio.gather(*waiting), await plans.plan(asked)]

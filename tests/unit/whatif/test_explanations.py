@@ -57,7 +57,7 @@ def test_a_refusal_everywhere_ends_the_asking() -> None:
     said = {point.plugin: point.said for point in attempt.points if point.point == "PreFilter"}
     refusal = 'refuses the pod everywhere: persistentvolumeclaim "nope" not found'
     assert said["VolumeRestrictions"] == refusal
-    assert (said["NodeResourcesFit"], said["VolumeZone"]) == ("does not refuse it", "was not asked any more")
+    assert (said["NodeResourcesFit"], said["VolumeZone"]) == ("does not refuse it", "was not called any more")
     assert (attempt.domain_nodes, attempt.looked_at) == (1, 0)
 
 
@@ -69,11 +69,11 @@ def test_one_node_is_told_in_a_sentence() -> None:
     )
     late = small_pod("late", cpu="1")
     cluster = (small, large, other, late)
-    assert on_node("small", *cluster) == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
-    assert on_node("large", *cluster) == "It is the node that was chosen."
+    assert on_node("small", *cluster) == "It is not feasible: NodeResourcesFit: Insufficient cpu."
+    assert on_node("large", *cluster) == "It is the chosen node."
     text = on_node("other", *cluster)
-    assert text.startswith("It takes the pod, and is ")
-    assert "points behind large: NodeResourcesFit -" in text
+    assert text.startswith("It is feasible, with ")
+    assert "points less than large: NodeResourcesFit -" in text
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,13 @@ def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
     narrowed = small_pod("late", affinity={"nodeAffinity": required})
-    assert on_node("n2", node_document("n1"), node_document("n2"), narrowed) == "NodeAffinity left other nodes only."
+    assert (
+        on_node("n2", node_document("n1"), node_document("n2"), narrowed)
+        == "NodeAffinity restricted the pod to other nodes."
+    )
     claimed = small_pod("late", volumes=[CLAIM])
     assert on_node("n1", node_document("n1"), claimed) == (
-        'No node was looked at: VolumeRestrictions says persistentvolumeclaim "nope" not found.'
+        'No node was evaluated: VolumeRestrictions: persistentvolumeclaim "nope" not found.'
     )
 
 

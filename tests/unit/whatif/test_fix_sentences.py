@@ -97,7 +97,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
             ),
             (
                 "node",
-                "take the taint team:NoSchedule off node n1",
+                "remove the taint team:NoSchedule from node n1",
                 0.7,
                 "n1",
                 {"taint": "team", "node": "n1"},
@@ -219,7 +219,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         [node_document("n1"), small_pod("other", node="n1", ports=ports(80, 81))],
         {"ports": ports(80, 82)},
         [
-            ("host port", "give up the host port 80/TCP", 0.5, "n1", {"hostPort": 80}, ""),
+            ("host port", "drop the host port 80/TCP", 0.5, "n1", {"hostPort": 80}, ""),
             ("victim", "delete the pod default/other (priority 0) from n1", 1.0, "n1", *victim("other", "n1")),
         ],
     ),

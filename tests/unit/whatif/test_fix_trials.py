@@ -130,7 +130,7 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
     "taints that forbid nothing, and those it tolerates, are left alone": (
         [tainted("a", ("soft", "PreferNoSchedule"), ("mine", "NoSchedule"), ("team", "NoExecute"))],
         small_pod("late", tolerations=[{"key": "mine", "operator": "Exists"}]),
-        ["add a toleration of the taint team=yes:NoExecute", "take the taint team:NoExecute off node a"],
+        ["add a toleration of the taint team=yes:NoExecute", "remove the taint team:NoExecute from node a"],
     ),
     "two taints of a key go by one toleration, and neither of them alone": (
         [tainted("a", ("team", "NoExecute"), ("team", "NoSchedule"))],
@@ -143,7 +143,7 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         [
             "add a toleration of the taint node.kubernetes.io/unschedulable:NoSchedule",
             "add a toleration of the taint x=yes:NoSchedule",
-            "take the taint x:NoSchedule off node a",
+            "remove the taint x:NoSchedule from node a",
             "uncordon node b",
         ],
     ),
@@ -187,13 +187,13 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         [
             "drop the required node affinity",
             "drop y NotIn 1, 2 from the required node affinity",
-            "take the label y off node a",
+            "remove the label y from node a",
         ],
     ),
     "a label that is to be gone is taken off": (
         [node_document("a", labels={"y": "1"})],
         small_pod("late", **affine({"matchExpressions": [wants("y", "DoesNotExist")]})),
-        ["drop the required node affinity", "take the label y off node a"],
+        ["drop the required node affinity", "remove the label y from node a"],
     ),
     "a label is not set to what another rule forbids": (
         [node_document("a", labels={"y": "1"})],
@@ -254,7 +254,7 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
     "a port that is free is kept": (
         [node_document("a"), *on("a", "w", ports=ports(80))],
         small_pod("late", ports=[*ports(81, 80), *ports(80, protocol="UDP")]),
-        ["delete the pod default/w (priority 0) from a", "give up the host port 80/TCP"],
+        ["delete the pod default/w (priority 0) from a", "drop the host port 80/TCP"],
     ),
     "no victim helps where another holds a port too": (
         [node_document("a"), *on("a", "w", ports=ports(80)), *on("a", "v", ports=ports(81))],

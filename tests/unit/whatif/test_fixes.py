@@ -70,7 +70,7 @@ CASES: dict[str, tuple[list[Document], dict[str, Any], str]] = {
     "a port": (
         [node_document("n1"), small_pod("other", node="n1", ports=[{"containerPort": 1, "hostPort": 80}])],
         {"ports": [{"containerPort": 1, "hostPort": 80}]},
-        "give up the host port 80/TCP",
+        "drop the host port 80/TCP",
     ),
     "a cordoned node": (
         [{**node_document("n1"), "spec": {"unschedulable": True}}],
@@ -102,7 +102,7 @@ def test_a_single_taint_may_be_taken_off_its_node() -> None:
     view = explained(tainted("n1", "team"), small_pod("late"))
     assert view.fixes is not None
     (fix,) = [one for one in view.fixes if one.kind == "node"]
-    assert fix.text == "take the taint team:NoSchedule off node n1"
+    assert fix.text == "remove the taint team:NoSchedule from node n1"
     assert (fix.command, fix.change) == ("kubectl taint node n1 team:NoSchedule-", {"taint": "team", "node": "n1"})
 
 
@@ -157,7 +157,7 @@ def test_a_gate_is_told_where_it_holds_the_pod_back() -> None:
     view = explained(node_document("n1"), small_pod("late", schedulingGates=[{"name": "hold"}]))
     assert view.now is not None
     gates = [(said.plugin, said.said) for said in view.now.points if said.point == "PreEnqueue"]
-    assert gates == [("SchedulingGates", "holds it back: waiting for scheduling gates: [hold]")]
+    assert gates == [("SchedulingGates", "gates it: waiting for scheduling gates: [hold]")]
 
 
 GATED = """
@@ -187,7 +187,7 @@ def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_ar
         assert view.now is not None
         *before, last = [(one.plugin, one.said) for one in view.now.points if one.point == "PreEnqueue"]
         assert last[0] == said
-        assert last[1].startswith("holds it back: ")
+        assert last[1].startswith("gates it: ")
         assert ("SchedulingGates" in dict(before)) is (said == "Quota")
         assert set(dict(before).values()) <= {"admits it"}
 
@@ -289,12 +289,12 @@ def test_the_smallest_fix_comes_first() -> None:
 
 def test_a_pod_that_fits_needs_no_fix() -> None:
     view = explained(node_document("n1"), small_pod("late"))
-    assert (view.fixes, view.notes) == ((), ("it fits as it is now, on n1: it only has to be tried again",))
+    assert (view.fixes, view.notes) == ((), ("it fits now, on n1, and only has to be retried",))
 
 
 def test_a_placed_pod_needs_no_fix_either() -> None:
     view = explained(node_document("n1"), small_pod("late", node="n1"))
-    assert (view.fixes, view.notes) == (None, ("it has a node: there is nothing to fix",))
+    assert (view.fixes, view.notes) == (None, ("it has a node, so there is nothing to fix",))
 
 
 def test_of_many_tolerations_the_one_that_opens_most_nodes_is_told() -> None:

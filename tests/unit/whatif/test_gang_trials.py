@@ -35,7 +35,7 @@ def nodes(*names: str, cpu: str = "1") -> list[Document]:
 def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a_node() -> None:
     view = explained(*nodes("n1"), small_pod("other", cpu="1", node="n1"), member("late", least=3))
     assert view.now is not None
-    assert ("PreEnqueue", "GangScheduling", "holds it back: gang default/crew: waits until 3 members are there") in [
+    assert ("PreEnqueue", "GangScheduling", "gates it: gang default/crew: waits until 3 members are there") in [
         (point.point, point.plugin, point.said) for point in view.now.points
     ]
     assert view.fixes == ()
@@ -44,9 +44,9 @@ def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a
 def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() -> None:
     view = explained(*nodes("n1"), member("early", least=2), member("late", least=2))
     note, no_fix = view.notes
-    assert no_fix == "no single change that was tried has it start with its gang"
+    assert no_fix == "none of the tried single changes lets it start with its gang"
     assert note.startswith(
-        "it goes with its gang or not at all, and what is said of nodes is about this pod alone: gang "
+        "it is placed with its gang or not at all, and the results per node are about this pod alone: gang "
     )
     assert "1 of the 2 members that must start together fit; late: 0/1 nodes" in note
     assert view.fixes == ()
@@ -55,7 +55,7 @@ def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() ->
 def test_a_member_that_would_fit_alone_and_lacks_others_hears_that_nothing_helps() -> None:
     view = explained(*nodes("n1"), member("late", least=3))
     assert view.fixes == ()
-    assert view.notes[-1] == "no single change that was tried has it start with its gang"
+    assert view.notes[-1] == "none of the tried single changes lets it start with its gang"
 
 
 def test_a_gang_that_fits_only_in_two_racks_does_not_fit_where_it_must_stay_in_one() -> None:
@@ -92,13 +92,13 @@ def test_a_large_gang_has_few_attempts(members_tried_max: int, attempts: int, mo
 
 def test_a_gang_that_fits_says_so() -> None:
     view = explained(*nodes("n1", "n2"), member("early", least=2), member("late", least=2))
-    assert view.notes[0].startswith("it goes with its gang, and then to n")
-    assert view.notes[-1].startswith("it fits as it is now, on n")
+    assert view.notes[0].startswith("it is placed with its gang, on n")
+    assert view.notes[-1].startswith("it fits now, on n")
 
 
 def test_a_member_that_stands_waits_for_nobody() -> None:
     view = explained(*nodes("n1"), member("late", least=3, node="n1"), query=ExplainQuery("default", "late"))
-    assert not any("holds it back" in note for note in view.notes)
+    assert not any("gates it" in note for note in view.notes)
 
 
 def test_finished_members_of_a_dump_count() -> None:
@@ -106,7 +106,7 @@ def test_finished_members_of_a_dump_count() -> None:
     for one in done:
         one["status"] = {"phase": "Succeeded"}
     view = explained(*nodes("n1"), *done, member("late", least=3))
-    assert view.notes[-1] == "it fits as it is now, on n1: it only has to be tried again"
+    assert view.notes[-1] == "it fits now, on n1, and only has to be retried"
 
 
 # -- what if ------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> Non
         there = await explanations.pod(ExplainQuery("default", "late", node="b"))
         assert there.on_node is not None
         assert there.now is None
-        assert there.on_node.text == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
+        assert there.on_node.text == "It is not feasible: NodeResourcesFit: Insufficient cpu."
         with pytest.raises(NotExplainedError, match="node c is not known here"):
             await explanations.pod(ExplainQuery("default", "late", node="c"))
 
@@ -127,10 +127,10 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         assert (stands.since_s, stands.attempts_made, len(stands.attempts)) == (0.0, 1, 1)
         foreign = await view("foreign")
         assert (foreign.state, foreign.node, foreign.domain, foreign.scheduler) == ("bound", "a", "", "another")
-        assert foreign.notes == ("another scheduler placed it: another is none of ours",)
+        assert foreign.notes == ("another scheduler placed it: no domain has another",)
         gated = await view("gated")
         assert gated.state == "gated"
-        assert gated.waiting_for == "SchedulingGates to let it in: waiting for scheduling gates: [quota]"
+        assert gated.waiting_for == "SchedulingGates to admit it: waiting for scheduling gates: [quota]"
         assert [wake.plugin for wake in gated.wakes] == ["SchedulingGates"]
         odd = await view("odd")
         assert odd.state == "refused"
@@ -148,7 +148,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         with pytest.raises(NotExplainedError) as unknown:
             await view("nobody")
         assert str(unknown.value) == (
-            "pod default/nobody is not known here: it does not exist, has ended, or has a schedulerName besides"
+            "pod default/nobody is not known here: it does not exist, has ended, or has a schedulerName other than"
             " forecast-scheduler, gpu-scheduler"
         )
 
@@ -161,7 +161,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         assert first.now is not None
         (worker,) = (one for one in cluster.program.router.workers() if first.domain == one.name)
         assert worker.queue.pop(cluster.program.clock.monotonic()) is not None
-        assert (await view("first")).waiting_for == "the end of an attempt that is under way"
+        assert (await view("first")).waiting_for == "the end of an attempt in progress"
 
     play(scene, prepare=two_nodes)
 
@@ -246,7 +246,7 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
         silent = await view("silent", "b")
         assert silent.waiting_for == "an event that can help Moody"
         assert [(wake.plugin, wake.events) for wake in silent.wakes] == [("Moody", ("anything happens",))]
-        assert silent.notes == ("Moody says of b: silent or another",)
+        assert silent.notes == ("Moody about b: silent or another",)
         listens = await view("listens")
         events = (
             "a node comes, changes or goes",
@@ -266,7 +266,7 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
         assert (broken.state, broken.waiting_for, broken.wakes) == ("backoff", "the end of its backoff", ())
         stands = await view("stands", "a")
         nodes = dict.fromkeys((stands.node, "a"))
-        assert stands.notes == tuple(f"Moody says of {node}: stands or another" for node in nodes)
+        assert stands.notes == tuple(f"Moody about {node}: stands or another" for node in nodes)
 
     moody = ", ".join(f"{{name: '{__name__}:{plugin.name}'}}" for plugin in (Moody, Waits))
     with_plugins = CONFIGURATION.replace(
@@ -304,7 +304,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
         await asyncio.sleep(1.0)
         with pytest.raises(NotExplainedError) as refused:
             await explanations.pod(asked)
-        assert str(refused.value) == "too many questions at once; ask again in a moment"
+        assert str(refused.value) == "too many queries at once; retry in a moment"
         assert refused.value.status == 429
         go_on.set()
         views = [*await asyncio.gather(*waiting), await explanations.pod(asked)]

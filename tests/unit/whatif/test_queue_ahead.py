@@ -57,8 +57,8 @@ def test_fix_names_no_deletion_that_helps_a_pod_in_front(first: Document, is_nam
 def test_explanation_says_that_pods_in_front_go_first() -> None:
     node, first = node_document("n1", cpu="2"), waiting("first", EARLIER, cpu="1500m")
     view = explained(node, first, waiting("late", LATER, cpu="1"))
-    assert "n1 would take it, but pods in front of it in the queue go there first" in view.notes
-    assert "1 pod in front of it in the queue went first in each trial" in view.notes
+    assert "it would fit n1, but pods in front of it in the queue are placed there first" in view.notes
+    assert "1 pod in front of it in the queue were placed first in each trial" in view.notes
     assert "lower the cpu request from 1 to 500m" in [fix.text for fix in view.fixes or ()]
     assert not any("delete" in fix.text for fix in view.fixes or ()), "the pod in front stands in thought only"
 
@@ -67,7 +67,7 @@ def test_pods_in_front_beyond_the_bound_are_said_to_be_left_out(monkeypatch: pyt
     monkeypatch.setattr(queue_ahead, "AHEAD_MAX", 1)
     others = [waiting(f"first-{at}", EARLIER, cpu="1500m") for at in range(2)]
     view = explained(*FULL, *others, waiting("late", LATER, cpu="1"))
-    assert any(note.endswith("; those behind them in front of it were not tried") for note in view.notes), view.notes
+    assert any(note.endswith("; the further ones in front of it were not tried") for note in view.notes), view.notes
 
 
 def test_fix_names_the_domain_that_takes_the_pod() -> None:
@@ -76,7 +76,7 @@ def test_fix_names_the_domain_that_takes_the_pod() -> None:
     dump = dump_of(node_document("n1"), gpus, pod, configured=loading.parse(TWO_DOMAINS, "test"))
     fixes = dump.pod(ASKED).fixes or ()
     assert [(fix.kind, fix.text, fix.node) for fix in fixes if fix.kind == "scheduler"] == [
-        ("scheduler", "create it anew with schedulerName gpu-scheduler (domain gpu)", "g1")
+        ("scheduler", "create it again with schedulerName gpu-scheduler (domain gpu)", "g1")
     ]
 
 
@@ -127,7 +127,7 @@ def test_manifests_of_one_file_are_tried_together_the_more_important_first() -> 
     file = (config, planned("web", "1"), planned("web", "1500m", "Deployment", priority=10))
     view = dump_of(node_document("n1", cpu="2")).what_if_list(file, 1)
     assert [[one.node for one in item.placements] for item in view.items] == [[""], ["n1"]]
-    assert view.notes == ("these have no pod in them and were left out: ConfigMap settings",)
+    assert view.notes == ("these contain no pod and were left out: ConfigMap settings",)
 
 
 def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
@@ -147,12 +147,12 @@ def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([{"kind": "ConfigMap", "metadata": {"name": "a"}}], "none of the objects has a pod in it"),
-        ([planned("a", "1"), "text"], "object 2: the manifest is no object"),
+        ([{"kind": "ConfigMap", "metadata": {"name": "a"}}], "none of the objects contains a pod; give"),
+        ([planned("a", "1"), "text"], "object 2: the manifest is not an object"),
         ([planned("a", "1")] * 101, "the list has 101 objects; at most 100 are tried at once"),
         (
             [{"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": 5}],
-            "metadata of the manifest is no object",
+            "metadata of the manifest is not an object",
         ),
     ],
 )

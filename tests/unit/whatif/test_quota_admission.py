@@ -75,8 +75,8 @@ def test_who_would_be_evicted_is_said_by_quota_and_no_pod_is_named() -> None:
     found = answer(review(quota_tree(acks_example())), *without)
     assert found["allowed"] is True
     assert found["warnings"] == [
-        "root.min.memory: 40Gi is over 8Gi that all nodes have; lower it, or add nodes",
-        "root.min.nvidia.com/gpu: 4 is over 0 that all nodes have; lower it, or add nodes",
+        "root.min.memory: 40Gi exceeds the 8Gi of all nodes; lower it, or add nodes",
+        "root.min.nvidia.com/gpu: 4 exceeds the 0 of all nodes; lower it, or add nodes",
         "1 pod of root.a.1 would be evicted: root.a.1 holds cpu 15, over its min 10; root.b.4 holds 0 of its min 10",
         "1 pod of root.a.2 would be evicted: root.a.2 holds cpu 15, over its min 10; root.b.4 holds 5 of its min 10",
     ]
@@ -125,7 +125,7 @@ def test_nothing_is_refused_for_being_deleted() -> None:
     assert gone["allowed"] is True
     assert "stay so until there is another tree" in gone["warnings"][0]
     (left,) = answer(review(None, flat("a", 1, 2), "DELETE"), flat("a", 1, 2))["warnings"]
-    assert left == "no quota is in force without it: its pods are bounded by none"
+    assert left == "no quota is in force without it: its pods are not limited"
     assert answer(review(None, second, "DELETE"), tree, second) == {"uid": "705ab4f5", "allowed": True}
     parent, child = linked("company", 4, 8, is_parent="true"), linked("web", 2, 4, "company")
     left = answer(review(None, parent, "DELETE"), parent, child)
@@ -153,21 +153,21 @@ def test_a_large_cluster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota_admission, "PODS_TRIED_MAX", 3)
     cluster = [one for one in walk_through(4) if one["kind"] != "ElasticQuotaTree"]
     found = answer(review(quota_tree(acks_example())), *cluster)
-    assert "with 5 pods it takes too long to say who would be evicted" in found["warnings"][-1]
+    assert "with 5 pods it takes too long to try which pods would be evicted" in found["warnings"][-1]
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "no AdmissionReview"),
-        (b"[]", "no AdmissionReview"),
-        (b"\xff", "no AdmissionReview"),
-        (b"[" * 100_000, "no AdmissionReview"),
-        (b'{"request": {}}', "no AdmissionReview"),
+        (b"", "not an AdmissionReview"),
+        (b"[]", "not an AdmissionReview"),
+        (b"\xff", "not an AdmissionReview"),
+        (b"[" * 100_000, "not an AdmissionReview"),
+        (b'{"request": {}}', "not an AdmissionReview"),
         (orjson.dumps(review({}) | {"apiVersion": "admission.k8s.io/v1beta1"}), "is not admission.k8s.io/v1"),
-        (orjson.dumps(review(None)), "request.object is no object"),
-        (orjson.dumps(review([5])), "request.object is no object"),
-        (orjson.dumps(review(None, operation="DELETE")), "request.object is no object"),
+        (orjson.dumps(review(None)), "request.object is not an object"),
+        (orjson.dumps(review([5])), "request.object is not an object"),
+        (orjson.dumps(review(None, operation="DELETE")), "request.object is not an object"),
     ],
 )
 def test_a_body_that_is_no_review_is_an_error_that_says_so(body: bytes, why: str) -> None:

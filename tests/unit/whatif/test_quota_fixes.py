@@ -52,14 +52,14 @@ def test_a_gang_that_its_quota_holds_is_told_the_max_that_lets_all_of_it_in() ->
     waiting = pods("a", 0, 3, labels=crew)
     for name in ("a/pod-0", "a/pod-2"):
         view = explained(node(), quota_tree(halves(16, 12)), *waiting, name=name)
-        assert "The smallest fix: raise max of root.a to 15 CPU; it then goes to n" in pod_text(view)
+        assert "The smallest fix: raise max of root.a to 15 CPU; it is then placed on n" in pod_text(view)
 
 
 def test_the_level_the_numbers_and_the_smallest_fix_are_said() -> None:
     view = explained(node(), quota_tree(halves(80, 40)), *pods("a", 8, 1), name="a/pod-8")
     text = pod_text(view)
     assert "quota root.a: cpu 40 used, 5 requested, max 40" in text
-    assert "The smallest fix: raise max of root.a to 45 CPU; it then goes to n" in text
+    assert "The smallest fix: raise max of root.a to 45 CPU; it is then placed on n" in text
     command = (
         "kubectl patch elasticquotatrees.scheduling.sigs.k8s.io teams -n kube-system --type=json -p "
         """'[{"op": "replace", "path": "/spec/root/children/0/max/cpu", "value": "45"}]'"""

@@ -137,10 +137,10 @@ def test_what_is_odd_is_warned_of() -> None:
         "root.a.max.cpu",
     ]
     assert [one.text for one in found.warnings] == [
-        "no namespace leads to this leaf",
+        "no namespace belongs to this leaf",
         "there is no namespace x",
-        "9 is over 4 that all nodes have",
-        "3 is used, over max 2: its pods stay, and no other comes",
+        "9 exceeds the 4 of all nodes",
+        "3 is used, over max 2: its pods stay, and no other is admitted",
     ]
 
 
@@ -157,9 +157,9 @@ def test_a_misspelt_field_is_warned_of_with_the_one_that_was_meant() -> None:
     found = linted(ACK, [quota_tree(root)])
     assert found.problems == ()
     assert [str(one) for one in found.warnings] == [
-        "root.colour: nothing goes by it; leave it out",
-        "root.half.team.mim: nothing goes by it; did you mean min?",
-        "root.half.team.attributes[multisched.io/weigth]: nothing goes by it; did you mean multisched.io/weight?",
+        "root.colour: it has no effect; leave it out",
+        "root.half.team.mim: it has no effect; did you mean min?",
+        "root.half.team.attributes[multisched.io/weigth]: it has no effect; did you mean multisched.io/weight?",
     ]
     by_number: Any = 5  # as YAML has keys
     numbers = {**leaf("a", 1, 4, attributes=5), by_number: 5}

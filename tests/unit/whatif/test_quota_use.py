@@ -89,7 +89,7 @@ def test_of_a_tree_with_a_mistake_the_last_good_one_is_shown_and_said_to_be_that
     assert use_of(node(), broken).source == ""
     found = use_of(node(), {**broken, "status": {"lastGood": {"root": good}}})
     assert [one.path for one in found.levels] == ["root", "root.a"]
-    assert found.notes == ("kube-system/teams is in force as it last was without a mistake",)
+    assert found.notes == ("kube-system/teams is in force in its last valid version",)
     assert list(found.trouble) == ["kube-system/teams"]
 
 

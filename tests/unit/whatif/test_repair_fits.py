@@ -165,7 +165,7 @@ def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> No
         "bad-1": [False],
     }
     (note,) = fits.notes()
-    assert note.startswith("for 2 pods no node was found, as a plugin failed: Fails: ")
+    assert note.startswith("for 2 pods no node was found because a plugin failed: Fails: ")
     assert "boom" in note
 
 

@@ -209,7 +209,7 @@ def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
     text = DUMPED.replace("nodes:", f"{extender}, nodes:")
     dump = dump_of(node_document("n1"), small_pod("late"), configured=loading.parse(text, "test"))
     view = dump.pod(ExplainQuery("default", "late"))
-    assert view.notes == ("Extender would have asked outside; that answer is not known here",)
+    assert view.notes == ("Extender would have sent a request; its response is not known here",)
     assert view.now is not None
     assert (view.now.outcome, view.now.node) == ("placed", "n1")
     plain = dump_of(node_document("n1"), small_pod("late")).pod(ExplainQuery("default", "late"))

@@ -56,17 +56,20 @@ def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> No
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"kind": "Service", "metadata": {"name": "s"}, "spec": {}}, "a Service has no pod in it"),
+        ({"kind": "Service", "metadata": {"name": "s"}, "spec": {}}, "a Service contains no pod"),
         ({"kind": "Pod"}, "no pod spec with containers"),
-        ({"spec": {**SPEC, "nodeName": "n1"}}, "says where it goes: nodeName n1"),
+        ({"spec": {**SPEC, "nodeName": "n1"}}, "has nodeName n1"),
         ({"spec": {**SPEC, "schedulerName": "other"}}, "no domain serves schedulerName other"),
         ({"spec": {**SPEC, "containers": "none"}}, "cannot be"),
         ({"spec": {**SPEC, "overhead": {"cpu": "lots"}}}, "cannot be scheduled"),
-        ([], "no object"),
-        ({"metadata": 5, "spec": SPEC}, "metadata of the manifest is no object"),
-        ({"kind": "CronJob", "spec": {"jobTemplate": 5}}, "jobTemplate of the manifest is no object"),
-        ({"kind": "Job", "spec": {"template": {"metadata": 7, "spec": SPEC}}}, "metadata of the manifest is no object"),
-        ({"kind": "Job", "spec": {"template": "x"}}, "template of the manifest is no object"),
+        ([], "not an object"),
+        ({"metadata": 5, "spec": SPEC}, "metadata of the manifest is not an object"),
+        ({"kind": "CronJob", "spec": {"jobTemplate": 5}}, "jobTemplate of the manifest is not an object"),
+        (
+            {"kind": "Job", "spec": {"template": {"metadata": 7, "spec": SPEC}}},
+            "metadata of the manifest is not an object",
+        ),
+        ({"kind": "Job", "spec": {"template": "x"}}, "template of the manifest is not an object"),
         ({"metadata": {"name": 5}, "spec": SPEC}, "cannot be read"),
     ],
 )
@@ -123,7 +126,7 @@ def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "told"),
-    [("gpu-devices of n1: none is free", "gpu-devices of n1: none is free"), ("", "its nodes were taken meanwhile")],
+    [("gpu-devices of n1: none is free", "gpu-devices of n1: none is free"), ("", "its nodes are no longer feasible")],
 )
 def test_a_replica_that_no_node_took_at_commit_is_told_why(refusal: str, told: str) -> None:
     pod = Decoder().pod(orjson.dumps(small_pod("new")))
@@ -269,7 +272,7 @@ def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
     configured = loading.parse(CONFIGURATION.replace("nodes:", profile), "test")
     view = dump_of(node_document("n1"), configured=configured).what_if({"spec": SPEC}, 2)
     assert [one.node for one in view.placements] == ["n1", "n1"]
-    assert view.notes.count("HoldsAll would hold it at Permit first") == 1
+    assert view.notes.count("HoldsAll would delay it at Permit first") == 1
 
 
 # -- of a running program ----------------------------------------------------------------------------------------------

@@ -37,10 +37,7 @@ PRE = [
     ("Filter", "NodeName", EVERYWHERE),
     ("Filter", "TaintToleration", EVERYWHERE),
 ]
-SILENT = [
-    ("Score", plugin, "has nothing to say about this pod")
-    for plugin in ("NodeAffinity", "PodTopologySpread", "InterPodAffinity")
-]
+SILENT = [("Score", plugin, "skips this pod") for plugin in ("NodeAffinity", "PodTopologySpread", "InterPodAffinity")]
 
 
 async def at_once(work: Callable[[], T]) -> T:
@@ -101,7 +98,7 @@ def on_node(name: str) -> dict[str, Any]:
     said = [*passed, ("NodeResourcesFit", "Insufficient cpu")]
     return {
         "node": name,
-        "text": "It does not take the pod: NodeResourcesFit says Insufficient cpu.",
+        "text": "It is not feasible: NodeResourcesFit: Insufficient cpu.",
         "plugins": tuple({"point": "Filter", "plugin": plugin, "said": text} for plugin, text in said),
         "scored": None,
     }

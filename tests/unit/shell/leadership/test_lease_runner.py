@@ -168,7 +168,7 @@ def test_a_program_that_hangs_is_said_to_once_and_in_which_function(caplog: pyte
 def a_plugin_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
     """Until the thread has told of it, and tried once more."""
     until_s = time.monotonic() + PATIENCE_S
-    hanging = "the program hangs; its lease is left to run out"
+    hanging = "the program hangs; its lease is not renewed"
     while sum(record.getMessage() == hanging for record in list(caplog.records)) < 2 and time.monotonic() < until_s:
         pass
 
