@@ -7,6 +7,7 @@ the classes that cycles find are made again from nothing, at that very moment, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -40,6 +41,8 @@ class ClassChecker:
         self._scores = scores
         self._sandbox = sandbox
         self._worker = worker
+        self._runner = copy(worker.runner)
+        """One of its own: what is asked anew is no work of the process (`StepCost`)."""
         self._table = table
         self._rows = rows
         self._complain = complain
@@ -85,7 +88,7 @@ class ClassChecker:
         return self.is_close or not self._found % every
 
     def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, EquivalenceClass] | None:
-        classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)
+        classes = ClassCache(self._worker.cycle.plugins, self._runner, self._table, self._rows)
         try:
             return classes, classes.find(pod, attempt)
         except PluginFailure:
