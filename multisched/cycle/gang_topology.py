@@ -101,7 +101,7 @@ class GangTopology:
         at = max(self._narrowest, 0)
         key, level = self._levels[at].key, self._domains[at]
         if not level.count:
-            beside = " beside the members that run" if len(self._standing) else ""
+            beside = " among those open to the gang" if len(self._standing) else ""
             return f"no node{beside} has the label {key}"
         rooms = self._rooms(level)
         most = int(

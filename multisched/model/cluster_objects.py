@@ -126,7 +126,7 @@ class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
             return ""
         if self.is_lifted:
             return "The tree was deleted: its limits are lifted"
-        what = "The tree was deleted without consent: limits that were in force stay so until there is another tree"
+        what = "The tree was deleted without consent: its limits stay in force until another tree exists"
         return f'{what}. To lift them, create it again with the annotation {LIFT_ANNOTATION}: "true", and delete it'
 
     def after(self, before: ClusterObject) -> ClusterObject:

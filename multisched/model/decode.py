@@ -334,7 +334,7 @@ class Decoder:
             raise DecodeError(str(error)) from error
         meta, status = wire.metadata, wire.status
         if not meta.uid:
-            raise DecodeError("metadata.uid: is missing; pods are told apart by it")
+            raise DecodeError("metadata.uid: is missing; it identifies the pod")
         spec, refusal = self._shared_spec(wire.spec)
         held, held_scoring = None, None
         labels = self._interned(meta.labels)
@@ -405,7 +405,7 @@ class Decoder:
         bare = self._decode(self._bare_pod, document)
         meta = bare.metadata
         if not meta.uid:
-            raise DecodeError("metadata.uid: is missing; pods are told apart by it")
+            raise DecodeError("metadata.uid: is missing; it identifies the pod")
         return Pod(
             meta.namespace,
             meta.name,
@@ -789,7 +789,7 @@ def _allocatable(quantities: tuple[tuple[str, QuantityText], ...]) -> Requests:
     for name, amount in scaled.items():
         if not 0 <= amount <= ALLOCATABLE_MAX:
             raise Refusal(
-                f"status.allocatable[{name}]: {amount} is not within 0..{ALLOCATABLE_MAX}; mend the node's capacity"
+                f"status.allocatable[{name}]: {amount} is not within 0..{ALLOCATABLE_MAX}; fix the node's capacity"
             )
     scaled.setdefault(PODS, 0)
     return scaled

@@ -8,7 +8,7 @@ import msgspec
 
 from multisched.model.decode_selectors import Wire
 
-BAD_TEXT = "it holds text that is not UTF-8; write it anew"
+BAD_TEXT = "it contains text that is not UTF-8; rewrite it"
 
 
 class WireOwnerReference(Wire):

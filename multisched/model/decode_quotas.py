@@ -124,7 +124,7 @@ def annotation_key(name: str) -> str:
 def _namespaces(annotations: Mapping[str, str], problems: _Problems) -> tuple[str, ...]:
     names = _annotation(annotations, "namespaces", list, problems) or []
     if not all(isinstance(one, str) and one for one in names):
-        problems(annotation_path("namespaces"), "no list of names", 'write for example ["team-a"]')
+        problems(annotation_path("namespaces"), "not a list of names", 'write for example ["team-a"]')
         return ()
     for name in names:
         check_namespace(name, annotation_path("namespaces"), problems)

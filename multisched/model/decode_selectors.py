@@ -100,7 +100,7 @@ def compile_label_selector(
             raise Refusal(f'{path}: "{expression.operator}" is not a valid label selector operator')
     for requirement in compiled:
         if not _is_valid_expression(requirement):
-            raise Refusal(f"{path}: {requirement.key} {requirement.operator.value} is no valid requirement")
+            raise Refusal(f"{path}: {requirement.key} {requirement.operator.value} is not a valid requirement")
     return LabelSelector(compiled)
 
 

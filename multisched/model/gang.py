@@ -143,14 +143,14 @@ def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -
 
 def _nameless(found: Sequence[Membership]) -> str:
     where = next((_NAMED_BY[one.api] for one in found if not one.name), "")
-    return where and f"{where} is ''; write the name of a gang, or take it off"
+    return where and f"{where} is ''; write the name of a gang, or remove it"
 
 
 def _contradiction(found: Sequence[Membership]) -> str:
     """Returns a message if several APIs on one pod contradict each other; else ""."""
     if len({one.name for one in found}) > 1:
         where = " and ".join(f"{_shown(one.name)} ({one.api.value})" for one in found)
-        return f"the pod belongs to the gangs {where}; leave one of them"
+        return f"the pod belongs to the gangs {where}; keep one of them"
     counted = [(one.spec.min_members, one.api.value) for one in found if one.spec is not None]
     if len({count for count, _ in counted}) > 1:
         where = " and ".join(f"{count} ({api})" for count, api in counted)
@@ -228,7 +228,7 @@ def _groups(namespace: str, name: str, text: str) -> tuple[tuple[str, ...], str]
         return (), f'{field} is {_shown(text)}; write a list such as ["namespace/gang-a","namespace/gang-b"]'
     keys = {one if "/" in one else f"{namespace}/{one}" for one in names} | {f"{namespace}/{name}"}
     if len(keys) > GROUP_MAX:
-        return (), f"{field} names {len(keys)} gangs; {GROUP_MAX} is the most that start together"
+        return (), f"{field} names {len(keys)} gangs; at most {GROUP_MAX} can start together"
     return tuple(sorted(keys)) if len(keys) > 1 else (), ""
 
 
@@ -239,7 +239,7 @@ def topology_of(annotations: Mapping[str, str]) -> tuple[tuple[TopologyLevel, ..
         if text:
             levels, problem = read(text)
             if not problem and len(levels) > LEVELS_MAX:
-                problem = f"{len(levels)} levels; {LEVELS_MAX} is the most"
+                problem = f"{len(levels)} levels; at most {LEVELS_MAX} are allowed"
             return ((), f"annotation {key}: {problem}") if problem else (levels, "")
     return (), ""
 
@@ -252,7 +252,7 @@ def _own_levels(text: str) -> Levels:
     for part in text.split(","):
         key, _, how = part.strip().rpartition(":") if ":" in part else (part.strip(), "", "preferred")
         if not _QUALIFIED.match(key) or how not in ("required", "preferred"):
-            return (), f"{_shown(part)} is no level; write KEY or KEY:required"
+            return (), f"{_shown(part)} is not a level; write KEY or KEY:required"
         levels.append(TopologyLevel(key, how == "required"))
     return tuple(levels), ""
 
@@ -283,7 +283,7 @@ def _ack_levels(text: str) -> Levels:
         return (), f'{_shown(text)} names no topology; write {{"required": {{"topologies": [{{"key": "KEY"}}]}}}}'
     wrong = next((key for key in keys if not _QUALIFIED.match(key)), None)
     if wrong is not None:
-        return (), f"{_shown(wrong)} is no label key"
+        return (), f"{_shown(wrong)} is not a label key"
     return tuple(TopologyLevel(key, is_required=True) for key in keys), ""
 
 

@@ -17,7 +17,7 @@ def parse_go_duration(text: str) -> float:
     if text in ("0", "+0", "-0"):
         return 0.0
     if len(text) > TEXT_CHARS_MAX or _WHOLE.fullmatch(text) is None:
-        raise ValueError(f'{text[:TEXT_CHARS_MAX]!r} is no duration; write for instance "5s", "500ms" or "1m30s"')
+        raise ValueError(f'{text[:TEXT_CHARS_MAX]!r} is not a duration; write for example "5s", "500ms" or "1m30s"')
     total_s = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
     return -total_s if text.startswith("-") else total_s
 

@@ -64,7 +64,7 @@ OWN_KEYS: Final = (
         Holder.NODE,
         Form.LABEL,
         ("honoured",),
-        "the kubelet is taken to choose the devices by itself",
+        "the kubelet is assumed to choose the devices",
     ),
     OwnKey("multisched.io/capacity-", Holder.NODE, Form.ANNOTATION, is_prefix=True),
     OwnKey("multisched.io/gpu-milli", Holder.POD, Form.ANNOTATION, plugin="GpuShare"),

@@ -170,7 +170,7 @@ class _Reader:
         `place`: path of the field, used until the node's name is known.
         """
         if not isinstance(document, dict):
-            self.problem(place, "a node of the tree is no object", "write name, min and max")
+            self.problem(place, "a node of the tree is not an object", "write name, min and max")
             return -1
         if len(self.nodes) >= NODES_MAX or depth > DEPTH_MAX:
             self.problem(place, f"the tree has over {NODES_MAX} nodes or {DEPTH_MAX} levels", "make it smaller")
@@ -204,13 +204,13 @@ class _Reader:
     def _name(self, name: Any, above: str, place: str) -> tuple[str, str]:
         """Returns the name and the path. For a node without a name, the path is `place`."""
         if not isinstance(name, str) or not name:
-            what = "it has no name" if name in (None, "") else f"{_shown(name)} is no name of a node"
-            self.problem(f"{place}.name", what, "write a word")
+            what = "it has no name" if name in (None, "") else f"{_shown(name)} is not a name"
+            self.problem(f"{place}.name", what, "write a name")
             return "?", place
         path = child_path(above, name)
         if name in self._names:
             what = f"{self._names[name]} has the same name {_shown(name)}"
-            self.problem(f"{place}.name", what, "give each node a name of its own")
+            self.problem(f"{place}.name", what, "give each node a unique name")
         self._names.setdefault(name, path)
         return name, path
 
@@ -218,7 +218,7 @@ class _Reader:
         if documents is None:
             return ()
         if not isinstance(documents, list):
-            self.problem(f"{path}.children", "no list", "write a list of nodes")
+            self.problem(f"{path}.children", "not a list", "write a list of nodes")
             return ()
         found = [self.read(one, at, path, depth + 1, f"{path}.children[{i}]") for i, one in enumerate(documents)]
         return tuple(child for child in found if child >= 0)
@@ -227,7 +227,7 @@ class _Reader:
         if not names:
             return ()
         if not isinstance(names, list) or not all(isinstance(one, str) and one for one in names):
-            self.problem(f"{path}.namespaces", "no list of names", "write a list of namespaces")
+            self.problem(f"{path}.namespaces", "not a list of names", "write a list of namespaces")
             return ()
         if not is_leaf:
             self.problem(f"{path}.namespaces", "only leaves have namespaces", "move them to a child of their own")
@@ -238,7 +238,7 @@ class _Reader:
             check_namespace(name, f"{path}.namespaces", self.problem)
             if name in self._namespaces:
                 other = self._namespaces[name]
-                self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is in {other} already", "name it once")
+                self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is already in {other}", "name it once")
             self._namespaces.setdefault(name, path)
         return tuple(names)
 
@@ -249,8 +249,8 @@ class _Reader:
         if not str(text).isdecimal() or len(str(text)) > 9:
             self.problem(
                 f"{path}.attributes[{WEIGHT_ATTRIBUTE}]",
-                f"{_shown(text)} is no weight",
-                "write a whole number from 0 on",
+                f"{_shown(text)} is not a weight",
+                "write a whole number, 0 or more",
             )
             return None
         return int(str(text))
@@ -264,7 +264,7 @@ class _Reader:
         place = f"{path}.attributes[{GUARANTEE_ATTRIBUTE}]"
         parts = [part.partition("=") for part in str(text).split(",")]
         if not all(equals for _, equals, _ in parts):
-            self.problem(place, f"{_shown(text)} is no guarantee", "write all, or for example cpu=2,memory=4Gi")
+            self.problem(place, f"{_shown(text)} is not a guarantee", "write all, or for example cpu=2,memory=4Gi")
             return {}
         found = read_amounts({name.strip(): amount.strip() for name, _, amount in parts}, place, self.problem)
         for resource, amount in found.items():
@@ -306,7 +306,9 @@ def child_path(above: str, name: str) -> str:
 def check_namespace(name: str, path: str, report: ReportProblem) -> None:
     """Reports a name that is not a DNS label: no namespace can have it."""
     if not is_dns_label(name):
-        report(path, f"{_shown(name)} is no name of a namespace", "write lower case letters, digits and -, at most 63")
+        report(
+            path, f"{_shown(name)} is not the name of a namespace", "write lower case letters, digits and -, at most 63"
+        )
 
 
 def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights: bool = False) -> Requests:
@@ -317,14 +319,14 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights:
     if amounts is None:
         return {}
     if not isinstance(amounts, dict) or len(amounts) > RESOURCES_MAX:
-        report(path, f"no map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
+        report(path, f"not a map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
         return {}
     found: dict[str, int] = {}
     for resource, text in amounts.items():
         if resource == MAX_JOBS:
             continue
         if not is_qualified_name(resource):
-            report(f"{path}.{_shown(resource)}", "no name of a resource", "write cpu, memory or DOMAIN/NAME")
+            report(f"{path}.{_shown(resource)}", "not the name of a resource", "write cpu, memory or DOMAIN/NAME")
             continue
         if not _is_known(resource):
             near = did_you_mean(resource, NATIVE_RESOURCES, "write cpu, memory or DOMAIN/NAME")
@@ -335,7 +337,7 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights:
         except QuantityError:
             nano = None
         if nano is None or nano < 0 or isinstance(text, bool):
-            report(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
+            report(f"{path}.{resource}", f"{_shown(text)} is not an amount", "write for example 500m, 40 or 64Gi")
             continue
         if not are_weights and nano % _least_nano(resource):
             report(f"{path}.{resource}", *_too_fine(resource, text))
@@ -366,7 +368,7 @@ def _least_nano(resource: str) -> int:
 
 def _too_fine(resource: str, text: object) -> tuple[str, str]:
     if resource == PODS:
-        return f"{_shown(text)} is no whole number", "pods are whole; write for example 4"
+        return f"{_shown(text)} is not a whole number", "pods are whole; write for example 4"
     return f"{_shown(text)} is finer than a thousandth", "write for example 4, or 500m for half a device"
 
 
@@ -392,7 +394,7 @@ def _check_levels(reader: _Reader) -> None:
         sure, bound = root.min.get(resource), root.max.get(resource)
         if sure != bound and (sure is None or bound is None or sure < bound) and reader.is_read(resource, 0):
             what = f"min {_shown_or_none(resource, sure)} and max {_shown_or_none(resource, bound)} of the root differ"
-            reader.problem(f"{root.path}.{resource}", what, "write the same: nobody else lends to the root")
+            reader.problem(f"{root.path}.{resource}", what, "write the same: the root has no siblings that lend to it")
 
 
 def _check_child(reader: _Reader, at: int, parent: QuotaNode) -> None:

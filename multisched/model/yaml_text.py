@@ -39,7 +39,7 @@ def yaml_documents(text: str) -> list[Any]:
         raise
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         # Raised by the library itself if a value does not match its tag: `!!int x`, `!!timestamp x`.
-        raise NotYamlError(f"a value is not of its kind: {error}") from error
+        raise NotYamlError(f"a value does not match its type: {error}") from error
 
 
 def _refuse_depth(text: str) -> None:
@@ -55,7 +55,7 @@ def _refuse_depth(text: str) -> None:
             depth -= 1
             open_anchors.pop()
         elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
-            raise NotYamlError(f"{_line(event)}: *{event.anchor} stands within what it names")
+            raise NotYamlError(f"{_line(event)}: *{event.anchor} is used within its own anchor")
         if depth > DEPTH_MAX:
             raise NotYamlError(f"{_line(event)}: nested deeper than {DEPTH_MAX} levels")
 

@@ -150,7 +150,7 @@ def duration_s(value: str) -> float:
     """Seconds of a duration as Go writes it, for example `1m30s`; raises Unreadable."""
     parts = _DURATION.findall(value)
     if not parts or "".join(number + unit for number, unit in parts) != value:
-        raise Unreadable(f"{shown(value)} is no duration; write for instance 90s")
+        raise Unreadable(f"{shown(value)} is not a duration; write for instance 90s")
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 

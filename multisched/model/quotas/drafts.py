@@ -22,7 +22,7 @@ ROOT: Final = "root"
 """Name of the top level, if the other API does not name it."""
 WEIGHT_MAX: Final = 999_999_999
 """Largest weight of a level, a whole number."""
-NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has nothing like it"
+NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has no such field"
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -143,7 +143,9 @@ class NamespaceOwners:
         """Assigns a namespace to a draft. `key` and `path`: the object and field that name it."""
         first = self._owners.setdefault(namespace, draft)
         if first is not draft:
-            what = f"its pods count for {first.key}: a namespace is in one leaf, and {namespace} is in that one already"
+            what = (
+                f"its pods count for {first.key}: a namespace has one leaf only, and {namespace} is already in that one"
+            )
             self._losses.report(key, path, what)
         elif namespace not in draft.namespaces:
             draft.namespaces.append(namespace)
@@ -153,7 +155,7 @@ def report_empty_leaves(root: Draft, losses: Losses, hint: str) -> None:
     """Reports leaves without namespaces, which bound no pods."""
     for one in root.below():
         if one.key and not one.children and not one.namespaces:
-            losses.report(one.key, "", f"no namespace leads to it; {hint}")
+            losses.report(one.key, "", f"it has no namespaces; {hint}")
 
 
 class Objects:
@@ -198,7 +200,7 @@ def part_of(document: Json, name: str, key: str, above: str, problems: ProblemsB
         return {}
     if isinstance(part, Mapping):
         return part
-    problems.report(key, f"{above}.{name}" if above else name, "no object", "write fields below it")
+    problems.report(key, f"{above}.{name}" if above else name, "not an object", "write its fields below it")
     return {}
 
 
@@ -209,5 +211,5 @@ def text_of(document: Json, name: str, key: str, above: str, problems: ProblemsB
         return ""
     if isinstance(text, str):
         return text
-    problems.report(key, f"{above}.{name}", "no text", "write a name")
+    problems.report(key, f"{above}.{name}", "not a string", "write a name")
     return ""

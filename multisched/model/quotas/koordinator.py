@@ -52,17 +52,17 @@ class _Forest:
 
     def _add(self, one: KoordinatorQuota) -> None:
         if one.malformed and not one.problems:
-            self.problems.report(one.key, "spec", one.malformed, "write it anew")
+            self.problems.report(one.key, "spec", one.malformed, "rewrite it")
         self.problems.add(one.key, *one.problems)
         first = self.quotas.setdefault(one.name, one)
         if first is not one:
             self.problems.report(
-                one.key, "metadata.name", f"{first.key} has the same name", "give each quota one of its own"
+                one.key, "metadata.name", f"{first.key} has the same name", "give each quota a unique name"
             )
             return
         self._children.setdefault(self._parent(one), []).append(one)
         if len(self.quotas) == NODES_MAX:
-            self.problems.report(one.key, "metadata.name", f"there are {NODES_MAX} quotas or more", "make them fewer")
+            self.problems.report(one.key, "metadata.name", f"there are {NODES_MAX} quotas or more", "use fewer")
 
     @staticmethod
     def _parent(one: KoordinatorQuota) -> str:
@@ -75,14 +75,14 @@ class _Forest:
         place, parent = label_path("parent"), self.quotas.get(name)
         if parent is None:
             self.problems.report(
-                one.key, place, f"there is no quota {name}", "name one that is there, or leave the label out"
+                one.key, place, f"there is no quota {name}", "name an existing one, or remove the label"
             )
             return
         if not parent.is_parent:
-            self.problems.report(one.key, place, f"{name} is no parent", f"label {name} is-parent: true")
+            self.problems.report(one.key, place, f"{name} is not a parent", f"label {name} is-parent: true")
         if parent.tree_id != one.tree_id:
             what = f"{one.tree_id or '(none)'} is not {parent.tree_id or '(none)'} of its parent {name}"
-            self.problems.report(one.key, label_path("tree-id"), what, "write the same in all of one tree")
+            self.problems.report(one.key, label_path("tree-id"), what, "write the same in all quotas of a tree")
         for number, above in enumerate(self._above(one)):
             if above is one or number >= DEPTH_MAX:
                 what = f"it is below itself, or below more than {DEPTH_MAX} others"
@@ -106,8 +106,8 @@ class _Forest:
     def _check_namespaces(self) -> None:
         for one in self.quotas.values():
             if one.is_parent and one.namespaces:
-                what = "pods stand below leaves only, and it is a parent"
-                self.problems.report(one.key, annotation_path("namespaces"), what, "name them at a child of it")
+                what = "only leaves have pods, and it is a parent"
+                self.problems.report(one.key, annotation_path("namespaces"), what, "list them in a child of it")
 
     def tree(self) -> QuotaTree:
         """Builds the tree: parents before children, siblings by name."""

@@ -125,10 +125,12 @@ class _Reader:
         for resource, quota in quotas.items():
             if quota.borrowing:
                 self.losses.report(
-                    key, "spec.resourceGroups", f"borrowingLimit of {resource}: it has nobody to borrow from"
+                    key, "spec.resourceGroups", f"borrowingLimit of {resource}: it has no siblings to borrow from"
                 )
             if quota.is_lending_limited:
-                self.losses.report(key, "spec.resourceGroups", f"lendingLimit of {resource}: it has nobody to lend to")
+                self.losses.report(
+                    key, "spec.resourceGroups", f"lendingLimit of {resource}: it has no siblings to lend to"
+                )
 
     def _cohort(self, name: str) -> Draft:
         """Returns the draft of a cohort; a cohort need not exist as an object."""
@@ -187,13 +189,13 @@ class _Reader:
             return []
         if isinstance(items, list) and all(isinstance(one, Mapping) for one in items):
             return items
-        self.problems.report(key, path, "no list of objects", "write a list")
+        self.problems.report(key, path, "not a list of objects", "write a list")
         return []
 
     def _add(self, key: str, place: str, flavor: str, quota: Json, found: dict[str, _Quota]) -> None:
         resource = quota.get("name")
         if not isinstance(resource, str) or not resource:
-            self.problems.report(key, f"{place}.name", "no name of a resource", "write for example cpu")
+            self.problems.report(key, f"{place}.name", "not the name of a resource", "write for example cpu")
             return
         if quota.get("nominalQuota") is None:
             self.problems.report(key, f"{place}.nominalQuota", "it is missing", "write an amount, 0 for none")
@@ -231,7 +233,7 @@ class _Reader:
         weight = nano * WEIGHT_SCALE // NANO
         if nano < 0 or weight > WEIGHT_MAX:
             self.problems.report(
-                key, "spec.fairSharing.weight", f"{text!r:.63} is no weight", "write for example 1 or 0.5"
+                key, "spec.fairSharing.weight", f"{text!r:.63} is not a weight", "write for example 1 or 0.5"
             )
             return None
         return weight

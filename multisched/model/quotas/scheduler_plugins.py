@@ -22,7 +22,7 @@ def read_flat(quotas: Iterable[ElasticQuota]) -> ReadQuotas:
     problems, by_namespace = ProblemsByObject(), dict[str, ElasticQuota]()
     for one in sorted(quotas, key=lambda one: one.key):
         if one.malformed and not one.problems:
-            problems.report(one.key, "spec", one.malformed, "write it anew")
+            problems.report(one.key, "spec", one.malformed, "rewrite it")
         problems.add(one.key, *one.problems)
         first = by_namespace.setdefault(one.namespace, one)
         if first is not one:

@@ -50,7 +50,7 @@ KNOWN: Final = (
     "ElasticQuotaTree or ElasticQuota of scheduling.sigs.k8s.io, ElasticQuota of scheduling.x-k8s.io, "
     "ClusterQueue, Cohort and LocalQueue of kueue.x-k8s.io, or Queue of scheduling.volcano.sh"
 )
-WHOLE: Final = "the tree that is made of them"
+WHOLE: Final = "the resulting tree"
 """Key of problems of the tree as a whole."""
 
 _KOORDINATOR_CARRIED: Final = frozenset(
@@ -125,12 +125,12 @@ def _read_trees(documents: Sequence[Json]) -> Translation:
     problems, losses = ProblemsByObject(), Losses()
     first = documents[0]
     for other in documents[1:]:
-        what = f"{key_of(first)} is there too, and one tree is all there may be"
-        problems.report(key_of(other), "metadata.name", what, "give one of them")
+        what = f"{key_of(first)} exists, too, and only one tree is allowed"
+        problems.report(key_of(other), "metadata.name", what, "pass one of them")
     found = _decoded(first, decode_quota_tree, problems)
     if found is not None:
         if found.malformed:
-            problems.report(key_of(first), "spec", found.malformed, "write it anew")
+            problems.report(key_of(first), "spec", found.malformed, "rewrite it")
         problems.add(key_of(first), *found.problems)
         _report_attributes(key_of(first), first, losses)
     tree = found.tree if isinstance(found, ElasticQuotaTree) and not problems else None
@@ -177,7 +177,7 @@ def _report_koordinator(document: Json, losses: Losses) -> None:
         }
         known = {f"[{KOORDINATOR}{name}]" for name in _KOORDINATOR_CARRIED | _KOORDINATOR_STATUS}
         for name in sorted(ours.keys() - known):
-            losses.report(key_of(document), f"metadata.{field}{name}", "not carried over; nothing here goes by it")
+            losses.report(key_of(document), f"metadata.{field}{name}", "not carried over; it has no effect here")
 
 
 def _read_scheduler_plugins(documents: Sequence[Json]) -> Translation:
@@ -206,7 +206,7 @@ def _decoded(document: Json, decode: Callable[[msgspec.Raw], Any], problems: Pro
     try:
         return decode(msgspec.Raw(msgspec.json.encode(document)))
     except (DecodeError, TypeError, *UNREADABLE) as error:
-        problems.add(key_of(document), TreeProblem("metadata", str(error), "write it anew"))
+        problems.add(key_of(document), TreeProblem("metadata", str(error), "rewrite it"))
         return None
 
 

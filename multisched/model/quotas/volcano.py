@@ -93,7 +93,7 @@ class _Reader:
             return None
         if isinstance(weight, int) and not isinstance(weight, bool) and 0 < weight <= WEIGHT_MAX:
             return weight
-        self.problems.report(key, "spec.weight", f"{weight!r:.63} is no weight", "write a whole number from 1 on")
+        self.problems.report(key, "spec.weight", f"{weight!r:.63} is not a weight", "write a whole number, 1 or more")
         return None
 
     def _report_losses(self, key: str, one: Json, spec: Json) -> None:

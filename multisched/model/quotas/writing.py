@@ -83,7 +83,7 @@ class _Writer:
             while name in taken:
                 name, number = f"{node.name}-{number}", number + 1
             if name != node.name:
-                self._losses.report("", node.path, f"it is written as {name}: each name is there once")
+                self._losses.report("", node.path, f"it is written as {name}: names must be unique")
             taken.add(name)
             names.append(name)
         return names
@@ -107,15 +107,15 @@ class _Writer:
         open_ones = [child.path for child in children if resource not in child.max]
         if not open_ones:
             bound = max(sure, sum(child.max[resource] for child in children))
-            return self._chosen(root, resource, bound, "all that its children may hold")
+            return self._chosen(root, resource, bound, "the sum of its children's max")
         if not sure:
             return None
-        why = f"all that its children are sure of, and {', '.join(open_ones[:OPEN_SHOWN])} may borrow no more"
+        why = f"the sum of its children's min, and {', '.join(open_ones[:OPEN_SHOWN])} may borrow no more"
         return self._chosen(root, resource, sure, why)
 
     def _chosen(self, root: QuotaNode, resource: str, bound: int, why: str) -> int:
-        what = f"the root has no bound of its own and is written with {shown_amount(resource, bound)}: {why}"
-        fix = f"say with --total {resource}=AMOUNT what the cluster has"
+        what = f"the root has no bound and is written with {shown_amount(resource, bound)}: {why}"
+        fix = f"set the cluster's total with --total {resource}=AMOUNT"
         self._losses.report("", f"{root.path}.max.{resource}", f"{what}; {fix}")
         return bound
 
@@ -145,7 +145,7 @@ class _Writer:
     def _attributes(self, node: QuotaNode) -> dict[str, str]:
         found = {}
         if node.weights is not None and node.weights != node.max:
-            what = "weights by resource are not carried over: its siblings and it share what is idle by max"
+            what = "weights by resource are not carried over: it and its siblings share idle resources by max"
             self._losses.report("", node.path, what)
         elif node.weights is None and node.weight is not None:
             found[WEIGHT_ATTRIBUTE] = str(node.weight)

@@ -80,7 +80,10 @@ def test_two_apis_that_agree_are_one_gang() -> None:
         ({"labels": {"scheduling.x-k8s.io/pod-group": "g", f"{ACK}name": "h"}}, "is of several gangs"),
         ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "0"}}, "'0' is no number of members"),
         ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "few"}}, "'few' is no number of members"),
-        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}waiting-time": "soon"}}, "'soon' is no duration"),
+        (
+            {"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}waiting-time": "soon"}},
+            "'soon' is not a duration",
+        ),
         ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "g"}}, "'g' is no JSON list"),
         ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "[1]"}}, "is no JSON list of names"),
     ],
