@@ -1,4 +1,4 @@
-"""Fields of a JSON document, read with suspicion: what has another form than the API says raises `Unreadable` with its path."""
+"""Reads fields of a JSON document defensively: a value of the wrong type raises `Unreadable` with its path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 Json = Mapping[str, Any]
 _NOTHING: Json = {}
 _SHOWN_MAX = 48
-"""Of a value in a message, in characters."""
+"""Longest part of a value in a message, in characters."""
 
 
 class Unreadable(ValueError):
-    """A field that does not have the form that the API documents; the message names it and says what it should be."""
+    """A field that does not have its documented type; the message names the field and the value."""
 
 
 def shown(value: object) -> str:
@@ -22,7 +22,7 @@ def shown(value: object) -> str:
 
 
 def mapping(document: Json, field: str) -> Json:
-    """An object; empty where there is none."""
+    """Returns an object; empty if it is missing."""
     value = document.get(field)
     if value is None:
         return _NOTHING
@@ -32,7 +32,7 @@ def mapping(document: Json, field: str) -> Json:
 
 
 def objects(document: Json, field: str) -> Iterator[Json]:
-    """A list of objects; empty where there is none."""
+    """Yields a list of objects; empty if it is missing."""
     for at, value in enumerate(_sequence(document, field)):
         if not isinstance(value, dict):
             raise Unreadable(f"{field}[{at}]: {shown(value)} is no object")
@@ -40,7 +40,7 @@ def objects(document: Json, field: str) -> Iterator[Json]:
 
 
 def texts(document: Json, field: str) -> tuple[str, ...]:
-    """A list of strings; empty where there is none."""
+    """Returns a list of strings; empty if it is missing."""
     values = _sequence(document, field)
     for at, value in enumerate(values):
         if not isinstance(value, str):
@@ -74,7 +74,7 @@ def flag(document: Json, field: str) -> bool:
 
 
 def strings(document: Json, field: str) -> dict[str, str]:
-    """An object whose values are strings, for instance labels."""
+    """Returns an object whose values are strings, for example labels."""
     found = mapping(document, field)
     for key, value in found.items():
         if not isinstance(value, str):
@@ -83,7 +83,7 @@ def strings(document: Json, field: str) -> dict[str, str]:
 
 
 def moment(document: Json, field: str) -> float | None:
-    """An RFC 3339 time in seconds since 1970; None where there is none."""
+    """Parses an RFC 3339 time to seconds since 1970; None if it is missing."""
     value = text(document, field)
     if not value:
         return None

@@ -1,4 +1,4 @@
-"""A cluster as kubectl prints it: one List, several one after the other, or a JSON array; read object by object."""
+"""A cluster as kubectl prints it: one List, several concatenated ones, or a JSON array; read object by object."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from multisched.verify.objects import Problems
 KUBECTL = "kubectl get nodes,pods,namespaces,pv,pvc,sc,csinodes -A -o json"
 _SPACE = " \t\r\n"
 DEPTH_MAX = 8
-"""Lists within lists."""
+"""Deepest nesting of lists."""
 
 
 class SnapshotError(Exception):
-    """The input is no snapshot; the message says what is wrong and what to do."""
+    """The input is not a snapshot; the message names the problem and the fix."""
 
 
 class _Shell(msgspec.Struct):
@@ -34,10 +34,10 @@ _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Snapshot:
-    """Raw objects by kind; decoded one at a time, so that a large cluster is never in memory as a whole twice."""
+    """Raw objects by kind, decoded one at a time, so that a large cluster is not in memory twice."""
 
     def __init__(self, body: bytes) -> None:
-        """Raises SnapshotError. `problems` names the objects that are none."""
+        """Raises SnapshotError. `problems` lists unreadable items."""
         self.problems = Problems()
         self._raws: dict[str, list[bytes | memoryview]] = {kind: [] for kind in KINDS}
         self._take(body)
@@ -48,7 +48,7 @@ class Snapshot:
         return len(self._raws[kind])
 
     def objects(self) -> Iterator[tuple[str, Json]]:
-        """(kind, document), in an order in which each comes after those it is about. Given away once."""
+        """Yields (kind, document), each after the kinds it refers to. Can be called only once: it frees what it yields."""
         for kind in KINDS:
             raws, self._raws[kind] = self._raws[kind], []
             for raw in raws:
@@ -67,7 +67,7 @@ class Snapshot:
                     raise SnapshotError(f"document {number} is no JSON ({error}); take it by `{KUBECTL}`") from error
 
     def _add(self, raw: bytes | memoryview, kind: str, depth: int) -> None:
-        """An object, a list of the API, or a JSON array of either."""
+        """Adds an object, a list of the API, or a JSON array of either."""
         if bytes(raw[:64]).lstrip()[:1] == b"[":
             if depth >= DEPTH_MAX:
                 raise SnapshotError("it has lists within lists within lists")
@@ -105,7 +105,7 @@ class Snapshot:
 
 
 def _concatenated(body: bytes) -> Iterator[object]:
-    """Documents that stand one after the other, as several calls of kubectl leave them in one file."""
+    """Yields concatenated documents, as several kubectl calls write them to one file."""
     try:
         text = body.decode()
     except UnicodeDecodeError as bad:
