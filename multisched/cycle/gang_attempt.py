@@ -61,7 +61,7 @@ PLACEMENTS_MAX: Final = 20_000
 """Placements that one attempt may undo before it tries no further topology domain or order."""
 
 TOO_LONG: Final = (
-    f"the search for nodes was given up for now after {PAUSES_MAX} steps; it is shorter if members are alike, or have fewer"
+    f"the search for nodes was given up for now after {PAUSES_MAX} steps; it is shorter if members are identical, or have fewer"
     " affinity terms, or the gang has fewer topology levels"
 )
 
@@ -258,7 +258,7 @@ class GangAttempts:
         if short is None:
             return ""
         need, room = short
-        return f"the nodes have room for {room} of the {need.count} members that are alike and must start together"
+        return f"the nodes have room for {room} of the {need.count} identical members that must start together"
 
     def _topology(self, gang: QueuedGang, effort: Effort, *, is_loose: bool = False) -> Paused[GangTopology]:
         """Builds the topology of the gang. `is_loose`: see `_needs`."""

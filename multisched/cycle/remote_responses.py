@@ -92,7 +92,7 @@ class RemoteResponses:
         return answers
 
     def drop_left(self, choice: Choice, generation: int) -> bool:
-        """Clears rows whose node was removed or moved to another row during the wait. Returns False if no row is left."""
+        """Clears rows whose node was removed or replaced by another during the wait. Returns False if no row is left."""
         if generation != self._rows.generation:
             choice.feasible &= self._rows.stayed_since(choice.rows, generation)
             choice.total[~choice.feasible] = NOWHERE

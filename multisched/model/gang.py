@@ -25,7 +25,7 @@ GROUP_MAX: Final = 32
 LEVELS_MAX: Final = 8
 """Most topology keys of one gang."""
 TIMEOUT_S: Final = 600.0
-"""Default time after which members of a gang that has not started are told so."""
+"""Default time after which a gang that has not started is reported as overdue."""
 SHOWN_MAX: Final = 63
 
 SP_LABEL: Final = "scheduling.x-k8s.io/pod-group"

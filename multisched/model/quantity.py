@@ -28,7 +28,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 _SHOWN = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("Ki", 2**10))
-"""Units to show bytes in. Powers of ten come before Ki: 40G is better readable than 39062500Ki."""
+"""Units to show bytes in. Powers of ten come before Ki: 40G is easier to read than 39062500Ki."""
 
 
 class QuantityError(ValueError):

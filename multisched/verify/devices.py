@@ -67,18 +67,20 @@ class DeviceUsage:
             return
         beside = "" if self._is_honoured else (self._whole if milli else self._shared)
         if beside:
-            yield Fault("devices", f"whole and shared GPUs meet on the node: {beside} is there")
+            yield Fault("devices", f"whole and shared GPUs are used on one node: {beside} is there, too")
             return
         if not milli and not self._is_honoured:
             return  # the kubelet chooses the devices; their number is checked as a resource
         for device in self._devices(pod):
             if device >= self._count:
-                message = f"it was given device {device}, the node has {self._count}"
+                message = f"it has device {device}, but the node has {self._count} devices"
                 yield Fault("devices", message, is_sure=device >= self._capacity)
                 return
             held = self._used.get(device, 0) + (milli or DEVICE_MILLI)
             if held > DEVICE_MILLI:
-                yield Fault("devices", f"with it device {device} is given out for {held} of {DEVICE_MILLI} thousandths")
+                yield Fault(
+                    "devices", f"with it, {held} of {DEVICE_MILLI} thousandths of device {device} are allocated"
+                )
                 return
         yield from self._unnamed_faults(pod, whole)
 
@@ -88,7 +90,7 @@ class DeviceUsage:
         named = sum(device < self._count for device in {*self._used, *devices})
         unnamed = self._unnamed + (0 if devices else whole)
         if unnamed and named + unnamed > self._count:
-            message = f"with it {named} GPUs are named by pods and {unnamed} more held, of {self._count}"
+            message = f"with it, pods hold {named} named GPUs and {unnamed} others, of {self._count}"
             yield Fault("devices", message, is_sure=named + unnamed > self._capacity)
 
 

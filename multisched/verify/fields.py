@@ -27,7 +27,7 @@ def mapping(document: Json, field: str) -> Json:
     if value is None:
         return _NOTHING
     if not isinstance(value, dict):
-        raise Unreadable(f"{field}: {shown(value)} is no object")
+        raise Unreadable(f"{field}: {shown(value)} is not an object")
     return value
 
 
@@ -35,7 +35,7 @@ def objects(document: Json, field: str) -> Iterator[Json]:
     """Yields a list of objects; empty if it is missing."""
     for at, value in enumerate(_sequence(document, field)):
         if not isinstance(value, dict):
-            raise Unreadable(f"{field}[{at}]: {shown(value)} is no object")
+            raise Unreadable(f"{field}[{at}]: {shown(value)} is not an object")
         yield value
 
 
@@ -44,7 +44,7 @@ def texts(document: Json, field: str) -> tuple[str, ...]:
     values = _sequence(document, field)
     for at, value in enumerate(values):
         if not isinstance(value, str):
-            raise Unreadable(f"{field}[{at}]: {shown(value)} is no string")
+            raise Unreadable(f"{field}[{at}]: {shown(value)} is not a string")
     return tuple(values)
 
 
@@ -53,7 +53,7 @@ def text(document: Json, field: str, default: str = "") -> str:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise Unreadable(f"{field}: {shown(value)} is no string")
+        raise Unreadable(f"{field}: {shown(value)} is not a string")
     return value
 
 
@@ -62,7 +62,7 @@ def integer(document: Json, field: str, default: int = 0) -> int:
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unreadable(f"{field}: {shown(value)} is no integer")
+        raise Unreadable(f"{field}: {shown(value)} is not an integer")
     return value
 
 
@@ -78,7 +78,7 @@ def strings(document: Json, field: str) -> dict[str, str]:
     found = mapping(document, field)
     for key, value in found.items():
         if not isinstance(value, str):
-            raise Unreadable(f"{field}.{key}: {shown(value)} is no string")
+            raise Unreadable(f"{field}.{key}: {shown(value)} is not a string")
     return dict(found)
 
 
@@ -91,7 +91,7 @@ def moment(document: Json, field: str) -> float | None:
         read = datetime.fromisoformat(value)
         return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as error:
-        raise Unreadable(f"{field}: {shown(value)} is no time; write for instance 2026-01-31T12:00:00Z") from error
+        raise Unreadable(f"{field}: {shown(value)} is not a time; write for example 2026-01-31T12:00:00Z") from error
 
 
 def _sequence(document: Json, field: str) -> Sequence[Any]:
@@ -99,5 +99,5 @@ def _sequence(document: Json, field: str) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise Unreadable(f"{field}: {shown(value)} is no list")
+        raise Unreadable(f"{field}: {shown(value)} is not a list")
     return value

@@ -82,7 +82,7 @@ def read_member(document: Json) -> Member | None:
     minima = {member.minimum for member in found if member.minimum is not None}
     if len(keys) > 1 or len(minima) > 1:
         said = ", ".join(f"{member.key[1]} of {member.minimum}" for member in found)
-        raise Unreadable(f"pod {namespace}/{name} is of several gangs: {said}")
+        raise Unreadable(f"pod {namespace}/{name} belongs to several gangs: {said}")
     if not found:
         return None
     timeouts = [member.timeout_s for member in found if member.timeout_s is not None]
@@ -123,7 +123,7 @@ def _minimum(fields: Json, name: str) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= MEMBERS_MAX):
-        raise Unreadable(f"{name}: {shown(value)} is no number of members from 1 on")
+        raise Unreadable(f"{name}: {shown(value)} is not a number of members, 1 or more")
     return int(value)
 
 
@@ -134,9 +134,9 @@ def _groups(namespace: str, value: str | None) -> tuple[GangKey, ...]:
     try:
         names = json.loads(value)
     except ValueError as error:
-        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is no JSON list") from error
+        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is not a JSON list") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is no JSON list of names")
+        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is not a JSON list of names")
     parts = [name.rpartition("/") for name in names]
     return tuple((before or namespace, name) for before, _, name in parts)
 
@@ -150,7 +150,7 @@ def duration_s(value: str) -> float:
     """Parses a duration in Go's format, for example `1m30s`, to seconds. Raises Unreadable."""
     parts = _DURATION.findall(value)
     if not parts or "".join(number + unit for number, unit in parts) != value:
-        raise Unreadable(f"{shown(value)} is not a duration; write for instance 90s")
+        raise Unreadable(f"{shown(value)} is not a duration; write for example 90s")
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 

@@ -72,7 +72,7 @@ class NodeUsage:
             if counts[driver] > self._limits[driver]:
                 yield Fault(
                     "volumes",
-                    f"the node would have {counts[driver]} volumes of {driver}, {self._limits[driver]} may be",
+                    f"with it, the node has {counts[driver]} volumes of {driver}; the limit is {self._limits[driver]}",
                 )
 
 
@@ -104,7 +104,7 @@ class _ResourceUsage:
             f"{self._most[resource] + amount} of {self._room.get(resource, 0)}{_UNITS.get(resource, '')} {resource}"
             for resource, amount in over
         )
-        yield Fault("resources", f"with it the node's pods ask for {text}", is_sure)
+        yield Fault("resources", f"with it, the node's pods request {text}", is_sure)
 
     def _over(self, sums: Mapping[str, int], requests: Requests, room: Requests) -> list[tuple[str, int]]:
         wanted = {**requests, PODS: 1}

@@ -154,13 +154,13 @@ def taint_faults(
         elif knows_order:
             yield Fault("taints", message)
         elif any(toleration.tolerates(taint) for toleration in lapsed):
-            yield Fault("taints", f"{message}; before its annotations or labels changed it may have", is_sure=False)
+            yield Fault("taints", f"{message}; it may have before its annotations or labels changed", is_sure=False)
         elif taint.added_s is None or pod.placed_s is None:
-            yield Fault("taints", f"{message}; when that came is not told", is_sure=False)
+            yield Fault("taints", f"{message}; the time of the taint is unknown", is_sure=False)
         elif taint.added_s < pod.placed_s:
-            yield Fault("taints", f"{message}, which was there before it")
+            yield Fault("taints", f"{message}, which was added before the pod was placed")
         elif taint.added_s == pod.placed_s:
-            yield Fault("taints", f"{message}, which came in the same second", is_sure=False)
+            yield Fault("taints", f"{message}, which was added in the second of its placement", is_sure=False)
 
 
 def affinity_faults(pod: Pod, node: Node) -> Iterator[Fault]:

@@ -34,7 +34,7 @@ _SUFFIXES: Mapping[str, Fraction] = {
 def _parsed(text: str) -> Fraction:
     found = _FORM.fullmatch(text) if len(text) <= TEXT_MAX else None
     if found is None or (found[3] is not None and abs(int(found[3])) > _EXPONENT_MAX):
-        raise Unreadable(f"{shown(text)} is no quantity; write for instance 500m, 2 or 1Gi")
+        raise Unreadable(f"{shown(text)} is not a quantity; write for example 500m, 2 or 1Gi")
     scale = _SUFFIXES[found[2]] if found[2] else Fraction(10) ** int(found[3] or 0)
     return Fraction(found[1]) * scale
 
@@ -42,7 +42,7 @@ def _parsed(text: str) -> Fraction:
 def quantity(value: object) -> Fraction:
     """Parses a quantity exactly. Raises Unreadable."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Unreadable(f"{shown(value)} is no quantity; write for instance 500m, 2 or 1Gi")
+        raise Unreadable(f"{shown(value)} is not a quantity; write for example 500m, 2 or 1Gi")
     return _parsed(str(value))
 
 

@@ -185,11 +185,13 @@ def _amounts(document: Json, field: str) -> Requests:
     found = {resource: amount for resource, amount in amounts(document, field).items() if resource != MAX_JOBS}
     unknown = sorted(resource for resource in found if not is_counted(resource) and resource != PODS)
     if unknown:
-        raise Unreadable(f"{field}: {', '.join(unknown)} is no resource of pods")
+        raise Unreadable(f"{field}: {', '.join(unknown)} is not a resource of pods")
     finest = {of: much * 1000 if "/" in of else much for of, much in found.items() if of == PODS or "/" in of}
     broken = sorted(of for of, much in finest.items() if much.denominator != 1)
     if broken:
-        raise Unreadable(f"{field}: {', '.join(broken)} is no whole number, or is finer than a thousandth of a device")
+        raise Unreadable(
+            f"{field}: {', '.join(broken)} is not a whole number, or is finer than a thousandth of a device"
+        )
     return {resource: quota_units(resource, amount) for resource, amount in found.items()}
 
 
@@ -198,8 +200,8 @@ def _faults_of_names(root: Level) -> Iterator[str]:
     names = Counter(level.name for level in root.below())
     yield from (f"{name}: the name of {count} levels" for name, count in names.items() if count > 1)
     namespaces = Counter(namespace for level in root.below() for namespace in level.namespaces)
-    yield from (f"namespace {name} stands {count} times" for name, count in namespaces.items() if count > 1)
-    yield from (f"namespace {name!r} cannot be" for name in namespaces if not NAMESPACE.fullmatch(name))
+    yield from (f"namespace {name} is listed {count} times" for name, count in namespaces.items() if count > 1)
+    yield from (f"namespace {name!r} is not a valid name" for name in namespaces if not NAMESPACE.fullmatch(name))
     for level in root.below():
         if level.namespaces and not level.is_leaf:
             yield f"{level.path}: namespaces at a level that has children"

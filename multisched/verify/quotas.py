@@ -174,7 +174,7 @@ def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:
     levels = {level.path: level for level in usage.tree.root.below()}
     shown = mapping(status, "levels")
     resources = sorted({resource for level in levels.values() for resource in (*level.min, *level.max)})
-    yield from (f"status.levels: {path} is no level of the tree" for path in shown if path not in levels)
+    yield from (f"status.levels: {path} is not a level of the tree" for path in shown if path not in levels)
     for path, level in levels.items():
         if path not in shown:
             yield f"status.levels: {path} is missing"
@@ -190,7 +190,7 @@ def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:
                     yield f"{path}: status says {said} {resource} {field}, it is {amount}"
             lent = _amount(entry, "lent", resource)
             if lent > max(0, least - used):
-                yield f"{path}: status says {lent} {resource} lent, of {least - used} that is idle"
+                yield f"{path}: status says {lent} {resource} lent, but {least - used} is idle"
 
 
 def _amount(entry: Json, field: str, resource: str) -> int:

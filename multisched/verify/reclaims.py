@@ -109,7 +109,7 @@ def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iter
         victim = next((one for one in ordered if _is_lent(now, claim, one)), None)
         if victim is None:
             leaf, key = usage.tree.leaf_of(ordered[0].namespace), ordered[0].key
-            yield f"{key} goes for {claim.key}, and {leaf.path if leaf else 'its leaf'} has borrowed nothing of that"
+            yield f"{key} is evicted for {claim.key}, but {leaf.path if leaf else 'its leaf'} has borrowed none of its resources"
             return
         del turns[victim.key]
         now.add(victim.namespace, victim.requests, -1)
@@ -148,14 +148,14 @@ def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterat
     for victim in map(_as_one, _units(others)):
         gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
         if gives and after.is_entitled(victim.namespace, victim.requests):
-            yield f"{victim.key} goes for {claim.key}, and is entitled to come back for it"
+            yield f"{victim.key} is evicted for {claim.key}, but is entitled to come back for it"
 
 
 def _in_vain(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
     """Checks that the evictions suffice: every level stays within max, and the claim has room."""
     excesses = _after(usage, victims).excesses_with(claim.namespace, claim.requests)
     if excesses or not suffices(victims):
-        yield f"{len(victims)} pods go for {claim.key} in vain: {excesses[0] if excesses else 'there is no room for it'}"
+        yield f"evictions of {len(victims)} pods for {claim.key} do not suffice: {excesses[0] if excesses else 'there is no room for it'}"
 
 
 def _needless(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _needless(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffic
             going = [victim for unit in chosen for victim in unit]
             if not _after(usage, going).excesses_with(claim.namespace, claim.requests) and suffices(going):
                 named = ", ".join(victim.key for victim in going) or "nobody"
-                yield f"{len(victims)} pods go for {claim.key}, and {named} would do"
+                yield f"{len(victims)} pods are evicted for {claim.key}; needed: {named}"
                 return
 
 
@@ -213,4 +213,6 @@ class ReclaimHistory:
             return ""
         before = self._taken.get((victims_leaf, leaf))
         self._taken[leaf, victims_leaf] = claim
-        return f"{leaf} reclaims from {victims_leaf} for {claim} what that reclaimed for {before}" if before else ""
+        return (
+            f"{leaf} reclaims from {victims_leaf} for {claim}, which undoes the reclaim for {before}" if before else ""
+        )

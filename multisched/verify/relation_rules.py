@@ -62,7 +62,7 @@ def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
         return
     for term in pod.affinity:
         if term.topology_key not in node.labels:
-            yield Fault("podAffinity", f"the node has no label {term.topology_key}, which its affinity asks for")
+            yield Fault("podAffinity", f"the node has no label {term.topology_key}, which its affinity requires")
             return
     standing = others.standing
     queries = [term.query for term in pod.affinity if term.query is not None]
@@ -78,7 +78,7 @@ def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
     if is_meant(pod) and not any(others.before(pod, one) for one in company):
         return
     term = lonely[0]
-    message = f"no pod that its affinity asks for is in {term.topology_key}={node.labels[term.topology_key]}"
+    message = f"no pod that matches its affinity is in {term.topology_key}={node.labels[term.topology_key]}"
     may_have_left = not company or any(_is_gone_from_here(one, pod, node, others) for one in others.gone)
     yield Fault("podAffinity", message, is_sure=others.knows_order or not may_have_left)
 
@@ -120,7 +120,10 @@ class SpreadCounts:
         """Yields at most one fault."""
         for spread in pod.spread:
             if spread.topology_key not in node.labels:
-                yield Fault("topologySpread", f"the node has no label {spread.topology_key}, over which it is spread")
+                yield Fault(
+                    "topologySpread",
+                    f"the node has no label {spread.topology_key}, which its spread constraint requires",
+                )
                 return
         for spread in pod.spread:
             if spread.query is None or not spread.query.selector.expressions:

@@ -56,9 +56,7 @@ def report_of(judge: Judge, unreadable: Sequence[Problem] = (), *, has_domains: 
     """Builds the report from a judge that has all objects."""
     found = judge.findings()
     not_judged = (
-        []
-        if has_domains
-        else [Unjudged("domain", "needs --config FILE, which also says what taints its pods tolerate")]
+        [] if has_domains else [Unjudged("domain", "needs --config FILE, which also has tolerations that domains add")]
     )
     if judge.lacks_claims:
         not_judged.append(Unjudged("volumes", "pods have claims and the input has none; add pv,pvc,sc,csinodes"))

@@ -63,7 +63,7 @@ class Storage:
             users = others.standing.claim_users.get(claim.key, {}).values()
             other = next((one for one in users if others.before(pod, one)), None)
             if other is not None:
-                return Fault("volumes", f"its claim {name} is for one pod alone and used by {other.key}")
+                return Fault("volumes", f"its claim {name} allows one pod only and is used by {other.key}")
         if not claim.volume:
             return Fault("volumes", f"its claim {name} is not bound to a volume")
         volume = self.volumes.get(claim.volume)

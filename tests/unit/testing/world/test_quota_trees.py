@@ -28,7 +28,7 @@ SAID = {
     "children over parent": "its children's min are",
     "namespace twice": "stands 2 times",
     "name twice": "the name of 2 levels",
-    "unreadable amount": "'a lot' is no quantity",
+    "unreadable amount": "'a lot' is not a quantity",
     "negative amount": "is below 0",
     "namespace above a leaf": "namespaces at a level that has children",
 }
