@@ -1,7 +1,7 @@
 """The labels and annotations `multisched.io/...` of pods and nodes, and remarks about those without effect.
 
-A misspelt key, a key in the wrong place and an unknown value change nothing. Their author must be told, and may
-otherwise rely on them. Pure. docs/reference.md has the same table; a test compares both with the sources.
+A misspelt key, a key in the wrong place and an unknown value change nothing, so their
+author gets a remark. Pure. docs/reference.md has the same table; a test compares both with the sources.
 """
 
 from __future__ import annotations

@@ -255,9 +255,9 @@ def test_all_forms_of_a_snapshot_are_read(body: bytes) -> None:
         (b"{}", "kind: is missing"),
         (b'{"kind": "List", "items": 7}', "it is not a list of objects"),
         (b'{"kind": "Status", "status": "Failure"}', "kind: 'Status' has no pods"),
-        (listed(*TWO), "there are pods and no nodes"),
+        (listed(*TWO), "it has pods but no nodes"),
         (b"[" * 20_000, "is not JSON"),
-        (b"[" * 100 + b"]" * 100, "lists within lists"),
+        (b"[" * 100 + b"]" * 100, "nested too deeply"),
     ],
 )
 def test_what_is_no_snapshot_is_refused_with_what_to_do(body: bytes, message: str) -> None:

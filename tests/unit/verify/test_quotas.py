@@ -228,7 +228,7 @@ def test_a_status_that_says_what_the_pods_make_has_no_fault() -> None:
         ("root.b", "min", "7", "root.b: status says 7000 cpu min, it is 20000"),
         ("root.b", "max", "7", "root.b: status says 7000 cpu max, it is 40000"),
         ("root.b", "requested", "7", "root.b: status says 7000 cpu requested, it is 0"),
-        ("root.b", "lent", "21", "root.b: status says 21000 cpu lent, of 20000 that is idle"),
+        ("root.b", "lent", "21", "root.b: status says 21000 cpu lent, but 20000 is idle"),
     ],
 )
 def test_a_status_is_compared_with_the_sums(path: str, field: str, amount: str, fault: str) -> None:

@@ -130,8 +130,8 @@ def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
 
     assert fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [going]], there) == ""
     assert fault_of_reclaim(three(), [(large, NODE)], [[going]], there) == ""
-    assert "2 pods go" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
-    assert "1 pods go" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
+    assert "2 pods are evicted" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
+    assert "1 pods are evicted" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
 
 
 def test_no_member_of_a_gang_has_to_go_in_the_place_of_a_victim() -> None:
