@@ -38,7 +38,7 @@ REFUSED_BYTES_MAX = 8 * 1024 * 1024
 SAMPLED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of snapshots of attempts that placed a pod."""
 STATUS_BYTES = 160
-"""Memory of one refusal kept by node: of plugins that asked outside, and of rows blocked for nominated pods."""
+"""Memory of one refusal kept by node: of plugins with remote requests, and of rows blocked for nominated pods."""
 
 _BYTES = tuple(bytes((final,)) for final in range(256))
 """Final scores as stored, built once."""
@@ -100,7 +100,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
     """Position in the snapshot's rows -> why pods nominated there block the row."""
     late: Sequence[tuple[str, Status]] = ()
-    """Nodes refused by plugins that asked outside, after all other filters."""
+    """Nodes refused by plugins with remote requests, after all other filters."""
     post_filter: str = ""
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ class AttemptRecords:
         return snapshot
 
     def snapshot(self, pod_class: EquivalenceClass) -> ScoreSnapshot:
-        """Returns a snapshot of the class for an attempt that is about to wait for responses from outside."""
+        """Returns a snapshot of the class for an attempt that is about to wait for remote responses."""
         return _snapshot_of(pod_class, self._stopwatch())
 
     def placed_after_answers(

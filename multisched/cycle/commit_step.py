@@ -1,6 +1,6 @@
 """The commit step: assumes a decided pod on its row, runs Reserve and Permit, and undoes both.
 
-One synchronous step. If the attempt waited for responses from outside, it passes candidates, and each candidate whose
+One synchronous step. If the attempt waited for remote responses, it passes candidates, and each candidate whose
 row changed is checked again (`state/commit.py`). If the row was read in this very step, no second check is needed.
 """
 
@@ -132,7 +132,7 @@ class CommitStep:
     def _record(
         self, snapshot: ScoreSnapshot, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str
     ) -> None:
-        """Records a pod that was placed after responses from outside, and the candidates that were passed over."""
+        """Records a pod that was placed after remote responses, and the candidates that were passed over."""
         row = self._cache.nodes.row_of(node)
         taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
         at = int(snapshot.rows.searchsorted(candidates[taken].row))

@@ -38,7 +38,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     nodes: Sequence[tuple[str, Status]] = ()
-    """Node name and first refusing status: of all rows on demand, and always of rows refused after responses from outside."""
+    """Node name and first refusing status: of all rows on demand, and always of rows refused after remote responses."""
     verdicts: Verdicts | None = None
     """Set if the profile has a PostFilter plugin."""
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)

@@ -7,7 +7,7 @@ order: a gang that waits holds nothing.
 An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed meanwhile, so no other
 pod takes their room. Closing the attempt during a pause undoes it.
 
-If plugins ask outside about members, all requests are sent before the first member is assumed. Nodes that were not part of a
+If plugins have remote requests about members, all of them are sent before the first member is assumed. Nodes that were not part of a
 request are then left out.
 """
 
@@ -86,7 +86,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """The requests sent outside about one member."""
+    """The remote requests about one member."""
 
     requests: Sequence[RemoteRequest]
     rows: Rows
@@ -227,10 +227,10 @@ class GangAttempts:
                         self._commit.unreserve(placed, not_started)
         return found
 
-    # -- outside ---------------------------------------------------------------------------------------------------
+    # -- remote requests --------------------------------------------------------------------------------------------
 
     def _asked_outside(self, gang: QueuedGang, effort: Effort) -> Paused[Mapping[str, _Asked]]:
-        """Returns the requests by uid, for each member that a plugin asks outside about."""
+        """Returns the remote requests by uid, for each member that has any."""
         asked: dict[str, _Asked] = {}
         for entry in gang.members if self._remote.are_any else ():
             if effort.is_pause_due():
@@ -387,7 +387,7 @@ class GangAttempts:
         asked: _Asked | None,
         answers: Answers,
     ) -> int | None:
-        """Returns the position of the best remaining row; None if the responses from outside leave none.
+        """Returns the position of the best remaining row; None if the remote responses leave none.
 
         Scores are normalised over all feasible rows of the class, whatever the topology leaves of them.
         """

@@ -1,4 +1,4 @@
-"""The requests that plugins send outside during an attempt, and how the responses change its rows.
+"""The remote requests that plugins send during an attempt, and how the responses change its rows.
 
 The cycle yields the requests and resumes with the responses. All code here works on the attempt's own copy of the rows
 (`Choice`), since other cycles renew the class meanwhile.
@@ -41,7 +41,7 @@ class Choice(msgspec.Struct):
     total: Totals
     versions: Int64 | None = None
     answered: list[ScoreCopy] = msgspec.field(default_factory=list)
-    """Scores of plugins that asked outside."""
+    """Scores of plugins with remote requests."""
 
 
 class RemoteResponses:
@@ -67,11 +67,11 @@ class RemoteResponses:
 
     @property
     def are_any(self) -> bool:
-        """True if some plugin may ask outside."""
+        """True if some plugin may have remote requests."""
         return bool(self._plugins.remote)
 
     def requests(self, pod_class: EquivalenceClass, pod: Pod) -> list[RemoteRequest]:
-        """Returns the requests of all plugins that ask outside, about the feasible rows."""
+        """Returns the remote requests of all plugins, about the feasible rows."""
         if not self._plugins.remote:
             return []
         asked = []

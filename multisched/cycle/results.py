@@ -99,4 +99,4 @@ Result = Placed | Unplaced | Conflicted
 GangAttempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], GangResult]
 """As an Attempt, but responses are keyed by `RemoteRequest.key`, and it may pause."""
 Attempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Result]
-"""Yields the requests that plugins want answered from outside, and is sent the responses by plugin."""
+"""Yields the remote requests of plugins, and is sent the responses by plugin."""

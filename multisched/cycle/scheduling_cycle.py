@@ -1,6 +1,6 @@
 """The scheduling cycle: one pod, from the head of the queue to an assumption, a refusal or a conflict.
 
-`SchedulingCycle.attempt` is a generator: it yields the requests that plugins want answered from outside, and is sent the
+`SchedulingCycle.attempt` is a generator: it yields the remote requests of plugins, and is sent the
 responses. If no plugin asks, the pod is decided and committed without yielding, and no conflict is possible.
 """
 
@@ -70,7 +70,7 @@ class SchedulingCycle:
         self.nominator = nominator
         self._seed = seed
         self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
-        """Responses from outside may leave no row. The refusal then shows what the cycle saw before it waited."""
+        """Remote responses may leave no row. The refusal then shows what the cycle saw before it waited."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
         self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
@@ -211,7 +211,7 @@ class SchedulingCycle:
     def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
         """Returns why the node would refuse `replacement` once `leaving` has left its node; empty if it would take it.
 
-        Runs every Filter that does not ask outside, with the pods nominated to the node counted.
+        Runs every Filter without remote requests, with the pods nominated to the node counted.
         """
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
@@ -314,7 +314,7 @@ class SchedulingCycle:
         found: Diagnosis,
         late: Sequence[tuple[str, Status]],
     ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Unplaced]:
-        """Runs PostFilter and records the refusal. `late`: nodes refused by plugins that asked outside."""
+        """Runs PostFilter and records the refusal. `late`: nodes refused by plugins with remote requests."""
         settled = (yield from self._remote.negotiated(pod_class, view, pod, found)) if self.plugins.extenders else {}
         after = self._post_filters.run(pod, view, pod_class, found, settled)
         message = fit_error(found, after.sentence)

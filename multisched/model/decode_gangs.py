@@ -47,7 +47,7 @@ class _TopologyConstraint(Wire):
 
 
 class _SchedulingConstraints(Wire):
-    """Each has one key: v1alpha2 objects may have it in `topology_key`, newer ones in `key`."""
+    """The key of each constraint is in `topology_key` in early v1alpha2 objects, in `key` in all later ones."""
 
     topology: list[_TopologyConstraint] | None = None
     topology_constraints: list[_TopologyConstraint] | None = None

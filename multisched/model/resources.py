@@ -100,7 +100,7 @@ def is_extended_resource(name: str) -> bool:
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """How requests of a pod on a node are computed: its status counts, too, as it may be resized in place."""
+    """The rule for requests of a pod on a node: its status counts, too, as it may be resized in place."""
 
     is_resize_infeasible: bool = False
 

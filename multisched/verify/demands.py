@@ -1,6 +1,6 @@
 """What a pod demands of its node: resources and host ports.
 
-A pod that is being resized counts with the larger of its spec and what it was given.
+A pod that is being resized counts with the larger of the amounts in its spec and its status.
 Source: the API's documentation of resource requests, init containers, sidecars, pod overhead, pod-level resources and
 in-place resizing.
 """

@@ -58,7 +58,7 @@ class ClassCache:
         pre_filters = [p for p in those(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         kept: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *pre_filters)}
         anew = frozenset(p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in kept)
-        # Filters and scores that ask outside run on the responses, outside the class; their dependencies are not tracked here.
+        # Filters and scores with remote requests run on the responses, outside the class; their dependencies are not tracked here.
         remote = frozenset(p.name for p in plugins.remote)
         asked = (*plugins.pre_score, *(p for p in kept.values() if p.name not in remote))
         self._asks_anew = bool(anew) or any(is_for_one_attempt(p) for p in asked)

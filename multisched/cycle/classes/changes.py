@@ -40,7 +40,7 @@ class Changes:
         self.is_everywhere = is_everywhere
         """True if some node object of the cluster was added, changed or removed."""
         self.is_far = False
-        """Set once the filters are renewed: the feasibility of a row may have changed that is not among the changed ones."""
+        """Set once the filters are renewed: rows other than the changed ones may have become feasible or infeasible, too."""
 
     def concerning(self, column: FilterColumn | ScoreColumn) -> Rows | None:
         """Returns the positions at which a plugin's results are outdated; None: all positions."""

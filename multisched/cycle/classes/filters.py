@@ -33,7 +33,7 @@ class ClassFilters:
         self._rows = rows
         remote = frozenset(p.name for p in plugins.remote)
         self._plugins = tuple(p for p in plugins.filter if p.name not in remote)
-        """Filters that ask outside are left out: they run on the responses, outside the class."""
+        """Filters with remote requests are left out: they run on the responses, outside the class."""
         self._tracing = {
             p.name: p
             for p in those((p for p in plugins.filter if p.depends_on is Dependency.CACHE_KEY), MovedRowsPlugin)

@@ -132,7 +132,7 @@ class ScoreSnapshot:
         return tuple(scores)
 
     def add_answers(self, total: Totals, scores: Sequence[ScoreCopy]) -> None:
-        """Adds the results of plugins that asked outside, once they were answered."""
+        """Adds the results of plugins with remote requests, once they were answered."""
         self.total = total
         self.scores = (*self.scores, *scores)
         self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)

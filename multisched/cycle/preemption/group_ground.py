@@ -189,7 +189,7 @@ class GroupGround:
         return False
 
     def _finds_another(self, uids: Sequence[str]) -> bool:
-        """Reports whether these members fit with all others and the restored units in place. If one does not, not all together do."""
+        """Reports whether these members still fit with the restored units in place. If one does not, the whole group does not."""
         left = self._leave(uids)
         return all(self._place(stand.pod, set()) for stand in left)
 

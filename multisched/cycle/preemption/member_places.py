@@ -1,6 +1,6 @@
 """Places one member of a group on the node table, as any pod is placed: by its class, its scores and the ledgers.
 
-Works within a `Trial`, which undoes it. Plugins that ask outside are not evaluated: the caller leaves out the rows that they
+Works within a `Trial`, which undoes it. Plugins with remote requests are not evaluated: the caller leaves out the rows that they
 have not allowed. Reserve and Permit do not run either.
 """
 
