@@ -79,7 +79,7 @@ def test_what_if_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
         (("explain", "pod", "a/b/c"), "a/b/c: write NAMESPACE/NAME"),
         (("explain", "pod", "a/b", "--server", "ftp://x"), "write http://HOST:PORT"),
         (("explain", "pod", "a/b", "--snapshot", "/none.json"), "/none.json cannot be read: No such file"),
-        (("explain", "pod", "a/b", "--snapshot", "-"), "is not a list of objects"),
+        (("explain", "pod", "a/b", "--snapshot", "-"), "is no list of objects"),
         (("explain", "--what-if", "-f", "-", "--replicas", "0"), "--replicas"),
     ],
 )

@@ -126,7 +126,7 @@ def test_the_commonest_reasons_why_pods_stay_are_told() -> None:
         (("--moves", "many"), "--moves"),
         (("-o", "html"), "html"),
         (("--config", "/etc/x.yaml"), "--config goes with --snapshot"),
-        (("--snapshot", "-"), "is not a list of objects"),
+        (("--snapshot", "-"), "is no list of objects"),
         (("--snapshot", "/none.json"), "/none.json cannot be read"),
         (("--server", "ftp://x"), "write http://HOST:PORT"),
     ],
