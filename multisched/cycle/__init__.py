@@ -1,1 +1,1 @@
-"""What happens to one pod: scheduling cycle, failure, waiting at Permit, bind outcome. Synchronous; never awaits."""
+"""The life of one pod: scheduling cycle, failure, waiting at Permit, bind outcome. Synchronous; never awaits."""

@@ -1,11 +1,11 @@
-"""What every attempt leaves behind: compact while nobody asks, read by `observe` and `shell` when somebody does.
+"""The record of each attempt: compact when written, rendered only when `observe` or `shell` reads it.
 
-Owns the records of one domain. A placed pod costs a microsecond: its node, its scores plugin by plugin, and a reference
-to its class's latest snapshot. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods
-of a class share it while none of its rows change. Of the placed pods of a class, one in SAMPLED_EVERY takes one. So a
-plain pod's runners-up are shown as they were a few decisions earlier. Pods, attempts per pod and bytes of snapshots are
-bounded. A dropped record is reported as dropped; the question can be asked again of the present cluster. Written by the
-cycle alone, which never waits here; `read` is for anybody on the loop.
+Owns the records of one domain. A placed pod costs a microsecond: its node, its scores by plugin, and a reference to the
+latest snapshot of its class. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods of a
+class share it while none of its rows change. Of the placed pods of a class, one in SAMPLED_EVERY takes one. So the runners-up
+of a plain pod are shown as of a few decisions earlier. The number of pods, attempts per pod and bytes of snapshots are
+bounded. A dropped record is reported as dropped; `explain` can then evaluate the present cluster. Only the cycle writes,
+and never waits here; any code on the event loop may call `read`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
 REFUSED_PODS_KEPT = 8_192
-"""Pods of one domain with attempts that did not go plainly, the latest: some 500 bytes for each attempt. At most; the older
-half goes at once."""
+"""The latest pods of one domain with other attempts than plain placements; about 500 bytes per attempt. An upper bound: the
+older half is dropped as a whole."""
 ATTEMPTS_KEPT = 4
-"""Attempts of one pod, the latest."""
+"""The latest attempts that are kept of one pod."""
 SAMPLED_EVERY = 256
-"""Placed pods of a class from one snapshot to the next."""
+"""A snapshot is taken for one in this many placed pods of a class."""
 REFUSED_BYTES_MAX = 8 * 1024 * 1024
-"""Snapshots of refused attempts of one domain: some 200 at 5,000 nodes."""
+"""Bytes of snapshots of refused attempts of one domain: about 200 snapshots at 5,000 nodes."""
 SAMPLED_BYTES_MAX = 8 * 1024 * 1024
-"""Snapshots of attempts that placed a pod."""
+"""Bytes of snapshots of attempts that placed a pod."""
 STATUS_BYTES = 160
-"""What one refusal by name costs: those of plugins that asked outside, and of rows blocked for nominated pods."""
+"""Memory of one refusal kept by node: of plugins with remote requests, and of rows blocked for nominated pods."""
 
 _BYTES = tuple(bytes((final,)) for final in range(256))
-"""Made once: a final score as it is kept."""
+"""Final scores as stored, built once."""
 
 
 class Outcome(Enum):
@@ -52,11 +52,11 @@ class Outcome(Enum):
     CONFLICT = "conflict"
     ERROR = "error"
     GIVEN_UP = "given up"
-    """It had a node, and a later point, or the API server, turned it away there."""
+    """A node was found, but a later extension point or the API server rejected the pod there."""
 
 
 def mark_of(pod_class: EquivalenceClass) -> Mark:
-    """Moves whenever a row of the class may have."""
+    """Returns a mark that differs whenever a row of the class may have changed."""
     return pod_class.generation, pod_class.node_sequence, pod_class.row_sequence
 
 
@@ -82,38 +82,38 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
     attempt: int
     at_s: float
-    """Monotonic."""
+    """Monotonic clock."""
     outcome: Outcome
     node: str = ""
-    """Where it was placed, also if it was given up there later."""
+    """The node it was placed on, also if the placement was given up later."""
     at: int = -1
     """Position of that node's row among the rows of the class."""
     scores: tuple[Score, ...] = ()
-    """Of the chosen row."""
+    """Scores of the chosen row."""
     total: int = 0
     snapshot: ScoreSnapshot | None = None
     is_own_snapshot: bool = False
-    """The snapshot is of this very attempt, not of one of its class shortly before."""
+    """True if the snapshot is of this attempt; false if it is of an earlier attempt of its class."""
     passed_over: tuple[str, ...] = ()
-    """Nodes that were liked better, and no longer took the pod at commit."""
+    """Nodes with better scores that no longer took the pod at commit."""
     found: Diagnosis | None = None
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
-    """Position in the snapshot's rows -> why the row is kept for pods nominated there."""
+    """Position in the snapshot's rows -> why pods nominated there block the row."""
     late: Sequence[tuple[str, Status]] = ()
-    """Nodes refused by plugins that asked outside, after all others."""
+    """Nodes refused by plugins with remote requests, after all other filters."""
     post_filter: str = ""
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
-    """Pods that are to make room, NAMESPACE/NAME."""
+    """Victims of the preemption, NAMESPACE/NAME."""
     victim_nodes: tuple[str, ...] = ()
     """The node of each victim."""
     message: str = ""
     status: Status = SUCCESS
-    """What ended an attempt that was given up or failed."""
+    """The status that ended an attempt which was given up or failed."""
 
 
 class _Generations:
-    """uid -> attempts of at most `most` pods, the latest: the older half is dropped whole, which costs nothing per pod."""
+    """uid -> attempts, of the latest `most` pods. The older half is dropped at once, without a cost per pod."""
 
     def __init__(self, most: int) -> None:
         self._half = most // 2
@@ -131,12 +131,12 @@ class _Generations:
         return self._young.get(uid) or self._old.get(uid, ())
 
     def __len__(self) -> int:
-        """At least as many as there are: a pod may be in both halves."""
+        """An upper bound of the number of pods: one may be in both halves."""
         return len(self._young) + len(self._old)
 
 
 class _Snapshots:
-    """Snapshots in the order in which they were taken, their bytes bounded."""
+    """Snapshots, oldest first, bounded by their bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -152,25 +152,25 @@ class _Snapshots:
             oldest.drop()
 
     def weigh(self, nbytes: int) -> None:
-        """The latest snapshot's attempt keeps more than its arrays."""
+        """Adds bytes that the attempt of the latest snapshot keeps in addition to its arrays."""
         self._kept[-1].nbytes += nbytes
         self.nbytes += nbytes
 
 
 class _ClassSnapshots:
-    """The snapshots that are shared by attempts of one class."""
+    """The snapshots that attempts of one class share."""
 
     __slots__ = ("fixed_changes", "left", "placed", "refused")
 
     def __init__(self) -> None:
         self.placed: ScoreSnapshot | None = None
-        """For the pods that it placed since."""
+        """The snapshot for the pods placed since it was taken."""
         self.left = 0
-        """Placed pods until the next one."""
+        """Placed pods until the next snapshot."""
         self.fixed_changes = 0
-        """`EquivalenceClass.fixed_changes` as it was then: when it moved, the snapshot no longer tells the scores that read no pods."""
+        """`EquivalenceClass.fixed_changes` when the snapshot was taken. Once it differs, the snapshot's fixed scores are outdated."""
         self.refused: ScoreSnapshot | None = None
-        """For those that it refused."""
+        """The snapshot for refused pods."""
 
 
 class AttemptRecords:
@@ -186,25 +186,25 @@ class AttemptRecords:
         self._refusals = _Snapshots(REFUSED_BYTES_MAX)
 
     def keep_all_snapshots(self) -> None:
-        """From now on every placed pod gets a snapshot of its own, as a sandbox wants it."""
+        """Takes a snapshot for every placed pod from now on, for a sandbox."""
         self._sampled_every = 1
 
     # -- written by the cycle --------------------------------------------------------------------------------------
 
     def placed(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, at: int, node: str) -> None:
-        """The pod is assumed on the class's row number `at`. Called for every placed pod, before the class is renewed."""
+        """Records that the pod is assumed on row number `at` of the class. Called before the class is renewed."""
         now_s = self._stopwatch()
         snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
         snapshot = snapshots.placed
         if snapshot is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
             snapshot = self._sample(pod, attempt, pod_class, snapshots, now_s)
         snapshots.left -= 1
-        # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
+        # A pod placed on its nominated node has a class of that one row, which is not scored.
         total = pod_class.total.item(at) if pod_class.is_scored else 0
-        # Of the scores, only what moves with every pod is read: each column is memory that no cache holds any more. Of the
-        # others the snapshot tells, which is taken anew when they change; and what is left of the total is the last one's.
+        # Only the scores that change with every pod are read here, as each column read is a cache miss. The others come from the
+        # snapshot, which is retaken when they change; the last moving score is the remainder of the total.
         moving = pod_class.moving_scores
-        # Two: kube-scheduler's profile, unless pods relate to each other.
+        # Two moving scores: kube-scheduler's profile, unless pods have affinity to each other.
         is_two = len(moving) == 2
         finals = _BYTES[moving[0].final.item(at)] if is_two else bytes([one.final.item(at) for one in moving[:-1]])
         log = self._placed.room()
@@ -224,13 +224,13 @@ class AttemptRecords:
         return snapshot
 
     def snapshot(self, pod_class: EquivalenceClass) -> ScoreSnapshot:
-        """The class as an attempt that is about to wait for answers from outside has seen it."""
+        """Returns a snapshot of the class for an attempt that is about to wait for remote responses."""
         return _snapshot_of(pod_class, self._stopwatch())
 
     def placed_after_answers(
         self, pod: Pod, attempt: int, snapshot: ScoreSnapshot, at: int, node: str, passed_over: tuple[str, ...]
     ) -> None:
-        """As `placed`, for an attempt that waited: `snapshot` is its own, complete with the answers."""
+        """Records a placement, as `placed` does, for an attempt that waited. `snapshot`: its own, with the responses added."""
         self._samples.keep(snapshot)
         snapshot.of = (pod.uid, attempt)
         now_s, total = self._stopwatch(), snapshot.total.item(at)
@@ -254,7 +254,7 @@ class AttemptRecords:
         preemption: Preemption | None,
         message: str,
     ) -> None:
-        """No row took the pod."""
+        """Records that no row took the pod."""
         now_s = self._stopwatch()
         snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
         snapshot = snapshots.refused
@@ -283,17 +283,17 @@ class AttemptRecords:
         self._add(pod, record)
 
     def conflicted(self, pod: Pod, attempt: int, passed_over: tuple[str, ...], refusal: str) -> None:
-        """None of the attempt's candidates took the pod any more. `refusal`: what a ledger has against one; may be empty."""
+        """Records that no candidate took the pod any more. `refusal`: why a ledger refused it; may be empty."""
         now_s = self._stopwatch()
         self._add(pod, AttemptRecord(attempt, now_s, Outcome.CONFLICT, message=refusal, passed_over=passed_over))
 
     def failed(self, pod: Pod, attempt: int, status: Status) -> None:
-        """A plugin failed, or a PreScore plugin refused."""
+        """Records that a plugin failed, or that a PreScore plugin refused."""
         now_s = self._stopwatch()
         self._add(pod, AttemptRecord(attempt, now_s, Outcome.ERROR, message=status.message, status=status))
 
     def given_up(self, pod: Pod, attempt: int, node: str, status: Status) -> None:
-        """The pod was placed, and turned away after that."""
+        """Records that the pod was placed and rejected after that."""
         now_s = self._stopwatch()
         self._add(pod, AttemptRecord(attempt, now_s, Outcome.GIVEN_UP, node, message=status.message, status=status))
 
@@ -303,11 +303,11 @@ class AttemptRecords:
     # -- read by others --------------------------------------------------------------------------------------------
 
     def read(self, uid: str) -> tuple[AttemptRecord, ...]:
-        """The pod's attempts, oldest first; empty for a pod that is not remembered."""
+        """Returns the pod's attempts, oldest first; empty if no record is kept."""
         found: dict[int, AttemptRecord] = {}
         for record in (*self._placed_of(uid), *self._rare.get(uid)):
             before = found.get(record.attempt)
-            # A pod whose run was cut short is attempted again under the same number: the later one counts.
+            # A pod whose attempt was cut short is attempted again under the same number: the later record counts.
             if before is None or record.at_s >= before.at_s:
                 found[record.attempt] = record if before is None else _joined(before, record)
         return tuple(sorted(found.values(), key=lambda record: (record.at_s, record.attempt))[-ATTEMPTS_KEPT:])
@@ -329,7 +329,7 @@ class AttemptRecords:
         ]
 
     def statistics(self) -> dict[str, int]:
-        """Sizes, each with its bound above: placed attempts, pods with others, and bytes of snapshots."""
+        """Returns sizes, each bounded above: placed attempts, pods with other attempts, and bytes of snapshots."""
         return {
             "placed": len(self._placed),
             "rare_pods": len(self._rare),
@@ -339,7 +339,7 @@ class AttemptRecords:
 
 
 def _joined(placed: AttemptRecord, later: AttemptRecord) -> AttemptRecord:
-    """What became of a pod after it was placed, shown with how it was placed."""
+    """Merges the record of a placement with what happened to the pod later in the same attempt."""
     if later.outcome is Outcome.PLACED and later.passed_over:
         return replace(placed, passed_over=later.passed_over)
     if later.outcome is Outcome.GIVEN_UP:

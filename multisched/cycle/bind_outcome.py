@@ -1,7 +1,7 @@
-"""The bind outcome machine: what each answer to a binding means, and what to do next (reference: reliability 3).
+"""The bind outcome machine: what each response to a bind means, and what to do next (reference: reliability 3).
 
-Answers in, actions out; no I/O, no clock. The rule that matters: after an UNKNOWN outcome only the same node is asked
-for again, until a definite answer comes. No timer ever forgets a pod.
+Responses in, actions out; no I/O, no clock. After an UNKNOWN outcome the bind is sent to the same node only, until a
+definite response arrives. No timer ever forgets a pod.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 PAUSE_INITIAL_S = 0.25
 PAUSE_MAX_S = 5.0
 UNSENT_ATTEMPTS_MAX = 4
-"""Refused connections after which a bind that was never sent is given up and its pod goes back to the queue."""
+"""Failed connections after which a bind that was never sent is given up and its pod is requeued."""
 
 THROTTLED_ATTEMPTS_MAX = 20
-"""Answers of 429 after which a bind is given up."""
+"""Responses with status 429 after which a bind is given up."""
 
 
 class Outcome(Enum):
     """How a bind ended."""
 
     BOUND = auto()
-    """On our node: keep it assumed until the watch confirms."""
+    """Bound to our node: stays assumed until the watch confirms it."""
     GONE = auto()
-    """The pod no longer exists, is being deleted, or is another pod of that name."""
+    """The pod was deleted, is being deleted, or was replaced by another pod of that name."""
     FOREIGN = auto()
-    """Another scheduler bound it elsewhere; the watch accounts for it there."""
+    """Bound to another node by another scheduler; the watch accounts for it there."""
     REFUSED = auto()
-    """Certainly not bound: forget and try again later."""
+    """Certainly not bound: forget the assumption and try again later."""
 
 
 class Step(Enum):
@@ -41,7 +41,7 @@ class Step(Enum):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """Do `step` after `pause_s`; at END `outcome` and `message` say how."""
+    """The next step, to be taken after `pause_s`. At END, `outcome` and `message` describe the result."""
 
     step: Step
     pause_s: float = 0.0
@@ -60,18 +60,18 @@ class BindMachine:
         self._was_read_unbound = False
         self._failure = ""
         self.is_unknown = False
-        """A POST may have been applied, or may yet be: nothing but its own outcome may free the row (I2)."""
+        """True if a POST may have taken effect or may yet do so. Only the outcome of that POST may then free the row (I2)."""
 
     def first(self) -> Action:
         return Action(Step.POST)
 
     def on_reply(self, reply: BindReply) -> Action:
-        """The answer to a POST."""
+        """Returns the next action after the response to a POST."""
         match reply.answer:
             case BindAnswer.CREATED:
                 return _end(Outcome.BOUND)
             case BindAnswer.NOT_FOUND:
-                # A false 404, from a proxy, would free the row of a bind that an earlier POST has made: a read decides.
+                # A wrong 404, from a proxy, would free the row although an earlier POST may have bound the pod: read the pod first.
                 return Action(Step.READ) if self.is_unknown else _end(Outcome.GONE, reply.message)
             case BindAnswer.CONFLICT:
                 return Action(Step.READ)
@@ -95,20 +95,20 @@ class BindMachine:
                 return Action(Step.READ, self._pause()) if self.is_unknown else _end(Outcome.REFUSED, reply.message)
 
     def on_failure(self, message: str) -> Action:
-        """The Bind plugin failed before or after it sent the binding: the truth is read, and nothing is sent again."""
+        """Returns the next action after the Bind plugin failed, before or after it sent the bind: read, and send nothing again."""
         self.is_unknown = True
         self._was_read_unbound = False
         self._failure = message
         return Action(Step.READ, self._pause())
 
     def withdraw(self, message: str) -> Action:
-        """Nothing more may be sent to the node: what was sent is waited for; a bind of which nothing was is refused."""
+        """Stops sending to the node. If something was sent, its outcome is read; else the bind ends as REFUSED."""
         if not self.is_unknown:
             return _end(Outcome.REFUSED, message)
         return self.on_failure(message)
 
     def on_read(self, truth: PodTruth | None) -> Action:
-        """What a consistent read of the pod says."""
+        """Returns the next action after a consistent read of the pod. `truth`: None if the pod does not exist."""
         if truth is None or truth.uid != self._uid:
             return _end(Outcome.GONE, "the pod no longer exists")
         if truth.node:
@@ -116,14 +116,14 @@ class BindMachine:
         if truth.is_deleting:
             return _end(Outcome.GONE, "the pod is being deleted")
         if self.is_unknown and not self._was_read_unbound:
-            # An earlier POST may still be on its way: it dies at its server-side deadline, then this read counts.
+            # An earlier POST may still be in flight. It ends at its server-side deadline; a read after that is definite.
             self._was_read_unbound = True
             return Action(Step.READ, self._bind_deadline_s)
         why = "the pod has scheduling gates" if truth.is_gated else "the API server refused the binding"
         return _end(Outcome.REFUSED, self._failure or why)
 
     def on_unreachable(self) -> Action:
-        """The read got no definite answer: the same question again."""
+        """Returns the next action after a read without a definite response: read again."""
         return Action(Step.READ, self._pause())
 
     def _again(self, reply: BindReply, pause_s: float, *, is_last: bool) -> Action:

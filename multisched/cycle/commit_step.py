@@ -1,7 +1,7 @@
-"""The commit step: a decided pod is assumed on its row, reserved, and asked about at Permit; and how that is undone.
+"""The commit step: assumes a decided pod on its row, runs Reserve and Permit, and undoes both.
 
-One synchronous step. A decision that waited for answers from outside brings candidates, which are checked again where
-anything moved (`state/commit.py`). A decision that read the row in this very step needs no second check.
+One synchronous step. If the attempt waited for remote responses, it passes candidates, and each candidate whose
+row changed is checked again (`state/commit.py`). If the row was read in this very step, no second check is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left"
 
 
 class CommitStep:
-    """Of one domain. All that it writes is in the cache, the nominator, the records and the plugins."""
+    """The commit step of one domain. Writes only to the cache, the nominator, the records and the plugins."""
 
     def __init__(
         self,
@@ -61,7 +61,10 @@ class CommitStep:
     def at_once(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None = None
     ) -> Result:
-        """The pod on the class's row number `at`, which was read in this very step. `within`: with whom it is assumed."""
+        """Assumes the pod on row number `at` of the class, which was read in this very step.
+
+        `within`: the transaction of the gang attempt that the pod belongs to.
+        """
         result = self._assume_at_once(pod_class, pod, attempt, at, within)
         if not isinstance(result, Placed):
             return result
@@ -78,7 +81,7 @@ class CommitStep:
         return self._placed(pod, assumption, pod_class, pod_class.view, attempt)
 
     def conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
-        """No row took the pod; `nodes`: those that were tried."""
+        """Records that no row took the pod. `nodes`: the nodes that were tried."""
         self._records.conflicted(pod, attempt, nodes, why.refusal)
         return Conflicted(pod, why.refusal, why.plugin, why.condition_reason)
 
@@ -91,7 +94,7 @@ class CommitStep:
         candidates: Sequence[Candidate],
         snapshot: ScoreSnapshot,
     ) -> Result:
-        """The pod on the best candidate that still takes it. `snapshot`: the class as this cycle has seen it."""
+        """Assumes the pod on the best candidate that still takes it. `snapshot`: the class as this attempt saw it."""
 
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(pod_class, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
@@ -103,7 +106,7 @@ class CommitStep:
         return self._reserve(self._placed(pod, assumption, pod_class, view, attempt))
 
     def chooser(self, view: CycleView) -> Choose:
-        """Asks the plugins that choose from ledgers. `view`: what Score was asked with."""
+        """Returns a function that asks the choosing plugins what to take from their ledgers. `view`: the view Score used."""
 
         def choose(pod: Pod, row: int) -> Choices:
             choices: dict[str, object] = {}
@@ -119,8 +122,8 @@ class CommitStep:
         self, pod: Pod, assumption: Assumption, pod_class: EquivalenceClass, view: CycleView, attempt: int
     ) -> Placed:
         nominated_node = self._nominator.node_of(pod.uid)
-        self._nominator.remove(pod.uid)  # from now on it counts on the row itself
-        # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
+        self._nominator.remove(pod.uid)  # from now on the pod counts on the row itself
+        # Reserve and later points write to a copy: the class shares the original state with other pods.
         own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.responses)
         return Placed(
             pod, assumption.node, assumption.annotations, own, relates=pod_class.relates, nominated_node=nominated_node
@@ -129,14 +132,14 @@ class CommitStep:
     def _record(
         self, snapshot: ScoreSnapshot, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str
     ) -> None:
-        """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""
+        """Records a pod that was placed after remote responses, and the candidates that were passed over."""
         row = self._cache.nodes.row_of(node)
         taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
         at = int(snapshot.rows.searchsorted(candidates[taken].row))
         self._records.placed_after_answers(pod, attempt, snapshot, at, node, self._names_of(candidates[:taken]))
 
     def _names_of(self, candidates: Sequence[Candidate]) -> tuple[str, ...]:
-        """Of those that are still there."""
+        """Returns the names of the candidates' nodes that still exist."""
         nodes = (self._cache.nodes.node_at(candidate.row) for candidate in candidates)
         return tuple(node.name for node in nodes if node is not None)
 
@@ -156,7 +159,7 @@ class CommitStep:
         return msgspec.structs.replace(placed, waits=waits) if waits else placed
 
     def give_up(self, placed: Placed, status: Status) -> Unplaced:
-        """Unreserves in reverse order, forgets the assumption, and says why."""
+        """Unreserves in reverse order, forgets the assumption, and returns the reason."""
         for plugin in reversed(self._plugins.reserve):
             self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
         self._cache.forget(placed.pod.uid)
@@ -172,7 +175,7 @@ class CommitStep:
         )
 
     def unreserve(self, placed: Placed, why: Status) -> None:
-        """Undoes what came after the assumption of a member that its gang does not keep; its transaction forgets it."""
+        """Unreserves a gang member that is not kept. The gang's transaction forgets its assumption."""
         for plugin in reversed(self._plugins.reserve):
             self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
         self._records.given_up(placed.pod, placed.view.attempt, placed.node, why)
@@ -180,7 +183,7 @@ class CommitStep:
             self._nominator.nominate(placed.pod, placed.nominated_node)
 
     def _refusal(self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, row: int) -> Status | None:
-        """The first plugin's refusal of one row, looked at anew; None if it passes."""
+        """Runs the filters again on one row. Returns the first refusal; None if the row passes."""
         if pod_class.narrowed is not None and self._node_name(row) not in pod_class.narrowed:
             return _OUTSIDE
         rows = np.array([row], np.intp)
@@ -194,8 +197,10 @@ class CommitStep:
         return None
 
     def _fits_afresh(self, pod: Pod, attempt: int, row: int) -> bool:
-        """Whether the row passes for plugins that begin at PreFilter, and beside the pods nominated there: what was found
-        before the wait may be outdated."""
+        """Reports whether the row passes a fresh PreFilter and Filter, and with the pods nominated there counted.
+
+        What was found before the wait may be outdated.
+        """
         alone = self._classes.alone(pod, attempt, row)
         return alone is not None and bool(alone.feasible[0]) and not self._nominated.blocked(alone, pod, attempt)
 
@@ -204,5 +209,5 @@ class CommitStep:
 
 
 def _nothing_to_choose(pod: Pod, row: int) -> Choices:
-    """For a profile none of whose plugins chooses."""
+    """Chooses nothing: for a profile without choosing plugins."""
     return NO_CHOICES

@@ -1,4 +1,4 @@
-"""Why a pod fits nowhere: counted cheaply, put into kube-scheduler's words only when it has to be said.
+"""Why a pod fits on no node: counted cheaply, rendered as kube-scheduler's sentence only on demand.
 
 Source of the sentence: kube-scheduler 1.36 pkg/scheduler/framework/types.go, FitError.Error.
 """
@@ -20,7 +20,7 @@ NO_NODES = "no nodes available to schedule pods"
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """Who refused each row first: what PostFilter goes by. A copy: the class may be renewed while the cycle waits."""
+    """The plugin that refused each row first; read by PostFilter. A copy, as the class may be renewed during a wait."""
 
     rows: Rows
     which: Int32
@@ -38,14 +38,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     nodes: Sequence[tuple[str, Status]] = ()
-    """Node name and first refusing status: of all rows on demand, of those refused late always."""
+    """Node name and first refusing status: of all rows on demand, and always of rows refused after remote responses."""
     verdicts: Verdicts | None = None
-    """Where a PostFilter plugin will ask."""
+    """Set if the profile has a PostFilter plugin."""
     blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
-    """Position in the class's rows -> why the row is refused beside the pods nominated there."""
+    """Position in the class's rows -> why the row is refused when the pods nominated there are counted."""
 
     def with_more(self, refused: Sequence[tuple[str, Status]]) -> Diagnosis:
-        """The same with further nodes, each refused after all that was asked before."""
+        """Returns the same diagnosis with further nodes, each refused after all earlier filters passed."""
         statuses = [status for _, status in refused]
         return replace(
             self,
@@ -64,10 +64,10 @@ def diagnose(
     with_names: bool = False,
     with_verdicts: bool = False,
 ) -> Diagnosis:
-    """Counts, per row, the first plugin that refused it.
+    """Counts refused rows by the first plugin that refused them.
 
-    `blocked`: row (by position in the class's) that is refused beside the pods nominated there -> who refused it then.
-    Whether it would pass without those pods makes no difference.
+    `blocked`: position in the class's rows -> the refusal of a row when the pods nominated there are counted. Such a row
+    counts with this refusal, whether or not it would pass without those pods.
     """
     node_count = entry.domain_size
     if entry.refusal is not None:
@@ -118,7 +118,7 @@ def diagnose(
 
 
 def refused_node(status: Status) -> Diagnosis:
-    """The one node that was chosen, refused after that: the diagnosis of a pod that Reserve or Permit turns away."""
+    """Returns the diagnosis of a pod that Reserve or Permit rejected: its chosen node is the only one that counts."""
     names = frozenset({status.plugin} - {""})
     if not status.code.is_rejection:
         return Diagnosis(1)
@@ -132,7 +132,7 @@ def refused_node(status: Status) -> Diagnosis:
 
 
 def fit_error(diagnosis: Diagnosis, post_filter: str = "") -> str:
-    """`0/5 nodes are available: 3 Insufficient cpu, 2 node(s) were unschedulable.`, then PostFilter's part if any."""
+    """Returns `0/5 nodes are available: 3 Insufficient cpu, 2 node(s) were unschedulable.`, then PostFilter's part if any."""
     if diagnosis.node_count == 0:
         return NO_NODES
     text = f"0/{diagnosis.node_count} nodes are available:"

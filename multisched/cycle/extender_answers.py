@@ -1,4 +1,4 @@
-"""Puts what HTTP extenders answered onto the rows of one attempt: whom they refuse, and what they add to the totals."""
+"""Applies the responses of HTTP extenders to the rows of one attempt: refusals, and additions to the totals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from multisched.model.objects import Pod
 
 TOTAL_MAX: Final = 2**31 - 1
 FINAL_MAX: Final = 255
-"""What a record keeps of one score."""
+"""Limit of one score in an attempt record (uint8)."""
 
 
 def refuse(
     runner: Runner, plugin: ExtenderPlugin, view: CycleView, pod: Pod, rows: Rows, feasible: Bools
 ) -> list[tuple[int, Status]]:
-    """Takes the rows that the extenders refuse out of `feasible`; their positions, with the reasons."""
+    """Clears in `feasible` the rows that the extenders refuse. Returns their positions and reasons."""
     at = np.flatnonzero(feasible)
     found = runner.call(plugin, "Filter", plugin.verdicts, view, pod, rows[at])
     refused = [(int(at[position]), status) for position, status in found.items()]
@@ -35,12 +35,12 @@ def refuse(
 def add_up(
     runner: Runner, plugin: ExtenderPlugin, view: CycleView, pod: Pod, rows: Rows, feasible: Bools, total: Totals
 ) -> Totals:
-    """The totals with the extenders' scores, in the same order as the exact sums wherever those do not fit."""
+    """Returns the totals plus the extenders' scores. If the sums exceed TOTAL_MAX, returns ranks in the same order."""
     at = np.flatnonzero(feasible)
     if not len(at):
         return total
     sums = total[at] + runner.call(plugin, "Score", plugin.add_up, view, pod, rows[at])
-    # An extender may take away; what is left of a feasible row must stay above the mark of those that are not.
+    # An extender may subtract; the total of a feasible row must still stay above that of an infeasible one.
     sums -= min(0, int(sums.min()))
     if int(sums.max()) > TOTAL_MAX:
         sums = np.unique(sums, return_inverse=True)[1].astype(np.int64)
@@ -50,7 +50,7 @@ def add_up(
 
 
 def recorded(name: str, before: Totals, after: Totals, feasible: Bools) -> list[ScoreCopy]:
-    """The extenders' part in the totals as a score and its weight; nothing where no such pair gives it."""
+    """Returns the extenders' share of the totals as one score and its weight; empty if no such pair represents it."""
     part = np.where(feasible, after.astype(np.int64) - before, 0)
     if not len(part) or int(part.min()) < 0:
         return []

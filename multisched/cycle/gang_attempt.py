@@ -1,13 +1,14 @@
-"""Gang attempts: the members that wait are decided one after the other, on the table itself.
+"""Gang attempts: decides the pending members of a gang one after the other, on the node table itself.
 
-Each member is decided as a single pod is, by what those before it have left. If every gang gets as many as it needs, they stand;
-members beyond the minimum that found no node wait on. Otherwise everything is taken back in reverse order: nothing is held
-while a gang waits.
+Each member is decided as a single pod is, after the members before it were assumed. If enough members of every gang find a
+node, they are kept; members beyond the minimum without a node stay pending. Otherwise all assumptions are undone in reverse
+order: a gang that waits holds nothing.
 
-An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed meanwhile, so nobody
-else takes their room. Closing the attempt during a pause undoes it.
+An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed meanwhile, so no other
+pod takes their room. Closing the attempt during a pause undoes it.
 
-Where members ask outside, all are asked before the first is assumed; a node that was not asked about is then left out.
+If plugins have remote requests about members, all of them are sent before the first member is assumed. Nodes that were not part of a
+request are then left out.
 """
 
 from __future__ import annotations
@@ -54,27 +55,27 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.transaction import Transaction
 
 ROOM_FROM: Final = 16
-"""Members that must start together from which on their room is looked at before the first is placed."""
+"""If at least this many members must start together, free resources are checked before the first one is placed."""
 
 PLACEMENTS_MAX: Final = 20_000
-"""Members that one attempt gives a node and takes back before it tries no further domain, nor another order."""
+"""Placements that one attempt may undo before it tries no further topology domain or order."""
 
 TOO_LONG: Final = (
-    f"the search for nodes was given up for now after {PAUSES_MAX} steps; it is shorter if members are alike, or have fewer"
+    f"the search for nodes was given up for now after {PAUSES_MAX} steps; it is shorter if members are identical, or have fewer"
     " affinity terms, or the gang has fewer topology levels"
 )
 
 R = TypeVar("R")
 
 Best = Callable[[Choice, Pod, int, int], list[int]]
-"""Positions of the best rows of a choice (`SchedulingCycle`)."""
+"""Returns positions of the best rows of a choice (`SchedulingCycle`)."""
 Answers = Mapping[str, object | PluginFailure]
 Paused = Generator[Pause, Any, R]
-"""Pauses, and ends with a result."""
+"""Yields pauses and returns a result."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why a member found no node beside those that did."""
+    """Why a member of the gang found no node."""
 
     entry: QueuedPod
     message: str
@@ -85,7 +86,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What was asked outside about one member."""
+    """The remote requests about one member."""
 
     requests: Sequence[RemoteRequest]
     rows: Rows
@@ -93,7 +94,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Try:
-    """Who stands, and who does not, within one topology domain and in one order."""
+    """Placed and refused members of one try: within one topology domain and in one order."""
 
     def __init__(self, members: Sequence[QueuedPod], allowed: Bools | None, transaction: Transaction) -> None:
         self.members = members
@@ -102,14 +103,14 @@ class _Try:
         self.placed: list[Placed] = []
         self.refused: dict[str, Refused] = {}
         self.hopeless: dict[Hashable, bool] = {}
-        """Signatures of classes that no node takes, as things stand in this round -> a node may once others have theirs."""
+        """Signature of a class that no node takes in this round -> whether a node may once other members are placed."""
         self.curable: set[str] = set()
-        """uids of such members."""
+        """uids of members without a node that may get one once other members are placed."""
         self.is_kept = False
 
 
 class GangAttempts:
-    """Of one domain."""
+    """Gang attempts of one domain."""
 
     def __init__(
         self,
@@ -126,7 +127,10 @@ class GangAttempts:
         make_room: Callable[[GroupOfPods, Effort], Generator[None, None, Aftermath]],
         budget: StepBudget,
     ) -> None:
-        """`as_nominated`: the pod with the node that is promised to it. `make_room`: asks PostFilter for those that must start."""
+        """`as_nominated`: returns the pod with its nominated node.
+
+        `make_room`: runs PostFilter for the members that must start.
+        """
         self._budget = budget
         self._runner = runner
         self._cache = cache
@@ -141,7 +145,7 @@ class GangAttempts:
         self._make_room = make_room
 
     def attempt(self, gang: QueuedGang) -> GangAttempt:
-        """Decides all members. Never raises for what a plugin does."""
+        """Decides all members. Never raises for a plugin's failure."""
         self._runner.begin_attempt()
         effort = Effort(self._budget)
         why_not = _why_incomplete(gang)
@@ -173,9 +177,9 @@ class GangAttempts:
         return (yield from self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest))))
 
     def _with_room(self, gang: QueuedGang, result: GangResult) -> Paused[GangResult]:
-        """The refusal with whom PostFilter would remove for those that must start: each hears of its nominated node.
+        """Runs PostFilter for the members that must start, and returns the refusal with its nominated nodes and victims.
 
-        For a gang that must stay in one topology domain, one domain is cleared.
+        If the gang must stay in one topology domain, room is made in one domain only.
         """
         effort = Effort(self._budget)
         domains: tuple[Bools, ...] = ()
@@ -207,7 +211,7 @@ class GangAttempts:
         answers: Answers,
         effort: Effort,
     ) -> Paused[_Try]:
-        """All who must stand do so afterwards, or nothing has happened, also where the attempt is closed during a pause."""
+        """Places all members that must start, or none: undoes everything if too few fit or the attempt is closed in a pause."""
         with Transaction(self._cache) as transaction:
             found = _Try(members, allowed, transaction)
             try:
@@ -223,10 +227,10 @@ class GangAttempts:
                         self._commit.unreserve(placed, not_started)
         return found
 
-    # -- outside ---------------------------------------------------------------------------------------------------
+    # -- remote requests --------------------------------------------------------------------------------------------
 
     def _asked_outside(self, gang: QueuedGang, effort: Effort) -> Paused[Mapping[str, _Asked]]:
-        """By the uid of each member about which somebody outside is asked."""
+        """Returns the remote requests by uid, for each member that has any."""
         asked: dict[str, _Asked] = {}
         for entry in gang.members if self._remote.are_any else ():
             if effort.is_pause_due():
@@ -240,13 +244,13 @@ class GangAttempts:
                         rows = pod_class.rows[pod_class.feasible]
                         asked[entry.pod.uid] = _Asked(named, rows, self._rows.generation)
             except PluginFailure:
-                continue  # the member hears of it when it is decided
+                continue  # reported when the member is decided
         return asked
 
     # -- room and topology -----------------------------------------------------------------------------------------
 
     def _why_no_room(self, gang: QueuedGang, effort: Effort) -> Paused[str]:
-        """Why the nodes are too full for the gang however it is spread, found without placing anybody; else empty."""
+        """Returns why the nodes have too little room for the gang in any distribution, without placing a member; else ""."""
         if sum(gang.needs.values()) < ROOM_FROM:
             return ""
         needs = yield from self._needs(_needed(gang), effort, is_loose=True)
@@ -254,10 +258,10 @@ class GangAttempts:
         if short is None:
             return ""
         need, room = short
-        return f"the nodes have room for {room} of the {need.count} members that are alike and must start together"
+        return f"the nodes have room for {room} of the {need.count} identical members that must start together"
 
     def _topology(self, gang: QueuedGang, effort: Effort, *, is_loose: bool = False) -> Paused[GangTopology]:
-        """`is_loose`: as `_needs` has it."""
+        """Builds the topology of the gang. `is_loose`: see `_needs`."""
         needs = yield from self._needs(_needed(gang), effort, is_loose=is_loose)
         is_elastic = len(gang.members) > sum(gang.needs.values())
         waiting = (yield from self._needs(gang.members, effort, is_loose=is_loose)) if is_elastic else ()
@@ -266,7 +270,7 @@ class GangAttempts:
         return GangTopology(nodes, self._rows.rows, gang.topology, needs, standing, waiting)
 
     def _needs(self, members: Iterable[QueuedPod], effort: Effort, *, is_loose: bool) -> Paused[list[Need]]:
-        """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
+        """Groups identical members, with the rows feasible for one now; `is_loose`: all rows, as other pods may change that."""
         alike: dict[Hashable, list[QueuedPod]] = {}
         for entry in members:
             try:
@@ -293,7 +297,7 @@ class GangAttempts:
     def _place_all(
         self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers, effort: Effort
     ) -> Paused[None]:
-        """Who wants to be where others are is tried once more after others have found their nodes. Nobody else gains by those."""
+        """Places all members. Members with affinity to other members are retried after others were placed; no others are."""
         left: Sequence[QueuedPod] = found.members
         spare = Counter(_keys(gang, left))
         spare.subtract(gang.needs)
@@ -319,7 +323,7 @@ class GangAttempts:
             left = again
 
     def _place(self, entry: QueuedPod, found: _Try, asked: _Asked | None, answers: Answers) -> bool:
-        """One member beside those that stand. What one of a class was refused, the others of it are spared."""
+        """Decides one member, with those placed before it assumed. Skips the search if its class was refused in this round."""
         self._runner.begin_attempt()
         pod, attempt = self._as_nominated(entry.pod), entry.attempts
         found.curable.discard(pod.uid)
@@ -357,7 +361,7 @@ class GangAttempts:
         asked: _Asked | None,
         answers: Answers,
     ) -> Result:
-        """Raises PluginFailure."""
+        """Decides a member of a class. Raises PluginFailure."""
         if pod_class.refusal is not None:
             return self._refused(pod, attempt, pod_class, found)
         blocked = self._nominated.blocked(pod_class, pod, attempt)
@@ -383,7 +387,7 @@ class GangAttempts:
         asked: _Asked | None,
         answers: Answers,
     ) -> int | None:
-        """Position of the best row that is left; None if what was asked outside leaves none.
+        """Returns the position of the best remaining row; None if the remote responses leave none.
 
         Scores are normalised over all feasible rows of the class, whatever the topology leaves of them.
         """
@@ -409,7 +413,7 @@ class GangAttempts:
         return self._best(choice, pod, attempt, 1)[0]
 
     def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try) -> Unplaced:
-        """Says why, as things stand at this moment: the members before it have their places."""
+        """Records and returns the refusal as of this moment, with the members before it placed."""
         if pod_class.signature is not None:
             found.hopeless[pod_class.signature] = pod_class.relates
         blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
@@ -433,7 +437,7 @@ class GangAttempts:
         return Unplaced(pod, message, why.rejectors, why.pending, condition_reason=reason)
 
 
-# -- who, and in which order --------------------------------------------------------------------------------------------
+# -- members and their order -------------------------------------------------------------------------------------------
 
 
 def _keys(gang: QueuedGang, entries: Sequence[QueuedPod]) -> Iterator[str]:
@@ -441,7 +445,7 @@ def _keys(gang: QueuedGang, entries: Sequence[QueuedPod]) -> Iterator[str]:
 
 
 def _needed(gang: QueuedGang) -> Iterator[QueuedPod]:
-    """As many of each gang as have to start, the most important."""
+    """Yields the members that must start: as many of each gang as it needs, those of highest priority first."""
     left = Counter(gang.needs)
     for entry in gang.members:
         key = gang.gang_of[entry.pod.uid]
@@ -455,7 +459,7 @@ def _is_alike(gang: QueuedGang) -> bool:
 
 
 def _orders(gang: QueuedGang) -> Iterator[Sequence[QueuedPod]]:
-    """By importance; and of equal ones the largest first, where that is another order and the first one led to nothing."""
+    """Yields the members by priority; then, if that differs and the first order failed, by priority and size, largest first."""
     yield gang.members
     if not _is_alike(gang):
         by_size = sorted(gang.members, key=_importance_and_size)
@@ -468,17 +472,17 @@ def _importance_and_size(entry: QueuedPod) -> tuple[int, ...]:
     return -entry.pod.spec.priority, *(-requests[resource] for resource in sorted(requests))
 
 
-# -- what came of it ------------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------------
 
 
 def _lacking(gang: QueuedGang, found: _Try) -> tuple[str, int] | None:
-    """A gang of which too few stand, and how many do."""
+    """Returns a gang of which too few members are placed, and how many are; None if there is none."""
     counts = Counter(gang.gang_of[placed.pod.uid] for placed in found.placed)
     return next(((key, counts[key]) for key, need in gang.needs.items() if counts[key] < need), None)
 
 
 def _why_incomplete(gang: QueuedGang) -> str:
-    """Fewer members wait in the queue than have to start: the others are held there by a plugin; empty: enough do."""
+    """Returns why the gang is incomplete: a plugin holds members in the queue, so fewer are pending than must start; else ""."""
     counts = Counter(_keys(gang, gang.members))
     for key, need in gang.needs.items():
         if counts[key] < need:
@@ -490,7 +494,7 @@ def _why_incomplete(gang: QueuedGang) -> str:
 def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
     short = None if found is None else _lacking(gang, found)
     if found is None or short is None:
-        return "nobody could be tried"
+        return "no member could be tried"
     key, count = short
     if len(gang.members) == 1 and found.refused:
         return next(iter(found.refused.values())).message
@@ -498,12 +502,12 @@ def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
     text = f"{whose}{count} of the {gang.needs[key]} members that must start together fit"
     first = next((one for uid, one in found.refused.items() if gang.gang_of[uid] == key), None)
     if first is None or len({entry.pod.namespace for entry in gang.members}) > 1:
-        return text  # all members get the same text, and nothing is told about pods of another namespace
+        return text  # all members get the same text, which must not reveal pods of another namespace
     return f"{text}; {first.entry.pod.name}: {first.message}"
 
 
 def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
-    """None stands. All hear how far the gang came, and who had no node, and why; that one comes first."""
+    """Returns the result with no member placed. All get the text with the progress and the first refusal; that member is first."""
     late = f" {gang.overdue}" if gang.overdue else ""
     text = f"gang {gang.name}{late}: {why}"
     first = None if found is None else _first_refused(gang, found)
@@ -515,7 +519,7 @@ def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
 
 
 def _some_of(gang: QueuedGang, found: _Try) -> GangResult:
-    """Those that stand, and those beyond the minimum that wait on."""
+    """Returns the result with the placed members; the others, beyond the minimum, stay pending."""
     standing = {placed.pod.uid for placed in found.placed}
     some = next(iter(found.refused.values()), None)
     rest = [(entry, found.refused.get(entry.pod.uid, some)) for entry in gang.members if entry.pod.uid not in standing]
@@ -550,7 +554,7 @@ def _with_aftermath(refused: Unplaced, after: Aftermath) -> Unplaced:
 
 
 def _unplaced(entry: QueuedPod, refused: Refused | None, text: str, rejectors: frozenset[str]) -> Unplaced:
-    """`rejectors`: those besides the ones that refused."""
+    """Builds the refusal of one member. `rejectors`: further ones, in addition to those of `refused`."""
     if refused is None:
         return Unplaced(entry.pod, text, rejectors)
     return Unplaced(

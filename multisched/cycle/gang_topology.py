@@ -1,11 +1,11 @@
-"""Which nodes a gang may use together: one topology domain after the other, the best first.
+"""The topology domains that a gang may use, in the order in which they are tried.
 
-A domain is all nodes with the same values of a level's label key and of those of all wider levels. Of two levels the one
-with fewer domains is the wider. The narrowest level is tried first. Of its domains those come first in which members
-stand already. Then come those that hold the most of its members, where more wait than have to start. Of those the ones come
-first that the gang leaves the least room in for others like it: so the large ones stay whole.
-Where no single one has room, as few as possible within one domain of the next wider level are tried together. That
-whole domain comes next. A required level is never left; where none is required, all nodes come last.
+A topology domain is the set of nodes with the same values of a level's label key and of the keys of all wider levels. The
+level with fewer domains is the wider one. The narrowest level is tried first. Its domains are sorted by: already running
+members of the gang, then (if more members are pending than must start) how many of the pending members fit, then the least
+room left over for members of the same kind, so that large domains stay whole.
+If no single domain has room, as few domains as possible within one domain of the next wider level are tried together, then
+that whole wider domain. A required level is never left; if no level is required, all nodes are tried last.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from multisched.model.gang import TopologyLevel
 from multisched.model.objects import CPU, PODS, Requests
 
 DOMAINS_MAX: Final = 64
-"""Domains of one level that are tried for a gang, the best first; and those that are tried together at most."""
+"""Domains of one level that are tried for a gang, best first; also the most that are tried together."""
 
 
 class Need(msgspec.Struct, frozen=True):
-    """Members that are alike, and where one of them could go if it came alone."""
+    """Identical members, and the rows on which one of them alone would fit."""
 
     count: int
     requests: Requests
     rows: Rows
-    """Feasible ones, ascending."""
+    """Feasible rows, ascending."""
 
 
 class GangTopology:
-    """The domains of one gang, at one moment."""
+    """The topology domains of one gang at one moment."""
 
     def __init__(
         self,
@@ -45,8 +45,11 @@ class GangTopology:
         standing: Rows,
         waiting: Sequence[Need] = (),
     ) -> None:
-        """`rows`: of the scheduling domain. `needs`: what has to find a place. `standing`: rows on which members stand already:
-        what is required is required of those, too. `waiting`: all who want a place, where these are more than those who need one."""
+        """`rows`: of the scheduling domain. `needs`: the members that must start.
+
+        `standing`: rows of running members; required levels apply to those rows, too. `waiting`: all pending members, if there are
+        more of them than must start.
+        """
         self._nodes = nodes
         self._needs = needs
         self._size = len(nodes.pod_count)
@@ -66,7 +69,7 @@ class GangTopology:
         self._domains = [_Domains(nodes, rows, levels[: at + 1]) for at in range(len(levels))]
 
     def masks(self) -> Iterator[Bools | None]:
-        """bool[rows of the table] of the domains to be tried, in their order; None: all rows."""
+        """Yields the masks to be tried, in order: bool[rows of the table], or None for all rows."""
         last = len(self._domains) - 1
         for at in range(last, max(self._narrowest, 0) - 1, -1):
             level = self._domains[at]
@@ -80,9 +83,9 @@ class GangTopology:
             yield None
 
     def to_clear(self) -> tuple[Bools, ...]:
-        """bool[rows of the table] of domains that would take the gang if pods went, the least short of room first.
+        """Returns masks (bool[rows of the table]) of domains that are large enough when emptied, the least short of room first.
 
-        Of the narrowest level that is required; as many as are tried for a gang.
+        Domains of the narrowest required level; at most DOMAINS_MAX.
         """
         level = self._domains[self._narrowest]
         short, is_large = np.zeros(level.count, np.int64), np.ones(level.count, np.bool_)
@@ -94,11 +97,11 @@ class GangTopology:
         return tuple(self._mask(level.rows_of(domain)) for domain in large[:DOMAINS_MAX])
 
     def shortage(self) -> str:
-        """Why no domain that is required has room, for people."""
+        """Returns a message saying why no domain of the required level has room."""
         at = max(self._narrowest, 0)
         key, level = self._levels[at].key, self._domains[at]
         if not level.count:
-            beside = " beside the members that run" if len(self._standing) else ""
+            beside = " among those open to the gang" if len(self._standing) else ""
             return f"no node{beside} has the label {key}"
         rooms = self._rooms(level)
         most = int(
@@ -120,11 +123,11 @@ class GangTopology:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _rooms(self, level: _Domains) -> list[Int64]:
-        """For each need how many members the domains have room for."""
+        """Returns, for each need, how many members each domain has room for: int64[domains]."""
         return [level.sums(fit) for fit in self._fits]
 
     def _single(self, level: _Domains) -> list[int]:
-        """Domains in which each kind of members would have room, in the order in which they are tried."""
+        """Returns the domains with room for the members of every need, in the order in which they are tried."""
         has_room, left = np.ones(level.count, np.bool_), np.zeros(level.count, np.int64)
         for room, need in zip(self._rooms(level), self._needs, strict=True):
             has_room &= room >= need.count
@@ -139,9 +142,9 @@ class GangTopology:
         return found
 
     def _fewest(self, level: _Domains, within: Rows, most: int) -> Iterator[Bools]:
-        """As few domains together as have room, the ones with most room first; those where members stand before all.
+        """Yields the smallest set of domains that has room together: domains with running members first, then by most room.
 
-        None where they have `most` rows: those are tried next anyway.
+        Yields nothing if the set has `most` rows or more: those rows are tried next anyway.
         """
         is_within = np.isin(level.rows, within)
         inside = np.unique(level.number[is_within])
@@ -166,10 +169,10 @@ class GangTopology:
 
 
 class _Domains:
-    """The rows of one level, by domain."""
+    """The rows of one level, grouped by domain."""
 
     def __init__(self, nodes: NodeView, rows: Rows, levels: Sequence[TopologyLevel]) -> None:
-        """`levels`: this one comes last, after all wider ones; a node that lacks a wider label that is preferred may be in one."""
+        """`levels`: all wider levels, then this one. A node that lacks the label of a preferred wider level may still be included."""
         codes = np.stack([nodes.label_codes(level.key).take(rows) for level in levels])
         is_in = codes[-1] > 0
         self.rows = rows[is_in] if len(rows) else NO_ROWS
@@ -185,19 +188,19 @@ class _Domains:
         return found
 
     def sums(self, column: Int64) -> Int64:
-        """By domain, of a column over all rows of the table."""
+        """Sums a column over all rows of the table by domain."""
         return np.bincount(self.number, column.take(self.rows), self.count).astype(np.int64)
 
 
 def _count(codes: Int32) -> int:
-    """Domains of a label: wider levels have fewer."""
+    """Counts the domains of a label; wider levels have fewer."""
     return len(np.unique(codes[codes > 0]))
 
 
 def _fits(nodes: NodeView, need: Need, *, is_empty: bool = False) -> Int64:
-    """int64[rows of the table]: how many of these members the room of a node would take, were nobody else to come.
+    """Returns int64[rows of the table]: how many of these members fit on each node if no other pod is placed.
 
-    `is_empty`: nor anybody there.
+    `is_empty`: as if no pods were on the nodes.
     """
     most = nodes.allocatable(PODS) - (0 if is_empty else nodes.pod_count)
     for resource, amount in need.requests.items():
@@ -210,9 +213,9 @@ def _fits(nodes: NodeView, need: Need, *, is_empty: bool = False) -> Int64:
 
 
 def lacking(nodes: NodeView, rows: Rows, needs: Sequence[Need]) -> tuple[Need, int] | None:
-    """The first kind of members for which the rows have too little room however they are filled; None: there is none.
+    """Returns the first need for which the rows have too little room in any distribution, and how many fit; None if none.
 
-    With it, how many of them they have room for. Looks at room alone, so that whoever passes may still fail.
+    Checks free resources only, so members that pass may still fail.
     """
     for need in needs:
         room = int(_fits(nodes, msgspec.structs.replace(need, rows=rows)).sum())

@@ -1,7 +1,7 @@
-"""What plugins ask outside in an attempt, and what their answers make of its rows.
+"""The remote requests that plugins send during an attempt, and how the responses change its rows.
 
-The cycle stops at the requests and goes on with the answers. Everything here works on the attempt's own copy of the
-rows (`Choice`), since other cycles renew the class meanwhile.
+The cycle yields the requests and resumes with the responses. All code here works on the attempt's own copy of the rows
+(`Choice`), since other cycles renew the class meanwhile.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from multisched.state.domain_rows import DomainRows
 
 
 class Choice(msgspec.Struct):
-    """What one attempt knows of the rows: a copy where the cycle waits, the class's own arrays where it does not."""
+    """The rows as one attempt sees them: a copy if the cycle waits, else the arrays of the class itself."""
 
     rows: Rows
     feasible: Bools
     total: Totals
     versions: Int64 | None = None
     answered: list[ScoreCopy] = msgspec.field(default_factory=list)
-    """Scores by plugins that asked outside."""
+    """Scores of plugins with remote requests."""
 
 
 class RemoteResponses:
-    """Of one domain's plugins. Holds nothing between attempts."""
+    """Requests and responses of one domain's plugins. Keeps nothing between attempts."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class RemoteResponses:
 
     @property
     def are_any(self) -> bool:
-        """Some plugin may ask outside."""
+        """True if some plugin may have remote requests."""
         return bool(self._plugins.remote)
 
     def requests(self, pod_class: EquivalenceClass, pod: Pod) -> list[RemoteRequest]:
-        """Of the plugins that ask outside, about the feasible rows."""
+        """Returns the remote requests of all plugins, about the feasible rows."""
         if not self._plugins.remote:
             return []
         asked = []
@@ -84,7 +84,7 @@ class RemoteResponses:
 
     @staticmethod
     def settled(asked: Sequence[RemoteRequest], answers: Mapping[str, object | PluginFailure]) -> Mapping[str, object]:
-        """The answers; raises PluginFailure for the first that failed."""
+        """Returns the responses. Raises PluginFailure for the first that failed."""
         for one in asked:
             answer = answers.get(one.plugin.name)
             if isinstance(answer, PluginFailure):
@@ -92,14 +92,14 @@ class RemoteResponses:
         return answers
 
     def drop_left(self, choice: Choice, generation: int) -> bool:
-        """Leaves out rows whose node left, or gave its row to another, while the cycle waited; False if none is left."""
+        """Clears rows whose node was removed or replaced by another during the wait. Returns False if no row is left."""
         if generation != self._rows.generation:
             choice.feasible &= self._rows.stayed_since(choice.rows, generation)
             choice.total[~choice.feasible] = NOWHERE
         return any_true(choice.feasible)
 
     def refuse(self, choice: Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
-        """Runs Filter of the plugins that asked, on what was feasible before; returns the nodes they refused."""
+        """Runs Filter of the plugins that asked, over the feasible rows. Returns the nodes they refused."""
         refused: list[tuple[str, Status]] = []
         for plugin in self._plugins.remote_filter:
             if plugin.name in view.responses:
@@ -119,9 +119,9 @@ class RemoteResponses:
         return refused
 
     def rescore(self, choice: Choice, pod_class: EquivalenceClass) -> ScoreSnapshot | None:
-        """Scores among the rows that the answers left: NormalizeScore goes by those, as upstream, which scores after asking.
+        """Scores again over the rows that the responses left: upstream scores and normalises after asking extenders.
 
-        None where other nodes have come or gone meanwhile: then what was scored before stands.
+        Returns None, and keeps the earlier scores, if nodes were added or removed meanwhile.
         """
         if pod_class.generation != self._rows.generation or not np.array_equal(pod_class.rows, choice.rows):
             return None
@@ -154,7 +154,7 @@ class RemoteResponses:
     def negotiated(
         self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, found: Diagnosis
     ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Mapping[str, PostFilterResult]]:
-        """Has extenders look at the candidates of a preemption: plugin -> its result, where they did."""
+        """Sends preemption candidates to the extenders that take part. Returns plugin -> result, for those."""
         settled: dict[str, PostFilterResult] = {}
         for judge in self._plugins.extenders:
             if not judge.negotiates(pod):
@@ -177,16 +177,16 @@ class RemoteResponses:
         offers: Sequence[Offer],
         answer: object,
     ) -> PostFilterResult:
-        """What PostFilter comes to once the extenders have answered, or failed.
+        """Returns the PostFilter result after the extenders responded or failed.
 
-        Offers whose victims their gangs cannot spare are left out: an extender may have chosen other victims, and other plans
-        may have taken what gangs could spare while the extenders were asked.
+        Leaves out candidates with victims that their gangs cannot spare: an extender may have chosen other victims, and other
+        preemptions may have taken members meanwhile.
         """
         runner = self._runner
         try:
             if isinstance(answer, PluginFailure):
                 return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
-            # Without an answer (a sandbox asks nobody) nobody has looked at them.
+            # No response (a sandbox sends no requests): the candidates stay as they are.
             left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
             sparing = [one for one in left if gangs_are_spared(one.victims, self._cache.gangs)]
             return runner.call(plugin, "PostFilter", plugin.accept, pod, sparing)

@@ -1,4 +1,4 @@
-"""What an attempt yields, and what becomes of it."""
+"""What an attempt yields, and its results."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from multisched.model.objects import Pod
 
 
 class RemoteRequest(msgspec.Struct, frozen=True):
-    """A request a plugin wants answered before the cycle goes on."""
+    """A request that a plugin wants answered before the cycle continues."""
 
     plugin: RemotePlugin
     request: object
     uid: str = ""
-    """Of the member of a gang; empty for a pod alone."""
+    """The uid of the gang member it is about; empty for a single pod."""
 
     @property
     def key(self) -> str:
-        """Under which the answer is sent."""
+        """The key under which the response is sent."""
         return f"{self.plugin.name}/{self.uid}" if self.uid else self.plugin.name
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The pod is assumed and reserved on a node; it may have to wait at Permit, then it is bound."""
+    """A pod that is assumed and reserved on a node. It may have to wait at Permit before it is bound."""
 
     pod: Pod
     node: str
     annotations: Mapping[str, str]
     view: CycleView
     waits: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Permit plugin -> seconds it wants to wait at most."""
+    """Permit plugin -> the longest time in seconds that it waits."""
     relates: bool = False
-    """Some filter goes by what stands on other nodes, too."""
+    """Some filter depends on pods on other nodes, too."""
     nominated_node: str = ""
-    """The node that was promised to it until now; empty: none."""
+    """Its nominated node until now; empty if none."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
-    """The pod was refused; nothing is held for it."""
+    """A refused pod; nothing is held for it."""
 
     pod: Pod
     message: str
@@ -52,11 +52,11 @@ class Unplaced(msgspec.Struct, frozen=True):
     pending: frozenset[str] = frozenset()
     is_error: bool = False
     nominated_node: str | None = CLEARED
-    """The node promised to it; empty: none, any more; None: as before."""
+    """The new nominated node. Empty: the nomination is cleared; None: it stays as before."""
     preemption: Preemption | None = None
-    """Whom the shell removes for it. Pods that are to start together have the same one."""
+    """The preemption that the shell carries out for it. Members that must start together share one."""
     condition_reason: str = ""
-    """As `Status.condition_reason`, of the plugin that refused the pod."""
+    """`Status.condition_reason` of the plugin that refused the pod."""
 
     @property
     def victims(self) -> tuple[Pod, ...]:
@@ -64,39 +64,39 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 
 class Conflicted(msgspec.Struct, frozen=True):
-    """The pod had rows, but none of its candidates took it any more at commit."""
+    """A pod that had feasible rows, but that none of its candidates took at commit."""
 
     pod: Pod
     refusal: str = ""
-    """The node and what a ledger has against it, where no filter said so; empty where others had taken the rows."""
+    """The node and a ledger's reason, if a ledger refused the pod; empty if other pods took the rows."""
     rejector: str = ""
-    """The plugin whose ledger about the cluster refuses the pod, wherever it goes; empty for any other refusal."""
+    """The plugin whose cluster-wide ledger refuses the pod on every node; empty for any other refusal."""
     condition_reason: str = ""
-    """As `Status.condition_reason`, of that ledger."""
+    """`Status.condition_reason` of that ledger."""
 
 
 class GangResult(msgspec.Struct, frozen=True):
-    """What became of the members of a gang: all that had to stand do, or none does."""
+    """The result of a gang attempt: all members that must start are placed, or none is."""
 
     placed: tuple[Placed, ...]
     unplaced: tuple[Unplaced, ...]
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The step has lasted as long as one may: the caller lets the event loop run, then sends None.
+    """A step has used up its time: the caller lets the event loop run, then sends NO_PAUSE.
 
-    Before that it may close the attempt, which undoes everything.
+    The caller may close the attempt instead, which undoes everything.
     """
 
     placed: Sequence[Placed] = ()
-    """Members that are assumed during the pause; everybody else sees them on their nodes. A view: copy to keep."""
+    """Members assumed during the pause; other cycles see them on their nodes. A view: copy it to keep it."""
 
 
 NO_PAUSE: Mapping[str, object | PluginFailure] = {}
-"""What is sent after a pause: nobody was asked."""
+"""What the caller sends after a pause: no responses."""
 
 Result = Placed | Unplaced | Conflicted
 GangAttempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], GangResult]
-"""As an Attempt; what is sent is by `RemoteRequest.key`. May pause."""
+"""As an Attempt, but responses are keyed by `RemoteRequest.key`, and it may pause."""
 Attempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Result]
-"""Yields the requests that plugins want answered from outside, and is sent the answers by plugin."""
+"""Yields the remote requests of plugins, and is sent the responses by plugin."""

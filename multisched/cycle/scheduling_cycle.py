@@ -1,7 +1,7 @@
 """The scheduling cycle: one pod, from the head of the queue to an assumption, a refusal or a conflict.
 
-`SchedulingCycle.attempt` is a generator: it yields the requests that plugins want answered from outside, and is sent
-the answers. A pod about which nobody asks is decided and committed without yielding once, and can meet no conflict.
+`SchedulingCycle.attempt` is a generator: it yields the remote requests of plugins, and is sent the
+responses. If no plugin asks, the pod is decided and committed without yielding, and no conflict is possible.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from multisched.state.nominator import Nominator
 
 
 class SchedulingCycle:
-    """The cycles of one domain. All their state is in the cache, the class cache and the plugins."""
+    """The scheduling cycles of one domain. All their state is in the cache, the class cache and the plugins."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class SchedulingCycle:
         before: SchedulingCycle | None = None,
         budget: StepBudget = UNLIMITED,
     ) -> None:
-        """`before`: that of the profile in force until now; what it recorded and counted goes on here.
+        """`before`: the cycle of the profile in force until now; its records and counters are continued.
 
-        `budget`: after which a long attempt pauses.
+        `budget`: decides when a long attempt pauses.
         """
         self.plugins = plugins
         self.classes = ClassCache(plugins, runner, cache.nodes, rows)
@@ -70,7 +70,7 @@ class SchedulingCycle:
         self.nominator = nominator
         self._seed = seed
         self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
-        """Answers from outside may leave no row: then the refusal shows what the cycle saw before it waited."""
+        """Remote responses may leave no row. The refusal then shows what the cycle saw before it waited."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
         self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
@@ -82,7 +82,7 @@ class SchedulingCycle:
             self._commit.conflicts = before.conflicts
         places = MemberPlaces(self.classes, self._nominated, self._best_row, self._commit.chooser)
         self.group_post_filters = GroupPostFilters(runs, rows, places)
-        """What makes room for pods that must start together."""
+        """PostFilter for pods that must start together."""
         self._gangs = GangAttempts(
             runner,
             cache,
@@ -108,9 +108,9 @@ class SchedulingCycle:
     def attempt(self, queued: QueuedGang) -> GangAttempt: ...
 
     def attempt(self, queued: Queued) -> Attempt | GangAttempt:
-        """Schedules one pod, or the members of gangs that start together: all that must, or none.
+        """Schedules one pod, or the members of gangs that start together: at least as many as must start, or none.
 
-        Never raises for what a plugin does; the result says what became of it.
+        Never raises for a plugin's failure; the result contains it.
         """
         return self._gangs.attempt(queued) if isinstance(queued, QueuedGang) else self._attempt_pod(queued)
 
@@ -143,7 +143,7 @@ class SchedulingCycle:
             if not is_somewhere:
                 found = self._diagnose(pod_class, pod, attempt)
                 return (yield from self._refused(pod_class, pod_class.view, pod, attempt, found, ()))
-            if pod_class.is_of_one_row:  # as upstream, which scores no node where one alone is feasible
+            if pod_class.is_of_one_row:  # as upstream, which does not score a single feasible node
                 return self._commit.at_once(pod_class, pod, attempt, 0)
             self.classes.score(pod_class)
             choice = Choice(pod_class.rows, feasible, pod_class.total)
@@ -155,9 +155,9 @@ class SchedulingCycle:
         )  # answers may weigh more than all plugins do
         choice = Choice(pod_class.rows, feasible.copy(), total, self._versions(pod_class.rows))
         ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
-        # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
-        # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
-        # So would filters that skipped this pod, asked with a state that they have written nothing into.
+        # While this cycle waits, other cycles may renew the class, so what this one saw is kept here. A refusal that names
+        # plugins of a later state would miss the events that arrived meanwhile and leave the pod parked. Filters that skipped
+        # this pod would run with a cycle state that they have not written.
         view, generation, seen = pod_class.view, self._rows.generation, copy(pod_class)
         as_seen = self._diagnose(pod_class, pod, attempt) if self._may_refuse_late else None
         snapshot = self.records.snapshot(pod_class)
@@ -174,7 +174,7 @@ class SchedulingCycle:
             snapshot = self._remote.rescore(choice, pod_class) or snapshot
         self._remote.add_scores(choice, view, pod)
         snapshot.add_answers(choice.total, choice.answered)
-        # What other rows hold, and what was promised, may count for each row: if that moved, no row is as it was.
+        # Pods on other rows and nominations may matter to every row: if they changed, all candidates are checked again.
         is_same = (
             self.classes.dependency_versions(pod_class, pod) == dependency_versions
             and self.nominator.sequence == nominations
@@ -190,15 +190,15 @@ class SchedulingCycle:
     # -- nominated pods --------------------------------------------------------------------------------------------
 
     def _as_nominated(self, pod: Pod) -> Pod:
-        """The pod with its nominated node, also where the API server does not know the nomination yet."""
+        """Returns the pod with its nominated node, also if the API server does not have the nomination yet."""
         node = self.nominator.node_of(pod.uid) if len(self.nominator) else ""
         return msgspec.structs.replace(pod, nominated_node=node) if node and node != pod.nominated_node else pod
 
     def _place_on(self, node: str, pod: Pod, attempt: int) -> Result | None:
-        """The pod on the node promised to it, or else the only one that PreFilter leaves it, if that takes it.
+        """Places the pod on its nominated node, or on the only node that PreFilter leaves; None if that node does not take it.
 
-        No other is looked at, none is scored, and no class is looked for: none but this pod would be in it. A ledger that
-        keeps it away at commit ends the attempt: among all nodes the pod would go to this one again.
+        Filters no other node, scores none, and builds no equivalence class, which would contain only this pod. If a ledger refuses
+        the node at commit, the attempt ends: a search over all nodes would choose the same node again.
         """
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
@@ -209,9 +209,9 @@ class SchedulingCycle:
         return self._commit.at_once(pod_class, pod, attempt, 0)
 
     def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
-        """Why the node would not take the replacement once `leaving` has left the node it stands on; empty: it would.
+        """Returns why the node would refuse `replacement` once `leaving` has left its node; empty if it would take it.
 
-        By every Filter that asks nobody outside, and beside the pods that are nominated there.
+        Runs every Filter without remote requests, with the pods nominated to the node counted.
         """
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
@@ -229,11 +229,11 @@ class SchedulingCycle:
         return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
 
     def is_concerned(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
-        """Whether a filter may say otherwise of a placed pod's node for others that came or went on nodes elsewhere."""
+        """Reports whether pods that came to or left other nodes may change a filter's verdict on the placed pod's node."""
         try:
             sensitivities = self._nominated.sensitivities(self._keyed_filters, placed.view, pod)
         except PluginFailure:
-            return True  # who asks the filters hears of it
+            return True  # the caller then runs the filters, which report the failure
         return sensitivities is None or any(
             sensitivity.matters(other) for sensitivity in sensitivities if not sensitivity.is_by_row for other in others
         )
@@ -247,14 +247,14 @@ class SchedulingCycle:
         return choice.rows[self._best(choice, pod, attempt, count)]
 
     def _best(self, choice: Choice, pod: Pod, attempt: int, count: int) -> list[int]:
-        """Positions of the best rows, best first; the pod's own nominated node goes before all."""
+        """Returns positions of the best rows, best first; the pod's nominated node alone if it is feasible."""
         own = self._own_nominated(choice, pod)
         if own is not None:
             return [own]
         total = choice.total
         best = total.item(total.argmax())
         ties = (total == best).nonzero()[0]
-        # Ties go by chance upstream; here by a hash, so that the same seed gives the same placement (I12).
+        # Upstream breaks ties at random; a hash is used here, so that the same seed gives the same placement (I12).
         turn = self._turn(pod, attempt) % len(ties)
         if count == 1:
             return [ties.item(turn)]
@@ -266,11 +266,11 @@ class SchedulingCycle:
         return best_first
 
     def _best_row(self, rows: Rows, feasible: Bools, total: Totals, pod: Pod, attempt: int) -> int:
-        """Position of the best of some rows, as `_best`."""
+        """Returns the position of the best of some rows, as `_best`."""
         return self._best(Choice(rows, feasible, total), pod, attempt, 1)[0]
 
     def _turn(self, pod: Pod, attempt: int) -> int:
-        """Which of equally good rows a pod gets in this attempt."""
+        """Returns the number that selects one of equally good rows for this attempt."""
         return zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode())
 
     def _own_nominated(self, choice: Choice, pod: Pod) -> int | None:
@@ -284,7 +284,7 @@ class SchedulingCycle:
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def _failed(self, pod: Pod, attempt: int, failure: PluginFailure) -> Unplaced:
-        """What a plugin that failed, or refused where it can only say so by raising, makes of its pod's attempt."""
+        """Returns the result of an attempt whose plugin failed, or refused by raising."""
         status = failure.status
         self.records.failed(pod, attempt, status)
         is_error = status.code is Code.ERROR
@@ -298,7 +298,7 @@ class SchedulingCycle:
         )
 
     def give_up(self, placed: Placed, status: Status) -> Unplaced:
-        """Undoes a placement that a later point, or the API server, turned away."""
+        """Undoes a placement that a later extension point or the API server rejected."""
         return self._commit.give_up(placed, status)
 
     def _diagnose(self, pod_class: EquivalenceClass, pod: Pod, attempt: int) -> Diagnosis:
@@ -314,7 +314,7 @@ class SchedulingCycle:
         found: Diagnosis,
         late: Sequence[tuple[str, Status]],
     ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Unplaced]:
-        """`late`: nodes refused by plugins that asked outside."""
+        """Runs PostFilter and records the refusal. `late`: nodes refused by plugins with remote requests."""
         settled = (yield from self._remote.negotiated(pod_class, view, pod, found)) if self.plugins.extenders else {}
         after = self._post_filters.run(pod, view, pod_class, found, settled)
         message = fit_error(found, after.sentence)

@@ -1,7 +1,7 @@
-"""Pods held by Permit: assumed and reserved, not bound until every plugin that waits has allowed them.
+"""Pods waiting at Permit: assumed and reserved, and not bound until every waiting plugin has allowed them.
 
-Implements `framework.context.WaitingPods` for one domain. Decisions come out through the callback given to `hold`, once
-per pod. A decision is success when nobody waits any more, or the first plugin's rejection or timeout.
+Implements `framework.context.WaitingPods` for one domain. The callback given to `hold` is called once per pod with the
+decision: success when the last plugin allows it, else the first rejection or timeout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.model.go_duration import go_duration
 from multisched.model.objects import Pod
 
 WAIT_MAX_S = 900.0
-"""Longest any Permit plugin may hold a pod, as upstream."""
+"""The longest time that a Permit plugin may hold a pod, as upstream."""
 
 Decided = Callable[[Status], None]
 
@@ -28,13 +28,13 @@ class _Waiting(msgspec.Struct):
 
 
 class WaitingPodTable:
-    """Who waits for whom, until when."""
+    """Waiting pods, with the plugins they wait for and the deadlines."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
 
     def hold(self, pod: Pod, waits: Mapping[str, float], now_s: float, decided: Decided) -> None:
-        """Holds a pod; `decided` is called once, synchronously, from whichever call decides."""
+        """Holds a pod. `decided` is called once, synchronously, by the call that decides."""
         waits_s = {plugin: min(wait_s, WAIT_MAX_S) for plugin, wait_s in waits.items()}
         deadlines = {plugin: now_s + wait_s for plugin, wait_s in waits_s.items()}
         self._waiting[pod.uid] = _Waiting(pod, deadlines, waits_s, decided)
@@ -43,7 +43,7 @@ class WaitingPodTable:
         return [entry.pod for entry in self._waiting.values()]
 
     def holders(self, uid: str) -> Mapping[str, float]:
-        """Plugin -> when its wait for this pod ends; empty for a pod that does not wait."""
+        """Returns plugin -> deadline of its wait for this pod; empty if the pod does not wait."""
         entry = self._waiting.get(uid)
         return {} if entry is None else dict(entry.deadlines)
 
@@ -60,11 +60,11 @@ class WaitingPodTable:
         return self.end(uid, Status.unschedulable(reason).by(plugin))
 
     def preempt(self, uid: str, plugin: str) -> bool:
-        """The pod makes room for another: it is tried again after its backoff. False if it does not wait."""
+        """Ends the wait of a victim, which is retried after its backoff. Returns False if it does not wait."""
         return self.end(uid, Status.error("waiting on permit for pod: preempted").by(plugin))
 
     def end(self, uid: str, status: Status) -> bool:
-        """Ends the wait, whatever its plugins say. False if the pod does not wait."""
+        """Ends the wait with this status, whatever the plugins decide. Returns False if the pod does not wait."""
         entry = self._waiting.pop(uid, None)
         if entry is None:
             return False
@@ -72,7 +72,7 @@ class WaitingPodTable:
         return True
 
     def expire(self, now_s: float) -> int:
-        """Rejects every pod whose earliest deadline has passed; returns how many."""
+        """Rejects every pod whose earliest deadline has passed. Returns how many."""
         late = [
             (uid, plugin, entry.waits_s[plugin])
             for uid, entry in self._waiting.items()
@@ -84,7 +84,7 @@ class WaitingPodTable:
         return len(late)
 
     def next_deadline_s(self) -> float | None:
-        """When `expire` has something to do; None while nobody waits."""
+        """Returns the earliest deadline; None if no pod waits."""
         return min((min(entry.deadlines.values()) for entry in self._waiting.values()), default=None)
 
     def __len__(self) -> int:

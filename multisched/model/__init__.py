@@ -1,1 +1,1 @@
-"""Pure values: quantities, slim Kubernetes objects, selectors, resources, and the shape of the wire. No state, no I/O."""
+"""Pure values: quantities, slim Kubernetes objects, selectors, resources, API server requests. No state, no I/O."""

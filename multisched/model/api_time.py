@@ -1,4 +1,4 @@
-"""Moments as the API writes them: metav1.Time and metav1.MicroTime, always in UTC. Pure."""
+"""Timestamps as the API writes them: metav1.Time and metav1.MicroTime, always in UTC. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in whole seconds, as metav1.Time: `2026-11-21T11:12:27Z`."""
+    """Returns RFC 3339 in whole seconds, as metav1.Time: `2026-11-21T11:12:27Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def micro_timestamp(moment: datetime) -> str:
-    """RFC 3339 with always six digits of a second, as metav1.MicroTime."""
-    # A third of strftime's time.
+    """Returns RFC 3339 with exactly six digits of a second, as metav1.MicroTime."""
+    # Takes a third of the time of strftime.
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Either, with or without fractions. Raises ValueError."""
+    """Parses either format. Raises ValueError."""
     return datetime.fromisoformat(text)

@@ -1,13 +1,13 @@
-"""Slim objects besides pods and nodes: what the in-tree plugins read of services, volumes and their like.
+"""Slim objects of all kinds except pods and nodes: the fields of services, volumes and others that in-tree plugins read.
 
 All are frozen values, replaced as a whole at each update, decoded by `multisched.model.decode_objects`, kept by
 `multisched.state.object_store`, and read by plugins through `framework.objects_view.ObjectsView`. Every struct has
 `name`, `namespace` (empty for cluster-wide kinds), `uid`, `version` (resourceVersion) and `malformed`. `malformed`
-names the first field that cannot be read; it is empty for a good object. A malformed object keeps what could be read; a
-plugin that needs the rest asks `malformed` first.
+names the first unreadable field; it is empty for a good object. A malformed object keeps its readable fields; a
+plugin that needs the others must check `malformed` first.
 
-Conventions. `selector is None` means that the object has none, which is not the same as an empty one. Sizes are bytes rounded
-up, as upstream's `Value()`; where upstream compares quantities exactly (matching volumes) there are nano-units beside them.
+Conventions: `selector is None` means that the object has no selector, which differs from an empty one. Sizes are bytes rounded
+up, as upstream's `Value()`. Where upstream compares quantities exactly (matching volumes), there are nano-units in addition.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
 LIFT_ANNOTATION: Final = "multisched.io/lift-quotas"
-"""Of an ElasticQuotaTree: `true` consents to lifting its limits when it is deleted."""
+"""Annotation of an ElasticQuotaTree: `true` allows lifting its limits when it is deleted."""
 TREE_NAMESPACE: Final = "kube-system"
-"""Trees elsewhere have no effect, as in ACK."""
+"""Trees in other namespaces have no effect, as in ACK."""
 
 
 class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
-    """What all kinds have in common."""
+    """The fields that all kinds have."""
 
     name: str
     namespace: str = ""
@@ -57,12 +57,12 @@ class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=Tru
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def after(self, before: ClusterObject) -> ClusterObject:
-        """The object with what only an earlier version of it tells. `before`: the version that was known, perhaps of another uid."""
+        """Returns this version with information kept from the previous one. `before`: the previous version, maybe of another uid."""
         return self
 
     @property
     def deletion_note(self) -> str:
-        """What the author of a deletion has to know of it; empty for most kinds."""
+        """Message for the author of a deletion; empty for most kinds."""
         return ""
 
 
@@ -72,7 +72,7 @@ class Namespace(ClusterObject, frozen=True, gc=False, eq=False):
 
 class Service(ClusterObject, frozen=True, gc=False, eq=False):
     selector: LabelSelector | None = None
-    """None for a service without selector (it matches nothing); its labels are In requirements of one value."""
+    """The labels as In requirements of one value; None for a service without selector, which matches nothing."""
 
 
 class ReplicaSet(ClusterObject, frozen=True, gc=False, eq=False):
@@ -85,15 +85,15 @@ class StatefulSet(ClusterObject, frozen=True, gc=False, eq=False):
 
 class ReplicationController(ClusterObject, frozen=True, gc=False, eq=False):
     selector: LabelSelector | None = None
-    """Its label map as In requirements of one value; None where it is empty."""
+    """The labels as In requirements of one value; None if there are none."""
 
 
 class PodDisruptionBudget(ClusterObject, frozen=True, gc=False, eq=False):
     selector: LabelSelector | None = None
-    """None selects nothing; an empty one every pod of the namespace."""
+    """None selects nothing; an empty selector selects every pod of the namespace."""
     disruptions_allowed: int = 0
     disrupted_pods: frozenset[str] = frozenset()
-    """Names of pods whose eviction the budget has counted already."""
+    """Names of pods whose eviction the budget already counts."""
 
 
 class ResourceQuota(ClusterObject, frozen=True, gc=False, eq=False):
@@ -102,35 +102,35 @@ class ResourceQuota(ClusterObject, frozen=True, gc=False, eq=False):
     used: Mapping[str, int] = {}
     """status.used, by the same names."""
     is_scoped: bool = False
-    """Counts some pods of its namespace only: spec.scopes or spec.scopeSelector."""
+    """True if spec.scopes or spec.scopeSelector restricts the quota to some pods of its namespace."""
 
 
 class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
     """`scheduling.sigs.k8s.io/v1beta1`: the quotas of all teams, in one object."""
 
     tree: QuotaTree | None = None
-    """None where it has problems."""
+    """None if it has problems."""
     problems: tuple[TreeProblem, ...] = ()
-    """All that is wrong with it."""
+    """All problems of the object."""
     created: str = ""
-    """metadata.creationTimestamp, as it is written: such texts sort by time."""
+    """metadata.creationTimestamp, unparsed; such texts sort by time."""
     last_good: QuotaTree | None = None
-    """Of a tree with problems: what was in force before somebody made the mistake, as seen by us, else by status.lastGood."""
+    """Set if the tree has problems: the last valid tree seen by this process, else the one in status.lastGood."""
     is_lifted: bool = False
-    """Its annotation says that its limits may go with it, if it is deleted."""
+    """Its annotation allows lifting its limits when it is deleted."""
 
     @property
     def deletion_note(self) -> str:
-        """Its limits are those of all teams: without consent they stay."""
+        """Its limits apply to all teams, so they stay in force unless the annotation allows lifting them."""
         if self.namespace != TREE_NAMESPACE or (self.tree or self.last_good) is None:
             return ""
         if self.is_lifted:
             return "The tree was deleted: its limits are lifted"
-        what = "The tree was deleted without consent: limits that were in force stay so until there is another tree"
+        what = "The tree was deleted without consent: its limits stay in force until another tree exists"
         return f'{what}. To lift them, create it again with the annotation {LIFT_ANNOTATION}: "true", and delete it'
 
     def after(self, before: ClusterObject) -> ClusterObject:
-        """A process that does not lead asks for no quota, and has to know the last good one all the same."""
+        """Keeps the last valid tree, also in a process that does not lead: it may become the leader."""
         if self.tree is not None or not isinstance(before, ElasticQuotaTree) or before.uid != self.uid:
             return self
         return msgspec.structs.replace(self, last_good=before.tree or before.last_good or self.last_good)
@@ -142,56 +142,56 @@ class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):
     min: Requests = {}
     max: Requests = {}
     problems: tuple[TreeProblem, ...] = ()
-    """What is wrong with it alone."""
+    """Problems of this object alone, without regard to others."""
     last_good: ElasticQuota | None = None
-    """Of a quota with problems: its last version without one, as seen by us."""
+    """Set if the quota has problems: its last version without any, as seen by this process."""
 
     def after(self, before: ClusterObject) -> ClusterObject:
-        """As that of a tree."""
+        """Keeps the last valid version."""
         if not self.malformed or not isinstance(before, ElasticQuota) or before.uid != self.uid:
             return self
         return msgspec.structs.replace(self, last_good=before.last_good if before.malformed else before)
 
 
 class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
-    """ElasticQuota of `scheduling.sigs.k8s.io/v1alpha1`: one node of a tree that labels make."""
+    """ElasticQuota of `scheduling.sigs.k8s.io/v1alpha1`: one node of a tree that is described by labels."""
 
     min: Requests = {}
     max: Requests = {}
     parent: str = ""
-    """Name of another quota; empty: it stands below the root."""
+    """Name of the parent quota; empty: the root."""
     is_parent: bool = False
-    """Other quotas may stand below it, and no pods."""
+    """It may have child quotas, but no pods."""
     tree_id: str = ""
     is_lent: bool = True
-    """False: what of its min is idle is lent to nobody."""
+    """False: idle resources within its min are not lent."""
     weights: Requests | None = None
-    """Annotation shared-weight; None: its max."""
+    """Annotation shared-weight; None: max is used."""
     namespaces: tuple[str, ...] = ()
     total: Requests = {}
-    """Annotation total-resource of the root of a tree: all that the tree has."""
+    """Annotation total-resource of the root of a tree: all resources of the tree."""
     problems: tuple[TreeProblem, ...] = ()
-    """What is wrong with it alone."""
+    """Problems of this object alone, without regard to others."""
     last_good: KoordinatorQuota | None = None
-    """Of a quota with problems: its last version without one, as seen by us."""
+    """Set if the quota has problems: its last version without any, as seen by this process."""
 
     def after(self, before: ClusterObject) -> ClusterObject:
-        """As that of a tree."""
+        """Keeps the last valid version."""
         if not self.malformed or not isinstance(before, KoordinatorQuota) or before.uid != self.uid:
             return self
         return msgspec.structs.replace(self, last_good=before.last_good if before.malformed else before)
 
 
 class PodGroup(ClusterObject, frozen=True, gc=False, eq=False):
-    """A gang's own object, of scheduler-plugins or of Kubernetes itself."""
+    """A PodGroup of scheduler-plugins, Koordinator, ACK or Kubernetes."""
 
     spec: GangSpec | None = None
-    """None where it has a problem."""
+    """None if it has a problem."""
     problem: str = ""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):
-    """PersistentVolume.spec.claimRef. An empty uid is a reservation for whichever claim comes by that name."""
+    """PersistentVolume.spec.claimRef. An empty uid reserves the volume for any claim of that name."""
 
     namespace: str
     name: str
@@ -205,17 +205,17 @@ class PersistentVolume(ClusterObject, frozen=True, gc=False, eq=False):
     capacity_nano: int = 0
     access_modes: tuple[str, ...] = ()
     storage_class: str = ""
-    """The class it belongs to: the beta annotation before the field."""
+    """The beta annotation if set, else the field."""
     volume_mode: str = "Filesystem"
     attributes_class: str = ""
     claim: ClaimRef | None = None
     node_affinity: NodeSelector | None = None
-    """spec.nodeAffinity.required; None where any node will do."""
+    """spec.nodeAffinity.required; None if any node will do."""
     csi_driver: str = ""
     csi_handle: str = ""
     """spec.csi; both empty for any other source."""
     migrated: MigratedDisk | None = None
-    """An in-tree source as the CSI driver sees it that took its plugin over; None for any other source."""
+    """An in-tree source as its CSI driver sees it after migration; None for any other source."""
     phase: str = ""
     is_deleting: bool = False
 
@@ -223,13 +223,13 @@ class PersistentVolume(ClusterObject, frozen=True, gc=False, eq=False):
 class PersistentVolumeClaim(ClusterObject, frozen=True, gc=False, eq=False):
     annotations: Mapping[str, str] = NO_TEXTS
     owner: Owner | None = None
-    """The controlling owner: the pod, for the claim of a generic ephemeral volume."""
+    """The controlling owner: the pod, if the claim belongs to a generic ephemeral volume."""
     volume: str = ""
-    """spec.volumeName: the volume it is bound to, or is to be bound to."""
+    """spec.volumeName: the volume that it is bound to or shall be bound to."""
     storage_class: str | None = None
-    """The class it asks for, the beta annotation before the field; None where neither is there."""
+    """The requested class: the beta annotation if set, else the field; None if neither is set."""
     request_bytes: int | None = None
-    """None where it names no size."""
+    """None if it requests no size."""
     request_nano: int = 0
     access_modes: tuple[str, ...] = ()
     selector: LabelSelector | None = None
@@ -240,17 +240,17 @@ class PersistentVolumeClaim(ClusterObject, frozen=True, gc=False, eq=False):
 
     @property
     def is_fully_bound(self) -> bool:
-        """True once the persistent volume controller is done with it."""
+        """True once the persistent volume controller has completed the binding."""
         return bool(self.volume) and BIND_COMPLETED_ANNOTATION in self.annotations
 
     @property
     def class_name(self) -> str:
-        """The class it asks for, or an empty text."""
+        """The requested class, or an empty string."""
         return self.storage_class or ""
 
 
 class TopologyTerm(msgspec.Struct, frozen=True, gc=False):
-    """One of a class's allowedTopologies: label key -> the values of which the node must have one, for every key."""
+    """An entry of allowedTopologies: label key -> allowed values; a node must match every key."""
 
     expressions: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
@@ -258,9 +258,9 @@ class TopologyTerm(msgspec.Struct, frozen=True, gc=False):
 class StorageClass(ClusterObject, frozen=True, gc=False, eq=False):
     provisioner: str = ""
     binding_mode: str | None = None
-    """Immediate or WaitForFirstConsumer; None where the server did not default it."""
+    """Immediate or WaitForFirstConsumer; None if the server set no default."""
     allowed_topologies: tuple[TopologyTerm, ...] = ()
-    """A node must match one of them; none means any node."""
+    """A node must match one of them; an empty list allows any node."""
 
 
 class CsiNodeDriver(msgspec.Struct, frozen=True, gc=False):
@@ -270,20 +270,20 @@ class CsiNodeDriver(msgspec.Struct, frozen=True, gc=False):
     node_id: str = ""
     topology_keys: tuple[str, ...] = ()
     volumes_max: int | None = None
-    """allocatable.count; None where the driver reports no limit."""
+    """allocatable.count; None if the driver reports no limit."""
 
 
 class CsiNode(ClusterObject, frozen=True, gc=False, eq=False):
-    """Has its node's name."""
+    """The CSI drivers of the node of the same name."""
 
     drivers: tuple[CsiNodeDriver, ...] = ()
     migrated_plugins: frozenset[str] = frozenset()
-    """In-tree plugins that have been migrated to CSI on this node."""
+    """In-tree plugins migrated to CSI on this node."""
 
 
 class CsiDriver(ClusterObject, frozen=True, gc=False, eq=False):
     tracks_capacity: bool = False
-    """spec.storageCapacity: volumes are created only where a CSIStorageCapacity says there is room."""
+    """spec.storageCapacity: volumes are created only where a CSIStorageCapacity shows enough capacity."""
     refuses_without_driver: bool = False
     """spec.preventPodSchedulingIfMissing."""
 
@@ -297,7 +297,7 @@ class CsiStorageCapacity(ClusterObject, frozen=True, gc=False, eq=False):
 
     @property
     def volume_limit_bytes(self) -> int | None:
-        """The largest volume that can be created there; None where nothing is said, which means none."""
+        """The largest volume that can be created there; None if neither field is set, which means that none can be."""
         return self.capacity_bytes if self.maximum_volume_bytes is None else self.maximum_volume_bytes
 
 
@@ -305,5 +305,5 @@ class VolumeAttachment(ClusterObject, frozen=True, gc=False, eq=False):
     attacher: str = ""
     node: str = ""
     volume: str = ""
-    """The PersistentVolume's name; empty for a volume that a pod names itself."""
+    """Name of the PersistentVolume; empty for a volume inlined in a pod."""
     is_attached: bool = False

@@ -1,10 +1,10 @@
-"""JSON of the API server to slim objects: typed, partial, interning, and never raising upward for bad objects.
+"""Decodes JSON of the API server into slim pods and nodes: typed, partial and interning; never raises for a bad object.
 
-A pod or node whose scheduling fields cannot be read becomes one with `malformed` set. Its owner gets a message, and
-everything else goes on. Only a document that is not JSON, or has no metadata, raises `DecodeError`.
+If the scheduling fields of a pod or node cannot be read, the result has `malformed` set. Its owner gets a message, and
+all other objects are unaffected. Only a document that is not JSON, or has no metadata, raises `DecodeError`.
 
 The decoder owns the intern tables; one decoder per process is enough. Entries live as long as the decoder. Their number
-is bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, not correctness.
+is bounded (`INTERNED_MAX`): beyond it the tables are cleared, which loses sharing but not correctness.
 """
 
 from __future__ import annotations
@@ -84,27 +84,27 @@ LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
 FEATURES_MAX = 256
-"""Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7). A bound refuses a
-pending pod. What a placed pod holds counts whatever its number, up to what the API server stores, because others are
-placed by it (I1)."""
+"""Work and memory per pod are bounded, as authors of pods are not trusted (reference: reliability 7). A pending pod beyond a
+bound is refused. What a placed pod holds counts without a bound, up to what the API server stores, because the placement of
+other pods depends on it (I1)."""
 ANNOTATION_BYTES_MAX = 4_096
 ANNOTATIONS_BYTES_MAX = 16 * 1024
-"""Of all annotations of an object together; the longest go first. The API server lets 256 KiB through, on every pod."""
+"""Size of all annotations of an object together; the longest are dropped first. The API server allows 256 KiB per pod."""
 SPEC_BYTES_MAX = 64 * 1024 * 1024
-"""Specs that are shared, by their size as documents."""
+"""Size of the shared specs, as documents."""
 MAP_BYTES_MAX = 64 * 1024 * 1024
-"""Labels and annotations that are shared, with PAIR_BYTES for what each pair takes beside its text."""
+"""Size of the shared labels and annotations, with PAIR_BYTES per pair in addition to its text."""
 PAIR_BYTES = 128
 ALLOCATABLES_KEPT = 1_024
-"""Sets of amounts: most nodes are of a few kinds."""
+"""Distinct sets of amounts that are cached: most nodes are of a few kinds."""
 LONG_KEY_BYTES = 2_048
-"""A document longer than that is remembered by its digest."""
+"""A longer document is identified by its digest."""
 
 ALLOCATABLE_MAX = 2**50
-"""Past this a node's capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
+"""A larger node capacity is a mistake, and scores computed from it would overflow: a petabyte, or a trillion CPUs."""
 
 IMAGE_BYTES_MAX = 2**50
-"""An image counts as at most this, so that sums of sizes cannot overflow."""
+"""Larger sizes of images count as this, so that their sums cannot overflow."""
 
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 _EMPTY: Mapping[str, str] = {}
@@ -113,7 +113,7 @@ T = TypeVar("T")
 
 
 class DecodeError(ValueError):
-    """The document is no Kubernetes object at all."""
+    """The document is not a Kubernetes object."""
 
 
 class _Metadata(WireMetadata):
@@ -189,7 +189,7 @@ class _SchedulingGroup(Wire):
 
 
 class _SharedSpec(Wire):
-    """The part of a pod's spec that pods of one workload have in common; its encoding is the intern key."""
+    """The part of a spec that pods of one workload share; its encoding is the intern key."""
 
     scheduler_name: str = "default-scheduler"
     priority: Int32 | None = None
@@ -303,14 +303,14 @@ class Decoder:
         self._needed: frozenset[str] = frozenset()
 
     def keep(self, annotations: Iterable[str]) -> None:
-        """Annotations that are read of every object from now on, however many others it has.
+        """Makes these annotations exempt from the bounds: they are kept from now on, however many others an object has.
 
-        Longer values are cut at ANNOTATION_BYTES_MAX: too long for anything that is read here, and reported as such.
+        Values are cut at ANNOTATION_BYTES_MAX: a longer one is invalid for every reader, which reports it.
         """
         self._needed |= frozenset(annotations)
 
     def pod(self, document: bytes | msgspec.Raw) -> Pod:
-        """One pod; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        """Decodes one pod; `malformed` names the first unusable field. Raises DecodeError if it is not an object."""
         try:
             return self._read_pod(document)
         except UnicodeDecodeError:
@@ -318,7 +318,7 @@ class Decoder:
             return pod if pod.malformed else msgspec.structs.replace(pod, malformed=BAD_TEXT)
 
     def node(self, document: bytes | msgspec.Raw) -> Node:
-        """One node; `malformed` names the first field that cannot be used. Raises DecodeError for no object at all."""
+        """Decodes one node; `malformed` names the first unusable field. Raises DecodeError if it is not an object."""
         try:
             return self._read_node(document)
         except UnicodeDecodeError:
@@ -334,7 +334,7 @@ class Decoder:
             raise DecodeError(str(error)) from error
         meta, status = wire.metadata, wire.status
         if not meta.uid:
-            raise DecodeError("metadata.uid: is missing; pods are told apart by it")
+            raise DecodeError("metadata.uid: is missing; it identifies the pod")
         spec, refusal = self._shared_spec(wire.spec)
         held, held_scoring = None, None
         labels = self._interned(meta.labels)
@@ -405,7 +405,7 @@ class Decoder:
         bare = self._decode(self._bare_pod, document)
         meta = bare.metadata
         if not meta.uid:
-            raise DecodeError("metadata.uid: is missing; pods are told apart by it")
+            raise DecodeError("metadata.uid: is missing; it identifies the pod")
         return Pod(
             meta.namespace,
             meta.name,
@@ -475,7 +475,7 @@ class Decoder:
         return self._interned(self._short(kept))
 
     def _short(self, annotations: dict[str, str]) -> dict[str, str]:
-        """Those that are needed, and of the others the shortest, up to ANNOTATIONS_BYTES_MAX together."""
+        """Keeps the needed annotations, and the shortest of the others, up to ANNOTATIONS_BYTES_MAX together."""
         sizes = {key: len(key) + len(value) for key, value in annotations.items()}
         left = ANNOTATIONS_BYTES_MAX - sum(sizes.values())
         for key in sorted(sizes, key=lambda key: (-sizes[key], key)) if left < 0 else ():
@@ -502,7 +502,7 @@ class Decoder:
 
 
 def compile_spec(wire: _SharedSpec) -> PodSpec:
-    """The scheduling view of a spec. Raises Refusal or QuantityError for one that cannot be used."""
+    """Compiles the fields of a spec that scheduling reads. Raises Refusal or QuantityError if they cannot be used."""
     containers, inits = wire.containers or [], wire.init_containers or []
     if len(containers) + len(inits) > CONTAINERS_MAX:
         raise Refusal(f"spec.containers: {len(containers) + len(inits)} containers, more than {CONTAINERS_MAX}")
@@ -527,7 +527,7 @@ def compile_spec(wire: _SharedSpec) -> PodSpec:
 
 
 def _held_spec(wire: _SharedSpec) -> PodSpec:
-    """What a pod with a spec that cannot be scheduled by still holds on its node: all that others are placed by (I1)."""
+    """Returns what a pod with an unusable spec holds on its node: all that the placement of other pods depends on (I1)."""
     _drop_bad_amounts(wire)
     affinity = wire.affinity or _Affinity()
     return msgspec.structs.replace(
@@ -544,7 +544,7 @@ def _held_spec(wire: _SharedSpec) -> PodSpec:
 
 
 def _drop_bad_amounts(wire: _SharedSpec) -> None:
-    """Takes out of a spec the amounts that cannot be read. They count as nothing, as upstream's MustParse never meets one."""
+    """Removes unreadable amounts from a spec, so that they count as zero. Upstream cannot have any: MustParse panics."""
     blocks = [c.resources for c in (*(wire.containers or ()), *(wire.init_containers or ()))]
     for block in (*blocks, wire.resources):
         if block is not None:
@@ -568,7 +568,7 @@ def _too_many_labels(labels: Mapping[str, str]) -> str:
 
 
 def _place_of_bad_amounts(wire: _SharedSpec) -> str:
-    """The first field whose quantities cannot be used, with a colon: of several containers the user must know which."""
+    """Returns the first field with unusable quantities, with a colon, so that the message names the container."""
     named = [*(wire.containers or ()), *(wire.init_containers or ())]
     blocks = [(f"spec.containers[{c.name[:NAME_SHOWN_MAX]}].resources", c.resources or ResourceBlock()) for c in named]
     blocks.append(("spec.resources", wire.resources or ResourceBlock()))
@@ -583,12 +583,12 @@ def _place_of_bad_amounts(wire: _SharedSpec) -> str:
 
 
 def _resource_spec(wire: _SharedSpec) -> PodSpec:
-    """The amounts of a spec. Raises QuantityError."""
+    """Computes the amounts of a spec. Raises QuantityError."""
     containers, inits = wire.containers or [], wire.init_containers or []
     parts = [_container_requests(c) for c in containers], [_container_requests(c) for c in inits]
     pod_level = _pod_level_requests(wire)
     requests = resources.pod_requests(*parts, pod_level, wire.overhead)
-    # Fit's scorer is built without upstream's pod-level switch: a pending pod is scored by its containers alone.
+    # Upstream builds Fit's scorer without the pod-level switch: a pending pod is scored by its containers only.
     placed = scoring = resources.pod_requests(*parts, None, wire.overhead, defaults=resources.SCORING_DEFAULTS)
     of_containers = None
     if pod_level is not None:
@@ -623,7 +623,7 @@ def _container_requests(container: _Container, status: _ContainerStatus | None =
 
 
 def _pod_level_requests(wire: _SharedSpec, status: _PodStatus | None = None) -> ContainerRequests | None:
-    """spec.resources as if it were a container: it is resized in place in the same way."""
+    """Treats spec.resources as a container: it is resized in place in the same way."""
     if wire.resources is None or not wire.resources.requests:
         return None
     reported = status.resources if status is not None else None
@@ -637,7 +637,7 @@ def _pod_level_requests(wire: _SharedSpec, status: _PodStatus | None = None) -> 
 
 
 def _scoring_amounts(requests: dict[str, int]) -> tuple[int, int]:
-    """Milli-CPU and memory bytes."""
+    """Returns milli-CPU and bytes of memory."""
     amounts = resources.amounts(requests)
     return amounts.get(CPU, 0), amounts.get(MEMORY, 0)
 
@@ -660,7 +660,7 @@ def _required_features(wire: _SharedSpec) -> frozenset[str]:
 
 
 def _host_ports(containers: list[_Container], inits: list[_Container]) -> tuple[HostPort, ...]:
-    """Ports of containers and sidecars (source: scheduler util GetHostPorts)."""
+    """Returns ports of containers and sidecars (source: scheduler util GetHostPorts)."""
     holders = [*containers, *(c for c in inits if c.restart_policy == "Always")]
     return tuple(
         HostPort("" if p.host_ip == "0.0.0.0" else p.host_ip, p.protocol or "TCP", p.host_port)  # noqa: S104 - compared, not bound
@@ -703,9 +703,9 @@ def _pod_affinity(wire: _SharedSpec) -> PodAffinity | None:
 
 
 def node_affinity(document: Mapping[str, Any]) -> tuple[NodeAffinity, tuple[str, ...]]:
-    """A NodeAffinity object of a configuration file, and where in it terms stand that are none.
+    """Decodes a NodeAffinity object of a configuration file. Returns it, and the fields of its invalid terms.
 
-    Raises Refusal, naming the field below the document, for one of another shape.
+    If the shape is wrong, raises Refusal with the field relative to the document.
     """
     try:
         wire = msgspec.convert(document, _NodeAffinity)
@@ -759,7 +759,7 @@ def _may_be_resizing(wire: _Pod) -> bool:
 
 
 def _held(wire: _Pod, spec: PodSpec) -> tuple[Requests | None, tuple[int, int] | None]:
-    """Requests by status, for fit and for scoring, where they differ from those of the spec (pods resized in place)."""
+    """Returns requests by status, for fit and for scoring, if they differ from the spec's (pods resized in place)."""
     status = wire.status
     by_name = {s.name: s for s in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
     pending = next((c for c in status.conditions or () if c.type == "PodResizePending"), None)
@@ -789,7 +789,7 @@ def _allocatable(quantities: tuple[tuple[str, QuantityText], ...]) -> Requests:
     for name, amount in scaled.items():
         if not 0 <= amount <= ALLOCATABLE_MAX:
             raise Refusal(
-                f"status.allocatable[{name}]: {amount} is not within 0..{ALLOCATABLE_MAX}; mend the node's capacity"
+                f"status.allocatable[{name}]: {amount} is not within 0..{ALLOCATABLE_MAX}; fix the node's capacity"
             )
     scaled.setdefault(PODS, 0)
     return scaled

@@ -1,4 +1,4 @@
-"""What PodGroups say of their gangs, those of scheduler-plugins and those of Kubernetes. See decode_objects.py.
+"""Decodes the terms of gangs in PodGroups of scheduler-plugins, Koordinator, ACK and Kubernetes. See decode_objects.py.
 
 Sources: scheduler-plugins apis/scheduling/v1alpha1/types.go; Koordinator config/crd/bases/scheduling.sigs.k8s.io_podgroups.yaml;
 Kubernetes k8s.io/api/scheduling/v1alpha2 (1.36), v1alpha3 and v1beta1 (1.37), types.go.
@@ -47,7 +47,7 @@ class _TopologyConstraint(Wire):
 
 
 class _SchedulingConstraints(Wire):
-    """Each names its key once: in `topology_key` while v1alpha2 was made, in `key` since."""
+    """The key of each constraint is in `topology_key` in early v1alpha2 objects, in `key` in all later ones."""
 
     topology: list[_TopologyConstraint] | None = None
     topology_constraints: list[_TopologyConstraint] | None = None
@@ -71,12 +71,12 @@ class GangTerms(TypedDict):
 
 
 def terms(wire: WirePodGroup) -> GangTerms:
-    """Of a PodGroup of scheduler-plugins."""
+    """Decodes a PodGroup of scheduler-plugins."""
     return _terms(wire, is_once=False)
 
 
 def sigs_terms(wire: WirePodGroup) -> GangTerms:
-    """Of a PodGroup of Koordinator or ACK. By Koordinator's default one that has started once has done so for good."""
+    """Decodes a PodGroup of Koordinator or ACK. By Koordinator's default, a gang that has started once stays started."""
     return _terms(wire, is_once=True)
 
 
@@ -92,7 +92,7 @@ def _terms(wire: WirePodGroup, *, is_once: bool) -> GangTerms:
 
 
 def _count(least: int | None, field: str) -> tuple[int, str]:
-    """`least`: None if the field is missing."""
+    """Checks a minimum; None means that the field is missing. Returns it with an error message, empty if it is valid."""
     if least is None or not 1 <= least <= MEMBERS_MAX:
         what = "missing" if least is None else least
         return 0, f"{field} is {what}; write how many members start together, 1 to {MEMBERS_MAX}"
@@ -100,7 +100,7 @@ def _count(least: int | None, field: str) -> tuple[int, str]:
 
 
 def workload_terms(wire: WireWorkloadGroup) -> GangTerms:
-    """Of a PodGroup of Kubernetes. A policy that asks for nothing together lets each pod start alone."""
+    """Decodes a PodGroup of Kubernetes. With the basic policy each pod may start alone."""
     spec = wire.spec or _WorkloadGroupSpec()
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     constraints = spec.scheduling_constraints or _SchedulingConstraints()

@@ -1,4 +1,4 @@
-"""Wire shapes of the metadata that all objects have. See decode.py."""
+"""Wire shapes of the metadata of all objects. See decode.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from multisched.model.decode_selectors import Wire
 
-BAD_TEXT = "it holds text that is not UTF-8; write it anew"
+BAD_TEXT = "it contains text that is not UTF-8; rewrite it"
 
 
 class WireOwnerReference(Wire):
@@ -20,7 +20,7 @@ class WireOwnerReference(Wire):
 
 
 class WireIdentity(Wire):
-    """All that an object must have to be known at all."""
+    """The minimum that every object must have."""
 
     name: str
     namespace: str = ""
@@ -29,7 +29,7 @@ class WireIdentity(Wire):
 
 
 class WireMetadata(WireIdentity):
-    """What scheduling reads of any kind."""
+    """The metadata that scheduling reads of any kind."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -38,12 +38,12 @@ class WireMetadata(WireIdentity):
 
 
 def with_valid_text(document: bytes | msgspec.Raw) -> bytes:
-    """The document with U+FFFD in place of what is not UTF-8, as Go reads it."""
+    """Returns the document with invalid UTF-8 replaced by U+FFFD, as Go decodes it."""
     return bytes(document).decode("utf-8", "replace").encode()
 
 
 def controller_of(references: list[WireOwnerReference] | None) -> WireOwnerReference | None:
-    """The controlling owner."""
+    """Returns the controlling owner."""
     for reference in references or ():
         if reference.controller:
             return reference

@@ -1,8 +1,8 @@
-"""JSON of the API server to the slim objects of `cluster_objects`: partial, typed, never raising upward for a bad object.
+"""Decodes JSON of the API server into the slim objects of `cluster_objects`: partial, typed; never raises for a bad object.
 
-One function per kind, at the end: JSON in, struct out. `object_kinds.py` says which is whose, and everybody gets them
-from there. An object with a field that cannot be read comes back with `malformed` set and with what could be read of
-it. Only a document without metadata raises DecodeError; nothing else is raised.
+There is one function per kind, at the end: JSON in, struct out. `object_kinds.py` maps kinds to functions, and all callers use
+it. If a field cannot be read, the result has `malformed` set and keeps the readable fields. Only a document without metadata
+raises DecodeError; nothing else is raised.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ QUOTA_NAMES_MAX = 1_024
 """Work and memory per object are bounded: their authors are not trusted."""
 
 SHARED_MAX = 65_536
-"""Equal texts, selectors and annotations of many objects that are kept once: half of what a volume takes."""
+"""Cached texts, selectors and annotations that many objects share: this halves the memory of a volume."""
 
 _READ_ANNOTATIONS = frozenset(
     {BETA_CLASS_ANNOTATION, BIND_COMPLETED_ANNOTATION, BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION}
@@ -290,7 +290,7 @@ class _QuotaTree(Wire):
     metadata: _AgedMetadata
     spec: _QuotaTreeSpec | None = None
     status: msgspec.Raw = msgspec.Raw()
-    """Read only where the spec has problems: the figures of all levels stand there, too."""
+    """Raw, as it contains the figures of all levels; decoded only if the spec has problems."""
 
 
 class _QuotaTreeStatus(Wire):
@@ -318,7 +318,7 @@ def _decoder(wire: type[S], compile_it: Callable[[S], T], struct: type[T]) -> Ca
 
 
 def _bare(struct: type[T], document: bytes | msgspec.Raw, reason: str) -> T:
-    """An object of which nothing but its name can be used."""
+    """Returns an object of which only the metadata is usable."""
     try:
         meta = _bare_decoder.decode(with_valid_text(document)).metadata
     except UNREADABLE as error:
@@ -333,7 +333,7 @@ def _bare(struct: type[T], document: bytes | msgspec.Raw, reason: str) -> T:
 
 
 class _Who(TypedDict):
-    """The fields that all kinds have in common."""
+    """The fields that all kinds have."""
 
     name: str
     namespace: str
@@ -355,7 +355,7 @@ def _namespace(wire: _Named) -> Namespace:
 
 
 def _by_map(struct: type[ByMap]) -> Callable[[_MapSelected], ByMap]:
-    """Kinds that select by a map of labels."""
+    """Returns the function that compiles a kind that selects by a map of labels."""
 
     def compiled(wire: _MapSelected) -> ByMap:
         return struct(**_who(wire.metadata), selector=equality_selector(wire.spec.selector if wire.spec else None))
@@ -364,7 +364,7 @@ def _by_map(struct: type[ByMap]) -> Callable[[_MapSelected], ByMap]:
 
 
 def _by_selector(struct: type[BySelector]) -> Callable[[_Selected], BySelector]:
-    """Kinds that select by a label selector."""
+    """Returns the function that compiles a kind that selects by a label selector."""
 
     def compiled(wire: _Selected) -> BySelector:
         return struct(**_who(wire.metadata), selector=_selector(wire))
@@ -377,7 +377,7 @@ def _selector(wire: _Selected) -> LabelSelector | None:
 
 
 def _disruption_budget(wire: _Selected) -> PodDisruptionBudget:
-    """No bound refuses a budget: it would protect nobody any more. Disrupted pods beyond the bound use of it, as others do."""
+    """Applies no bound to the selector: a refused budget would protect no pod. Excess disrupted pods count as not disrupted."""
     status = wire.status or _DisruptionStatus()
     selector = wire.spec.selector if wire.spec else None
     return PodDisruptionBudget(
@@ -412,7 +412,7 @@ def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
 
 
 def _last_good(status: msgspec.Raw) -> QuotaTree | None:
-    """What a tree said before it had problems; None where the status does not say so, or says what is no tree."""
+    """Returns the last valid tree in the status of a tree with problems; None if there is none or it is invalid."""
     try:
         found = _status_decoder.decode(status)
     except UNREADABLE:
@@ -431,7 +431,7 @@ def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
 
 
 def _all_of(problems: Sequence[TreeProblem]) -> str:
-    """They are in the object's own event, too."""
+    """Joins the problems to the text of `malformed`; the object's own event has them, too."""
     return "; ".join(map(str, problems))
 
 
@@ -448,7 +448,7 @@ def _workload_group(wire: WireWorkloadGroup) -> PodGroup:
 
 
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
-    """Milli-units for CPU, by whatever prefix, and whole ones, rounded up, for everything else."""
+    """Parses amounts: milli-units for CPU, with any prefix, and whole units, rounded up, for all else."""
     if len(quantities or ()) > QUOTA_NAMES_MAX:
         raise Refusal(f"{field}: {len(quantities or ())} entries, more than the {QUOTA_NAMES_MAX} that are read")
     found: dict[str, int] = {}
@@ -576,7 +576,7 @@ def _attachment(wire: _Attachment) -> VolumeAttachment:
 
 @lru_cache(maxsize=SHARED_MAX)
 def _first_equal(value: Any) -> Any:
-    """The first of all equal values, while it is remembered."""
+    """Returns the first of all equal values while it is cached."""
     return value
 
 
@@ -594,7 +594,7 @@ def _labels(pairs: dict[str, str] | None) -> Mapping[str, str]:
 
 
 def _annotations(pairs: dict[str, str] | None) -> Mapping[str, str]:
-    """Those that scheduling reads: the others, often long, are not kept."""
+    """Keeps only the annotations that scheduling reads: the others are often long."""
     if not pairs:
         return _EMPTY
     kept = tuple((key, value) for key, value in pairs.items() if key in _READ_ANNOTATIONS)
@@ -613,7 +613,7 @@ def _modes(modes: list[str] | None) -> tuple[str, ...]:
 
 
 def _storage(quantities: dict[str, Quantity] | None, path: str) -> int | None:
-    """The amount of storage in nano-units; None where none is named."""
+    """Returns the amount of storage in nano-units; None if there is none."""
     text = (quantities or {}).get("storage")
     if text is None:
         return None

@@ -1,8 +1,8 @@
 """Wire shapes of pod affinity and topology spread constraints, and their compiled forms.
 
 Work per pending pod is bounded: terms, constraints, and the keys and values of each selector (authors of pods are not trusted).
-`matchLabelKeys` and `mismatchLabelKeys` of affinity terms are not read: the API server has put them into the selectors, and
-kube-scheduler goes by those alone.
+`matchLabelKeys` and `mismatchLabelKeys` of affinity terms are not read: the API server has merged them into the selectors,
+and kube-scheduler reads only those.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WireSpread(Wire):
 
 
 def compile_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity | None) -> PodAffinity | None:
-    """Both sides together; None where neither has a term. Raises Refusal for what cannot be used."""
+    """Compiles affinity and anti-affinity; None if neither has a term. Raises Refusal if one is unusable."""
     near, far = affinity or WirePodAffinity(), anti or WirePodAffinity()
     lists = (near.required, near.preferred, far.required, far.preferred)
     count = sum(len(terms or ()) for terms in lists)
@@ -78,7 +78,7 @@ def compile_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity
 
 
 def held_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity | None) -> PodAffinity | None:
-    """What a placed pod demands of later ones, however many terms that are; one that does not parse is left out, as upstream."""
+    """Returns the terms of a placed pod, which later pods must respect: without a bound; drops unparsable ones, as upstream."""
     near, far = affinity or WirePodAffinity(), anti or WirePodAffinity()
     held = PodAffinity(
         required=_held_terms(near.required or ()),
@@ -107,7 +107,7 @@ def _held_weighted(wire: Sequence[WireWeightedTerm]) -> tuple[WeightedPodTerm, .
 
 
 def compile_spread(wire: Sequence[WireSpread] | None) -> tuple[SpreadConstraint, ...]:
-    """The constraints in order. Raises Refusal for one that cannot be used."""
+    """Compiles the constraints, in order. Raises Refusal if one is unusable."""
     if not wire:
         return ()
     path = "spec.topologySpreadConstraints"

@@ -1,6 +1,6 @@
-"""What ElasticQuotas say, of scheduler-plugins and of Koordinator, with all that is wrong with one of them alone. See decode_objects.py.
+"""Decodes ElasticQuotas of scheduler-plugins and of Koordinator, and finds the problems of each object alone.
 
-Whoever reads several as a tree is `model/quotas`.
+See decode_objects.py. `model/quotas` combines several objects into a tree.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Place(Bounds):
 
 
 class _Problems:
-    """Hears what is wrong with one object."""
+    """Collects the problems of one object."""
 
     def __init__(self) -> None:
         self.found: list[TreeProblem] = []
@@ -63,7 +63,7 @@ class _Problems:
 
 
 def bounds(wire: WireElasticQuota) -> Bounds:
-    """min and max of one quota."""
+    """Decodes min and max of one quota."""
     problems = _Problems()
     least, most = read_amounts(wire.spec.min, "spec.min", problems), read_amounts(wire.spec.max, "spec.max", problems)
     for resource, amount in least.items():
@@ -75,9 +75,9 @@ def bounds(wire: WireElasticQuota) -> Bounds:
 
 
 def place_in_tree(wire: WireElasticQuota) -> Place:
-    """The same with what Koordinator's labels and annotations say.
+    """Decodes min and max, and Koordinator's labels and annotations.
 
-    Source: the checks of one quota alone in koordinator's pkg/webhook/elasticquota/quota_topology_check.go.
+    Source: the checks of a single quota in koordinator's pkg/webhook/elasticquota/quota_topology_check.go.
     """
     problems, found = _Problems(), bounds(wire)
     labels, annotations = wire.metadata.labels or {}, wire.metadata.annotations or {}
@@ -102,7 +102,7 @@ def place_in_tree(wire: WireElasticQuota) -> Place:
 
 
 def _is_true(labels: Mapping[str, str], name: str, problems: _Problems, *, otherwise: bool) -> bool:
-    """What the label says; `otherwise` without it. Any value but "true" and "false" is a problem, and lends nothing."""
+    """Returns the label's value; `otherwise` if it is missing. Any value but "true" and "false" is a problem, and counts as False."""
     value = labels.get(f"{KOORDINATOR}{name}")
     if value not in (None, "", "true", "false"):
         problems(label_path(name), f"{value!r} is neither true nor false", 'write "true" or "false"')
@@ -124,7 +124,7 @@ def annotation_key(name: str) -> str:
 def _namespaces(annotations: Mapping[str, str], problems: _Problems) -> tuple[str, ...]:
     names = _annotation(annotations, "namespaces", list, problems) or []
     if not all(isinstance(one, str) and one for one in names):
-        problems(annotation_path("namespaces"), "no list of names", 'write for example ["team-a"]')
+        problems(annotation_path("namespaces"), "not a list of names", 'write for example ["team-a"]')
         return ()
     for name in names:
         check_namespace(name, annotation_path("namespaces"), problems)
@@ -136,7 +136,7 @@ def _weights(amounts: Mapping[str, Any], problems: _Problems) -> Requests:
 
 
 def _annotation(annotations: Mapping[str, str], name: str, kind: type[A], problems: _Problems) -> A | None:
-    """What the annotation says, as JSON; None where it is not there, or cannot be read."""
+    """Parses the annotation as JSON; None if it is missing or unreadable."""
     text = annotations.get(f"{KOORDINATOR}{name}")
     if not text:
         return None

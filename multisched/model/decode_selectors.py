@@ -1,7 +1,7 @@
 """Wire shapes of selectors and their compiled forms: node selector terms and label selectors.
 
-Shared by the decoders of pods, nodes and all other objects. Work is bounded (`SELECTOR_VALUES_MAX` keys and values in one
-term or selector): authors of pods are not trusted.
+Used by the decoders of pods, nodes and all other objects. Work is bounded (`SELECTOR_VALUES_MAX` keys and values per
+term or selector), as authors of pods are not trusted.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _OPERATORS = frozenset(operator.value for operator in Operator)
 
 
 class Refusal(ValueError):
-    """A field that cannot be scheduled by: its path and the fix."""
+    """A field that makes an object unschedulable: its path and the fix."""
 
 
 class Wire(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
-    """Root of the wire shapes: camelCase names, unknown fields ignored; what a spec does not say is not in its intern key."""
+    """Base of the wire shapes: camelCase names, unknown fields ignored; defaults are omitted from the intern key of a spec."""
 
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""What the API calls int32: arrays of numbers hold it."""
+"""int32 of the API; bounded because such values are stored in arrays."""
 
 
 class WireExpression(Wire):
@@ -61,7 +61,7 @@ class WireLabelSelector(Wire):
 
 
 def compile_term(wire: WireNodeTerm, path: str) -> NodeTerm:
-    """One node selector term; one that does not parse is kept as invalid. Raises Refusal for one that is too long."""
+    """Compiles one node selector term. Keeps an unparsable one as invalid; raises Refusal for one that is too long."""
     expressions, fields = wire.match_expressions or [], wire.match_fields or []
     if sum(len(e.values or ()) + 1 for e in (*expressions, *fields)) > SELECTOR_VALUES_MAX:
         raise Refusal(f"{path}: a term of more than {SELECTOR_VALUES_MAX} keys and values; split or shorten it")
@@ -76,7 +76,7 @@ def compile_term(wire: WireNodeTerm, path: str) -> NodeTerm:
 
 
 def compile_node_selector(wire: WireNodeSelector | None, path: str) -> NodeSelector | None:
-    """A node selector, None for none. Raises Refusal for one that is too long."""
+    """Compiles a node selector; None stays None. Raises Refusal if it is too long."""
     if wire is None:
         return None
     terms = wire.node_selector_terms or []
@@ -88,7 +88,7 @@ def compile_node_selector(wire: WireNodeSelector | None, path: str) -> NodeSelec
 def compile_label_selector(
     wire: WireLabelSelector | None, path: str, *, is_bounded: bool = True
 ) -> LabelSelector | None:
-    """A metav1.LabelSelector; None stays None. Raises Refusal for one that does not parse (LabelSelectorAsSelector)."""
+    """Compiles a metav1.LabelSelector; None stays None. Raises Refusal if it does not parse (LabelSelectorAsSelector)."""
     if wire is None:
         return None
     labels, expressions = wire.match_labels or {}, wire.match_expressions or []
@@ -100,12 +100,12 @@ def compile_label_selector(
             raise Refusal(f'{path}: "{expression.operator}" is not a valid label selector operator')
     for requirement in compiled:
         if not _is_valid_expression(requirement):
-            raise Refusal(f"{path}: {requirement.key} {requirement.operator.value} is no valid requirement")
+            raise Refusal(f"{path}: {requirement.key} {requirement.operator.value} is not a valid requirement")
     return LabelSelector(compiled)
 
 
 def equality_selector(labels: Mapping[str, str] | None) -> LabelSelector | None:
-    """The selector of a Service or a ReplicationController, a map of labels; None for none or an empty one."""
+    """Compiles the selector of a Service or ReplicationController, a map of labels; None if it is missing or empty."""
     return LabelSelector(_equalities(labels)) if labels else None
 
 
@@ -114,14 +114,14 @@ def _equalities(labels: Mapping[str, str]) -> tuple[Requirement, ...]:
 
 
 def _requirements(wire: Sequence[WireExpression]) -> tuple[Requirement, ...]:
-    """Those whose operator is known."""
+    """Compiles the expressions with a known operator; drops the others."""
     return tuple(
         Requirement(e.key, Operator(e.operator), tuple(e.values or ())) for e in wire if e.operator in _OPERATORS
     )
 
 
 def _is_valid_expression(requirement: Requirement) -> bool:
-    """Source: apimachinery labels.NewRequirement."""
+    """Reports whether the requirement is valid. Source: apimachinery labels.NewRequirement."""
     if not is_qualified_name(requirement.key) or not all(is_label_value(v) for v in requirement.values):
         return False
     match requirement.operator:

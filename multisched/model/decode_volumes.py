@@ -1,7 +1,7 @@
-"""Volumes, resource claims and needed node features of a pod's spec, from the wire into slim values. See decode.py.
+"""Decodes volumes and resource claims of a pod's spec into slim values. See decode.py.
 
-Owns nothing. `InTreeSource` is also the wire shape of a PersistentVolume's in-tree source. `migrated_disk` is what its
-CSI driver takes it for, so that a disk counts once however it is named.
+Owns nothing. `InTreeSource` is also the wire shape of a PersistentVolume's in-tree source. `migrated_disk` translates it for
+its CSI driver, so that a disk counts once under any name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from multisched.model.volumes import (
 VOLUMES_MAX = 512
 RBD_MONITORS_MAX = 64
 RESOURCE_CLAIMS_MAX = 64
-"""Work and memory per pending pod are bounded."""
+"""Bounds of work and memory per pending pod."""
 
 _ZONE_LABELS = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
 _ZONE_SEPARATOR = "__"
@@ -49,11 +49,11 @@ class _AzureDisk(Wire):
 
 
 class _Present(Wire):
-    """A source of which only the existence counts."""
+    """A source of which only the presence matters."""
 
 
 class InTreeSource(Wire):
-    """In-tree sources that a CSI driver took over, of a pod's volume and of a PersistentVolume alike."""
+    """In-tree sources with a CSI driver, in a pod's volume or a PersistentVolume."""
 
     gce_persistent_disk: _GceDisk | None = None
     aws_elastic_block_store: _VolumeId | None = None
@@ -110,14 +110,14 @@ class WireResourceClaim(Wire):
 
 
 def without_unread(volumes: list[WireVolume] | None) -> list[WireVolume] | None:
-    """The volumes that scheduling reads; every pod has a token volume with a random name, which would make its spec unique."""
+    """Keeps the volumes that scheduling reads. The token volume of each pod has a random name, which would prevent sharing."""
     if not volumes:
         return None
     return [v for v in volumes if v.persistent_volume_claim or v.image or _is_read(v) or _is_local(v)] or None
 
 
 def local_volumes(volumes: Sequence[WireVolume] | None) -> tuple[LocalVolume, ...]:
-    """What stays on the node when the pod leaves; an emptyDir in memory is lost with any restart, and counts for nothing."""
+    """Returns volumes whose data stay on the node when the pod leaves. An emptyDir in memory is lost at any restart: left out."""
     return tuple(LocalVolume(v.name, v.host_path is not None) for v in volumes or () if _is_local(v))
 
 
@@ -132,7 +132,7 @@ def _is_read(volume: WireVolume) -> bool:
 
 
 def pod_volumes(volumes: Sequence[WireVolume] | None, *, is_bounded: bool = True) -> tuple[PodVolume, ...]:
-    """In the order of the spec, which is the order of complaints. Raises Refusal for too many, if bounded."""
+    """Returns the volumes in the order of the spec, in which errors are reported. Raises Refusal for too many, if bounded."""
     if not volumes:
         return ()
     if is_bounded and len(volumes) > VOLUMES_MAX:
@@ -153,7 +153,7 @@ def pod_volumes(volumes: Sequence[WireVolume] | None, *, is_bounded: bool = True
 def pod_resource_claims(
     claims: Sequence[WireResourceClaim] | None, *, is_bounded: bool = True
 ) -> tuple[PodResourceClaim, ...]:
-    """Raises Refusal for too many, if bounded."""
+    """Returns the resource claims. Raises Refusal for too many, if bounded."""
     if not claims:
         return ()
     if is_bounded and len(claims) > RESOURCE_CLAIMS_MAX:
@@ -178,7 +178,7 @@ def _disk(volume: WireVolume, *, is_bounded: bool) -> Disk | None:
 
 
 def migrated_disk(source: InTreeSource, labels: Mapping[str, str] | None = None) -> MigratedDisk | None:
-    """What the CSI driver that took the source's plugin over sees; None for a source that none took over.
+    """Translates an in-tree source as its CSI driver sees it; None if no CSI driver replaces the plugin.
 
     `labels` are those of a PersistentVolume; None means a volume of a pod, where a GCE disk has no zone.
     Source: csi-translation-lib, TranslateInTreePVToCSI and TranslateInTreeInlineVolumeToCSI of each plugin.
@@ -210,7 +210,7 @@ def _plugin_of(source: InTreeSource) -> str:
 
 
 def _handle(source: InTreeSource, labels: Mapping[str, str]) -> str:
-    """Raises ValueError where the driver could not find the disk. Files of Azure and vSphere never count, and have none."""
+    """Returns the volume handle; empty for Azure and vSphere files, which never count. Raises ValueError if it is unknown."""
     if source.gce_persistent_disk:
         return f"projects/UNSPECIFIED/{_gce_place(labels)}/disks/{source.gce_persistent_disk.pd_name}"
     if source.aws_elastic_block_store:
@@ -246,7 +246,7 @@ def _gce_place(labels: Mapping[str, str]) -> str:
 
 
 def _aws_handle(volume_id: str) -> str:
-    """aws://zone/vol-1, aws:///vol-1 or vol-1."""
+    """Parses aws://zone/vol-1, aws:///vol-1 or vol-1."""
     if not volume_id.startswith("aws://"):
         return volume_id
     try:

@@ -1,7 +1,7 @@
-"""Gangs: pods that start together or not at all. One model of what several APIs say of them.
+"""Gangs: pods that start together or not at all. One model for several APIs.
 
-A pod says by labels, annotations or a field that it belongs to a gang. What the gang asks for stands on the pod, too, or in an
-object of its own (a PodGroup). Sources: scheduler-plugins `scheduling.x-k8s.io/v1alpha1`, ACK's pod groups, Koordinator's gangs,
+Labels, annotations or a field of a pod name its gang. The terms of the gang are on the pod, too, or in a separate object
+(a PodGroup). Sources: scheduler-plugins `scheduling.x-k8s.io/v1alpha1`, ACK's pod groups, Koordinator's gangs,
 and Kubernetes (group scheduling.k8s.io).
 """
 
@@ -19,13 +19,13 @@ from multisched.model.go_duration import parse_go_duration
 from multisched.model.objects import Pod
 
 MEMBERS_MAX: Final = 20_000
-"""The least that a gang may ask for is at most this."""
+"""Upper bound of a gang's minimum."""
 GROUP_MAX: Final = 32
-"""Gangs that start together."""
+"""Most gangs that can start together."""
 LEVELS_MAX: Final = 8
-"""Topology keys of one gang."""
+"""Most topology keys of one gang."""
 TIMEOUT_S: Final = 600.0
-"""After which the members of a gang that has not started hear of it, where the gang does not say when."""
+"""Default time after which a gang that has not started is reported as overdue."""
 SHOWN_MAX: Final = 63
 
 SP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
@@ -37,7 +37,7 @@ KOORDINATOR_NAME: Final = f"{KOORDINATOR}name"
 NAMES: Final = frozenset({SP_LABEL, SIGS_LABEL, ACK_NAME})
 """Labels of pods that name a gang."""
 TOPOLOGY_ANNOTATION: Final = "multisched.io/gang-topology"
-"""Of a pod that says what its gang asks for, or of a PodGroup: label keys, each `KEY` or `KEY:required`; else it is preferred."""
+"""On a pod with the terms of its gang, or on a PodGroup: label keys, each `KEY` (preferred) or `KEY:required`."""
 
 _QUALIFIED = re.compile(r"[A-Za-z0-9./_-]{1,316}\Z")
 
@@ -53,7 +53,7 @@ ANNOTATIONS: Final = frozenset(
 
 
 class GangApi(Enum):
-    """Who says that a pod belongs to a gang."""
+    """The API by which a pod names its gang."""
 
     KUBERNETES = "scheduling.k8s.io"
     SCHEDULER_PLUGINS = "scheduling.x-k8s.io"
@@ -69,30 +69,30 @@ _NAMED_BY: Final[Mapping[GangApi, str]] = {
     GangApi.ACK: f"label {ACK_NAME}",
     GangApi.KOORDINATOR: f"annotation {KOORDINATOR_NAME}",
 }
-"""Where a pod names its gang."""
+"""The field, label or annotation in which a pod names its gang."""
 MATCH_POLICIES: Final = ("once-satisfied", "waiting-and-running", "only-waiting")
 
 
 class TopologyLevel(msgspec.Struct, frozen=True):
-    """A gang's members go into one domain of this key, if that is possible."""
+    """A topology key: all members of a gang go into one domain of it, if possible."""
 
     key: str
     is_required: bool = False
-    """They do not start otherwise."""
+    """If no single domain has room, the gang does not start."""
 
 
 class GangSpec(msgspec.Struct, frozen=True):
-    """What a gang asks for."""
+    """The terms of a gang."""
 
     min_members: int
-    """Fewer do not start."""
+    """Fewer members do not start."""
     timeout_s: float = TIMEOUT_S
     together_with: tuple[str, ...] = ()
-    """Keys of the gangs that start with this one, itself among them, sorted; empty: it is alone."""
+    """Keys of the gangs that start together, including this one, sorted; empty: it starts alone."""
     topology: tuple[TopologyLevel, ...] = ()
-    """In any order."""
+    """Unordered."""
     is_once: bool = False
-    """Once it has started, members that come later need not come together (Koordinator: once-satisfied)."""
+    """Once the gang has started, later members need not start together (Koordinator: once-satisfied)."""
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -101,15 +101,15 @@ class Membership(msgspec.Struct, frozen=True):
     api: GangApi
     name: str
     spec: GangSpec | None = None
-    """What the pod says of it; None where an object does, or where it cannot be read."""
+    """Terms given on the pod; None if a PodGroup has them or if they cannot be read."""
     problem: str = ""
-    """Why the pod cannot be placed as it is; empty for a good one."""
+    """Why the pod cannot be placed; empty if it can."""
     also: tuple[GangApi, ...] = ()
     """Further APIs by which the pod names the same gang."""
 
 
 def membership_of(pod: Pod) -> Membership | None:
-    """The gang of a pod; None for a pod that belongs to none. Equal labels and annotations are read once."""
+    """Returns the gang of a pod; None if it has none. Results for equal labels and annotations are cached."""
     labels, annotations, group = pod.labels, pod.annotations, pod.spec.pod_group
     if not group and NAMES.isdisjoint(labels) and KOORDINATOR_NAME not in annotations:
         return None
@@ -143,14 +143,14 @@ def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -
 
 def _nameless(found: Sequence[Membership]) -> str:
     where = next((_NAMED_BY[one.api] for one in found if not one.name), "")
-    return where and f"{where} is ''; write the name of a gang, or take it off"
+    return where and f"{where} is ''; write the name of a gang, or remove it"
 
 
 def _contradiction(found: Sequence[Membership]) -> str:
-    """What several APIs say of one pod and cannot both mean."""
+    """Returns a message if several APIs on one pod contradict each other; else ""."""
     if len({one.name for one in found}) > 1:
         where = " and ".join(f"{_shown(one.name)} ({one.api.value})" for one in found)
-        return f"the pod belongs to the gangs {where}; leave one of them"
+        return f"the pod belongs to the gangs {where}; keep one of them"
     counted = [(one.spec.min_members, one.api.value) for one in found if one.spec is not None]
     if len({count for count, _ in counted}) > 1:
         where = " and ".join(f"{count} ({api})" for count, api in counted)
@@ -178,7 +178,7 @@ def _of_koordinator(namespace: str, annotations: Mapping[str, str]) -> Membershi
 
 
 def with_annotations(spec: GangSpec, namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[GangSpec, str]:
-    """The terms of a gang with what annotations of its pods or its PodGroup add, and what is wrong with those."""
+    """Returns the terms with those added by annotations of pods or PodGroups, and the problem of these annotations."""
     topology, wrong = topology_of(annotations)
     groups, no_groups = _groups(namespace, name, annotations.get(f"{KOORDINATOR}groups", ""))
     policy = annotations.get(f"{KOORDINATOR}match-policy", "")
@@ -191,7 +191,7 @@ def with_annotations(spec: GangSpec, namespace: str, name: str, annotations: Map
 
 
 def _count(text: str | None, field: str) -> tuple[int, str]:
-    """`text`: None if the field is missing."""
+    """Parses a minimum; None means that the field is missing. Returns it with an error message, empty if it is valid."""
     count = int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 9 else 0
     if not 1 <= count <= MEMBERS_MAX:
         what = "missing" if text is None else _shown(text)
@@ -200,7 +200,7 @@ def _count(text: str | None, field: str) -> tuple[int, str]:
 
 
 def _timeout(annotations: Mapping[str, str]) -> tuple[float, str]:
-    """Seconds, and what is wrong with the annotation. Koordinator takes its default for text that it cannot read; here it is reported."""
+    """Returns seconds and the problem of the annotation. Koordinator uses its default for invalid text; here it is reported."""
     key = next(
         (f"{KOORDINATOR}{one}" for one in ("waiting-time", "timeout") if annotations.get(f"{KOORDINATOR}{one}")), ""
     )
@@ -228,18 +228,18 @@ def _groups(namespace: str, name: str, text: str) -> tuple[tuple[str, ...], str]
         return (), f'{field} is {_shown(text)}; write a list such as ["namespace/gang-a","namespace/gang-b"]'
     keys = {one if "/" in one else f"{namespace}/{one}" for one in names} | {f"{namespace}/{name}"}
     if len(keys) > GROUP_MAX:
-        return (), f"{field} names {len(keys)} gangs; {GROUP_MAX} is the most that start together"
+        return (), f"{field} names {len(keys)} gangs; at most {GROUP_MAX} can start together"
     return tuple(sorted(keys)) if len(keys) > 1 else (), ""
 
 
 def topology_of(annotations: Mapping[str, str]) -> tuple[tuple[TopologyLevel, ...], str]:
-    """The levels that annotations of a pod or a PodGroup ask for, and what is wrong with them. The first one that is there counts."""
+    """Returns the levels in annotations of a pod or PodGroup, and their problem. The first annotation present counts."""
     for key, read in _TOPOLOGY_READERS.items():
         text = annotations.get(key, "")
         if text:
             levels, problem = read(text)
             if not problem and len(levels) > LEVELS_MAX:
-                problem = f"{len(levels)} levels; {LEVELS_MAX} is the most"
+                problem = f"{len(levels)} levels; at most {LEVELS_MAX} are allowed"
             return ((), f"annotation {key}: {problem}") if problem else (levels, "")
     return (), ""
 
@@ -252,7 +252,7 @@ def _own_levels(text: str) -> Levels:
     for part in text.split(","):
         key, _, how = part.strip().rpartition(":") if ":" in part else (part.strip(), "", "preferred")
         if not _QUALIFIED.match(key) or how not in ("required", "preferred"):
-            return (), f"{_shown(part)} is no level; write KEY or KEY:required"
+            return (), f"{_shown(part)} is not a level; write KEY or KEY:required"
         levels.append(TopologyLevel(key, how == "required"))
     return tuple(levels), ""
 
@@ -283,7 +283,7 @@ def _ack_levels(text: str) -> Levels:
         return (), f'{_shown(text)} names no topology; write {{"required": {{"topologies": [{{"key": "KEY"}}]}}}}'
     wrong = next((key for key in keys if not _QUALIFIED.match(key)), None)
     if wrong is not None:
-        return (), f"{_shown(wrong)} is no label key"
+        return (), f"{_shown(wrong)} is not a label key"
     return tuple(TopologyLevel(key, is_required=True) for key in keys), ""
 
 
@@ -297,7 +297,7 @@ class _GatherStrategy(msgspec.Struct):
 
 
 def _koordinator_levels(text: str) -> Levels:
-    """A layer is taken for a label key: objects that map layers to keys are not read."""
+    """Takes each layer as a label key: objects that map layers to keys are not read."""
     try:
         found = msgspec.json.decode(text, type=_GatherStrategy).gather
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Durations as Go writes them, which is how the Kubernetes APIs write them: `5s`, `1m30s`, `1.5h`, `250ms`."""
+"""Durations in Go's format, which the Kubernetes APIs use: `5s`, `1m30s`, `1.5h`, `250ms`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _WHOLE: Final = re.compile(rf"[-+]?(?:{_PART.pattern})+", re.ASCII)
 
 
 def parse_go_duration(text: str) -> float:
-    """Seconds. Raises ValueError, as `time.ParseDuration` refuses: a number needs its unit, only 0 goes without."""
+    """Returns seconds. Raises ValueError as `time.ParseDuration` does: a number needs a unit, except 0."""
     if text in ("0", "+0", "-0"):
         return 0.0
     if len(text) > TEXT_CHARS_MAX or _WHOLE.fullmatch(text) is None:
-        raise ValueError(f'{text[:TEXT_CHARS_MAX]!r} is no duration; write for instance "5s", "500ms" or "1m30s"')
+        raise ValueError(f'{text[:TEXT_CHARS_MAX]!r} is not a duration; write for example "5s", "500ms" or "1m30s"')
     total_s = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
     return -total_s if text.startswith("-") else total_s
 
 
 def go_duration(seconds: float) -> str:
-    """As Go writes it (`time.Duration.String`): 1.5s, 15m0s, 200ms; at least 0s."""
+    """Formats as Go does (`time.Duration.String`): 1.5s, 15m0s, 200ms; at least 0s."""
     left = max(0, round(seconds * 1e9))
     if not left:
         return "0s"

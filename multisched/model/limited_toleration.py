@@ -1,4 +1,4 @@
-"""Tolerations that a domain's policy adds to some of its pods only: to those that need what the taint keeps for them."""
+"""Tolerations that a domain's policy adds to some of its pods only: those for which the tainted nodes are reserved."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from multisched.model.selectors import LabelSelector, Toleration
 
 
 class PodRule(msgspec.Struct, frozen=True, gc=False):
-    """Pods to which any of these applies."""
+    """Selects pods to which any of these conditions applies."""
 
     requests: tuple[str, ...] = ()
-    """They request some of one of these resources."""
+    """The pod requests one of these resources."""
     annotations: tuple[str, ...] = ()
-    """They have one of these annotations, whatever it says."""
+    """The pod has one of these annotations, with any value."""
     selector: LabelSelector | None = None
-    """Their labels match."""
+    """The pod's labels match."""
 
     def selects(self, pod: Pod) -> bool:
         return (
@@ -27,11 +27,11 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class LimitedToleration(Toleration, frozen=True, gc=False):
-    """A toleration that only these pods are given."""
+    """A toleration that is added to the selected pods only."""
 
     pods: PodRule = PodRule()
 
 
 def tolerations_for(pod: Pod, added: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
-    """Those of a policy that this pod is given."""
+    """Returns the tolerations of a policy that apply to this pod."""
     return tuple(t for t in added if not isinstance(t, LimitedToleration) or t.pods.selects(pod))

@@ -1,4 +1,4 @@
-"""Names of this machine that no other one can answer to."""
+"""Host names that always mean this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback_name(host: str) -> bool:
-    """Of `HOST` or `HOST:PORT`, as in a Host header or a URL: whether it can mean this machine only."""
+    """Reports whether `HOST` or `HOST:PORT`, as in a Host header or a URL, always means this machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

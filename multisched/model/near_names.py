@@ -1,4 +1,4 @@
-"""What to say of a name that nobody knows."""
+"""Suggestions for unknown names in messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A question after the nearest of the known names; `otherwise` where none is near."""
+    """Returns a question with the most similar known name; `otherwise` if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]}?" if near else otherwise

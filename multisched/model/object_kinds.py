@@ -1,9 +1,9 @@
-"""The kinds of objects besides pods and nodes that plugins may read: one entry for each, and all that depends on the kind.
+"""The kinds of objects, other than pods and nodes, that plugins may read: one entry per kind with all that depends on it.
 
-A new kind takes a struct in `cluster_objects`, a decoder in `decode_objects`, and one entry here. It also needs the
-right to read it in `deploy/base/rbac.yaml`, which a test checks. Where it is listed, how the store finds it, what the
-audit compares, and which events wake pods follow from the entry. Plugins name a kind in `Traits.reads_objects` and in
-the events they register.
+A new kind needs a struct in `cluster_objects`, a decoder in `decode_objects`, one entry here, and the right to read it in
+`deploy/base/rbac.yaml`, which a test checks. The entry defines where the kind is listed, how the store indexes it, what the
+audit compares, and which of its events requeue pods. Plugins name a kind in `Traits.reads_objects` and in the events they
+register.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
 ACK_QUOTAS, KOORDINATOR_QUOTAS = "scheduling.sigs.k8s.io/v1beta1", "scheduling.sigs.k8s.io/v1alpha1"
 SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 SIGS = "scheduling.sigs.k8s.io/v1alpha1"
-"""Koordinator's, whose v1beta1 is ACK's."""
+"""Koordinator's version of the group; v1beta1 is ACK's."""
 WORKLOADS = "scheduling.k8s.io/v1alpha2"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
-    """What the program knows of one kind."""
+    """The properties of one kind."""
 
     name: str
-    """As in the API: PersistentVolumeClaim."""
+    """Kind in the API, as PersistentVolumeClaim."""
     api_version: str
     """Group and version, as an object's apiVersion."""
     decode: Callable[[bytes | msgspec.Raw], T]
-    """Raises DecodeError for a document that is no object, and nothing else."""
+    """Raises DecodeError if the document is not an object, and nothing else."""
     is_in_wildcard: bool = False
-    """Its events are among those that Resource.WILDCARD stands for, and wake pods refused by plugins that registered nothing.
+    """Resource.WILDCARD includes its events, which then requeue pods refused by plugins that registered nothing.
     Events of all other kinds reach only plugins that registered the kind by name.
 
     Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
-    VolumeAttachment are ours."""
+    VolumeAttachment are additions."""
     is_optional: bool = False
-    """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
+    """Its definition need not be installed: if the server does not serve it (404), there are no objects."""
     or_versions: tuple[str, ...] = ()
-    """Versions of the group in which a server may serve the kind instead, all of one shape as far as it is read here."""
+    """Other versions of the group in which a server may serve the kind, equal in all fields that are read here."""
     has_status_path: bool = True
-    """Its status is written by itself, below /status; False: it is a part of the object like any other."""
+    """True if the status is a subresource, written at /status; False if it is written with the object."""
     index_of: Callable[[T], str] | None = None
-    """What the store finds it by; None: its namespace."""
+    """The store's index key of an object; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
-    """Its spec.nodeName, which the audit compares; empty where the kind has none."""
+    """spec.nodeName, which the audit compares; empty if the kind has none."""
 
     @property
     def group(self) -> str:
-        """API group; empty for the core."""
+        """API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
@@ -89,26 +89,26 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def path(self) -> str:
-        """Where the API server lists the kind, over all namespaces."""
+        """The list path of the kind, over all namespaces."""
         return self.paths[0]
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The same in each version."""
+        """The list path in each version."""
         versions = (self.api_version, *(f"{self.group}/{version}" for version in self.or_versions))
         return tuple(f"/{'apis' if self.group else 'api'}/{version}/{self.plural}" for version in versions)
 
 
 class DefinedKind(Enum):
-    """An enumeration of definitions, one member for each API group and kind.
+    """Enumeration of definitions, with one member per API group and kind.
 
-    The value names a kind in labels of events, metrics and logs: its name in the API. A later entry of the same name
-    from another group is NAME.GROUP, as kubectl writes it.
+    The value names a kind in labels of events, metrics and logs: the kind in the API. If an earlier entry of another group has
+    the same kind, it is KIND.GROUP, as kubectl writes it.
     """
 
     definition: KindDefinition[ClusterObject]
 
-    __hash__ = object.__hash__  # Enum's own hashes the name, in Python, ten times for every pod
+    __hash__ = object.__hash__  # Enum hashes the name, in Python; this is called ten times per pod
 
     def __new__(cls, definition: KindDefinition[Any]) -> Self:
         namesakes = [one.definition.group for one in cls if one.definition.name == definition.name]
@@ -121,7 +121,7 @@ class DefinedKind(Enum):
 
     @property
     def resource(self) -> str:
-        """Its plural for metrics, with the group where the value has it."""
+        """The plural for metrics, with the group if the value has it."""
         suffix: str = self._value_.removeprefix(self.definition.name)
         return self.definition.plural + suffix
 

@@ -1,7 +1,7 @@
-"""Slim Kubernetes objects: only what scheduling reads, decoded once, shared where equal.
+"""Slim Kubernetes objects: only what scheduling reads, decoded once, shared if equal.
 
-Everything here is a value. Pods of one workload share one `PodSpec`, one labels mapping and one annotations mapping
-(interned by `multisched.model.decode`). So a bound pod costs well under 2 KB.
+All are values. Pods of one workload share one `PodSpec`, one labels mapping and one annotations mapping
+(interned by `multisched.model.decode`), so that a bound pod costs well under 2 KB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QosClass(Enum):
 
 
 class HostPort(msgspec.Struct, frozen=True, gc=False):
-    """A port a pod wants on its host. An empty ip means every address (0.0.0.0)."""
+    """A host port of a pod. An empty ip means every address (0.0.0.0)."""
 
     ip: str
     protocol: str
@@ -54,7 +54,7 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def named_node(self) -> str:
-        """The one node that the required terms name, as those of a DaemonSet's pod do; empty if there is none, or more."""
+        """The single node that the required terms name, as for a pod of a DaemonSet; empty if there is none or several."""
         if self.required is None or len(self.required.terms) != 1:
             return ""
         fields = self.required.terms[0].fields
@@ -62,58 +62,58 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What scheduling reads of a pod's spec. Interned: equal specs are one object, so identity is equality."""
+    """The fields of a pod's spec that scheduling reads. Interned: equal specs are one object, so identity is equality."""
 
     scheduler_name: str = "default-scheduler"
     priority: int = 0
     can_preempt: bool = True
     """False for preemptionPolicy Never."""
     requests: Requests = NO_REQUESTS
-    """What the pod takes on a node: init containers, sidecars, pod-level resources and overhead included."""
+    """Resources the pod takes on a node, including init containers, sidecars, pod-level resources and overhead."""
     container_requests: Requests | None = None
-    """As requests, but without pod-level requests; None where the pod has none."""
+    """Requests without pod-level requests; None if the pod has no pod-level requests."""
     scoring_cpu_milli: int = 0
     scoring_memory_bytes: int = 0
-    """What NodeResourcesFit scores a pending pod by: containers and overhead without pod-level requests.
+    """Requests by which NodeResourcesFit scores a pending pod: containers and overhead without pod-level requests.
 
-    Each container that does not name them counts with 100m CPU and 200 MiB."""
+    A container without a request counts with 100m CPU and 200 MiB."""
     placed_cpu_milli: int = 0
     placed_memory_bytes: int = 0
     """What a placed pod adds to its row's scoring_requested.
 
-    Pod-level requests count, and defaults only for a resource that nothing in the pod asks for. Source: scheduler
+    Pod-level requests count; defaults count only for a resource without any request in the pod. Source: scheduler
     framework types.go, CalculateResource."""
     qos: QosClass = QosClass.BEST_EFFORT
     tolerations: tuple[Toleration, ...] = ()
     affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity | None = None
-    """None where it has no term about other pods."""
+    """None if it has no terms."""
     spread: tuple[SpreadConstraint, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     images: tuple[str, ...] = ()
-    """Image of each init container and container, in order, duplicates kept."""
+    """Image of each init container and container, in order, with duplicates."""
     image_volumes: tuple[str, ...] = ()
-    """Image of each volume that is one, in order, duplicates kept."""
+    """Image of each image volume, in order, with duplicates."""
     volumes: tuple[PodVolume, ...] = ()
-    """Those that scheduling reads, in the order of the spec."""
+    """Volumes that scheduling reads, in the order of the spec."""
     local_volumes: tuple[LocalVolume, ...] = ()
-    """Those on the node, which no filter reads: who would move the pod must know."""
+    """Volumes with data on the node. No filter reads them; code that moves pods must check them."""
     resource_claims: tuple[PodResourceClaim, ...] = ()
     required_features: frozenset[str] = frozenset()
-    """Features of the kubelet that the pod cannot do without (NodeDeclaredFeatures)."""
+    """Kubelet features that the pod requires (NodeDeclaredFeatures)."""
     pod_group: str = ""
     """spec.schedulingGroup.podGroupName."""
     size_bytes: int = 0
-    """Of the document it was read from, roughly: who keeps specs of pods that are gone bounds them by it."""
+    """Approximate size of its document; bounds caches that keep specs of deleted pods."""
     unsupported: tuple[str, ...] = ()
-    """Constraints this version cannot honour; a pending pod that has any is refused with their names, never misplaced."""
+    """Constraints that this version cannot evaluate; a pending pod with any is refused, and the message names them."""
 
 
 EMPTY_SPEC = PodSpec()
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """The controlling owner: names the service a pod belongs to."""
+    """The controlling owner. Identifies the service that a pod belongs to."""
 
     kind: str
     name: str
@@ -122,11 +122,11 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
 
 
 BYTES_PER_LABEL = 200
-"""Of a pod, where somebody keeps it in memory."""
+"""Estimated memory of one label of a pod."""
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A pod as scheduling sees it. Replaced as a whole at each update, never changed."""
+    """A pod as scheduling sees it. Replaced as a whole at each update, never modified."""
 
     namespace: str
     name: str
@@ -143,21 +143,21 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     gates: tuple[str, ...] = ()
     is_deleting: bool = False
     is_ready: bool = False
-    """The condition Ready."""
+    """Condition Ready."""
     is_preempted: bool = False
-    """The condition DisruptionTarget says that a scheduler removes it for another pod."""
+    """Condition DisruptionTarget: a scheduler is preempting the pod."""
     created_s: float = 0.0
     """metadata.creationTimestamp, seconds since the epoch."""
     started_s: float = 0.0
-    """status.startTime, seconds since the epoch; 0 before the kubelet has seen it."""
+    """status.startTime, seconds since the epoch; 0 until the kubelet sets it."""
     held: Requests | None = None
-    """What a pod that is being resized in place holds, where that differs from what its spec asks for."""
+    """Resources held by a pod during an in-place resize, if they differ from the requests in its spec."""
     held_scoring: tuple[int, int] | None = None
-    """The same for scoring: milli-CPU and memory bytes."""
+    """The same for scoring: milli-CPU and bytes of memory."""
     malformed: str = ""
-    """Why this pod cannot be scheduled at all: the field and what is wrong with it. Empty for a good pod."""
+    """Why this pod cannot be scheduled: the field and its problem. Empty for a good pod."""
     is_victim: bool = False
-    """This process has decided to remove the pod, and the watch has not shown the deletion yet. Set by the cache alone."""
+    """This process has decided to evict the pod, and the watch has not shown the deletion yet. Set only by the cache."""
 
     @property
     def key(self) -> str:
@@ -165,29 +165,29 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def is_leaving(self) -> bool:
-        """The pod is being deleted, or this process has decided to remove it. All that plan removals go by this."""
+        """True if the pod is being deleted or this process has decided to evict it. All code that plans evictions uses this."""
         return self.is_deleting or self.is_victim
 
     @property
     def kept_bytes(self) -> int:
-        """What it costs to keep its spec and labels, roughly: who keeps them may be the last to do so."""
+        """Estimated memory of its spec and labels, which a cache may be the last to reference."""
         return self.spec.size_bytes + BYTES_PER_LABEL * len(self.labels)
 
     @property
     def requests(self) -> Requests:
-        """What the pod takes on the node it is on."""
+        """Resources the pod takes on its node."""
         return self.spec.requests if self.held is None else self.held
 
     @property
     def scoring_requests(self) -> tuple[int, int]:
-        """Milli-CPU and memory bytes the pod adds to `scoring_requested` of the node it is on."""
+        """Milli-CPU and bytes of memory that the pod adds to `scoring_requested` of its node."""
         if self.held_scoring is not None:
             return self.held_scoring
         return self.spec.placed_cpu_milli, self.spec.placed_memory_bytes
 
     @property
     def is_terminal(self) -> bool:
-        """Succeeded and Failed pods hold nothing."""
+        """True if Succeeded or Failed; such pods hold no resources."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -211,20 +211,20 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     allocatable: Requests = NO_REQUESTS
     images: tuple[Image, ...] = ()
     declared_features: tuple[str, ...] = ()
-    """status.declaredFeatures: features of the kubelet that not every node has."""
+    """status.declaredFeatures: kubelet features of the node."""
     malformed: str = ""
-    """Why nothing may be placed here: the field and what is wrong with it. Empty for a good node."""
+    """Why no pod may be placed here: the field and its problem. Empty for a good node."""
 
 
 def ask_alike(before: Pod, after: Pod) -> bool:
-    """Two states of one pod in which all that its place depends on is the same; status may differ."""
+    """Reports whether two states of one pod have the same placement requirements; their status may differ."""
     return before.spec is after.spec and all(
         getattr(before, field) == getattr(after, field) for field in ("labels", "annotations", "owner", "gates")
     )
 
 
 def differ_in_version_only(before: msgspec.Struct, after: msgspec.Struct) -> bool:
-    """Two states of one object that are alike in everything that scheduling reads: a heartbeat, another's annotation."""
+    """Reports whether two states of one object are equal in all that scheduling reads, as after a heartbeat."""
     return type(before) is type(after) and all(
         field == "version" or getattr(before, field) == getattr(after, field) for field in after.__struct_fields__
     )

@@ -1,7 +1,7 @@
-"""The labels and annotations `multisched.io/...` of pods and nodes that are read, and what to say of those with no effect.
+"""The labels and annotations `multisched.io/...` of pods and nodes, and remarks about those without effect.
 
-A misspelt key, a key in the wrong place and a value that is not understood change nothing. That must be said, or the
-author believes that they do. Pure. docs/reference.md has the same table; a test compares both, and the sources.
+A misspelt key, a key in the wrong place and an unknown value change nothing, so their
+author gets a remark. Pure. docs/reference.md has the same table; a test compares both with the sources.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from multisched.model.objects import Node, Pod
 
 PREFIX: Final = "multisched.io/"
 REMARKS_MAX: Final = 5
-"""About one object."""
+"""Most remarks about one object."""
 SHOWN_MAX: Final = 63
 
 
 class Holder(Enum):
-    """What has the key."""
+    """The kind of object that has the key."""
 
     POD = "pod"
     NODE = "node"
 
 
 class Form(Enum):
-    """As what the key is written."""
+    """How the key is written."""
 
     LABEL = "label"
     ANNOTATION = "annotation"
 
 
 class OwnKey(msgspec.Struct, frozen=True):
-    """One key that is read."""
+    """One known key."""
 
     key: str
     holder: Holder
     form: Form
     values: tuple[str, ...] = ()
-    """The only values that are understood; empty: the reader judges them itself, and refuses what it cannot read."""
+    """The only valid values; empty: the reader checks them itself and refuses invalid ones."""
     otherwise: str = ""
-    """What any other value means."""
+    """The meaning of any other value."""
     plugin: str = ""
-    """The key has no effect in a domain without this plugin; empty: that is not said."""
+    """The key has no effect in a domain without this plugin; empty: not checked."""
     is_prefix: bool = False
-    """More follows."""
+    """The key is only the prefix of the full key."""
 
     def is_meant_by(self, key: str) -> bool:
         return key.startswith(self.key) if self.is_prefix else key == self.key
@@ -64,7 +64,7 @@ OWN_KEYS: Final = (
         Holder.NODE,
         Form.LABEL,
         ("honoured",),
-        "the kubelet is taken to choose the devices by itself",
+        "the kubelet is assumed to choose the devices",
     ),
     OwnKey("multisched.io/capacity-", Holder.NODE, Form.ANNOTATION, is_prefix=True),
     OwnKey("multisched.io/gpu-milli", Holder.POD, Form.ANNOTATION, plugin="GpuShare"),
@@ -83,11 +83,11 @@ OTHERS_KEYS: Final = tuple(
     OwnKey(key, Holder.POD, Form.ANNOTATION, _YES_NO, _KEPT)
     for key in ("cluster-autoscaler.kubernetes.io/safe-to-evict", "descheduler.alpha.kubernetes.io/evict")
 )
-"""Conventions of others whose values repair reads. They are in use for other things, too: only `explain` says more of them."""
+"""Annotations of other projects that repair reads. They have other uses, too, so only `explain` remarks on them."""
 
 
 def remarks_of_pod(pod: Pod, domain: str, plugins: Collection[str]) -> list[str]:
-    """What of the pod's own keys has no effect, REMARKS_MAX at most. `plugins`: names of those of its domain."""
+    """Returns remarks on the pod's keys without effect, at most REMARKS_MAX. `plugins`: names of its domain's plugins."""
     found = _remarks(Holder.POD, pod.labels, pod.annotations)
     for known in OWN_KEYS:
         if known.plugin and known.plugin not in plugins and known.key in pod.annotations:
@@ -99,12 +99,12 @@ def remarks_of_pod(pod: Pod, domain: str, plugins: Collection[str]) -> list[str]
 
 
 def remarks_of_node(node: Node) -> list[str]:
-    """What of the node's own keys has no effect, REMARKS_MAX at most."""
+    """Returns remarks on the node's keys without effect, at most REMARKS_MAX."""
     return _remarks(Holder.NODE, node.labels, node.annotations)[:REMARKS_MAX]
 
 
 def unclear_consents(pod: Pod) -> list[str]:
-    """Values of others' annotations that repair does not understand."""
+    """Returns remarks on annotations of other projects with values that repair does not understand."""
     found = ((known, pod.annotations.get(known.key)) for known in OTHERS_KEYS)
     return [_unclear(known, value) for known, value in found if value is not None and value not in known.values]
 

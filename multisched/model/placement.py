@@ -1,7 +1,7 @@
-"""Rules between pods: affinity terms and spread constraints, and the questions about placed pods that they come down to.
+"""Rules between pods: affinity terms and spread constraints, and the queries over placed pods that they need.
 
-Pure values, compiled once per distinct spec. A *scope* is a set of pods by namespace and labels. A *query* asks for
-pods that are in all of its scopes. A *demand* is what a placed pod's own term says of pods that come after it.
+Pure values, compiled once per distinct spec. A *scope* is a set of pods by namespace and labels. A *query* counts the
+pods that are in all of its scopes. A *demand* is a term of a placed pod, as it applies to later pods.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import msgspec
 from multisched.model.selectors import LabelSelector
 
 NO_NAMES: frozenset[str] = frozenset()
-"""An empty set of its own would be a third of what a term takes in memory."""
+"""Shared: a separate empty set would take a third of a term's memory."""
 
 
 class PodAffinityTerm(msgspec.Struct, frozen=True, gc=False):
-    """A term as written; `namespaces` and `namespace_selector` together name the namespaces it is about."""
+    """A term as written; `namespaces` and `namespace_selector` together select its namespaces."""
 
     topology_key: str
     selector: LabelSelector | None = None
     """None matches no pod."""
     namespaces: frozenset[str] = NO_NAMES
     namespace_selector: LabelSelector | None = None
-    """None selects no namespace; an empty one all of them, known or not."""
+    """None selects no namespace; an empty selector selects all of them, known or not."""
 
     def named_namespaces(self, own: str) -> frozenset[str]:
-        """Those it names; the pod's own where it says nothing of namespaces at all."""
+        """Returns the named namespaces; the pod's own if the term selects no namespaces at all."""
         if not self.namespaces and self.namespace_selector is None:
             return frozenset((own,))
         return self.namespaces
@@ -56,7 +56,7 @@ class SpreadConstraint(msgspec.Struct, frozen=True, gc=False):
     max_skew: int
     topology_key: str
     is_hard: bool
-    """DoNotSchedule; else ScheduleAnyway."""
+    """True for DoNotSchedule, false for ScheduleAnyway."""
     selector: LabelSelector | None = None
     min_domains: int = 1
     honors_affinity: bool = True
@@ -65,15 +65,15 @@ class SpreadConstraint(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodScope(msgspec.Struct, frozen=True, gc=False):
-    """Pods of some namespaces whose labels match."""
+    """Pods of some namespaces with matching labels."""
 
     selector: LabelSelector
     namespaces: frozenset[str] | None = None
-    """None: all of them."""
+    """None: all namespaces."""
 
     @property
     def texts(self) -> int:
-        """Keys, values and names in it: what it takes in memory."""
+        """Number of its keys, values and names; a measure of its memory."""
         named = 0 if self.namespaces is None else len(self.namespaces)
         return named + sum(1 + len(one.values) for one in self.selector.requirements)
 
@@ -82,18 +82,18 @@ class PodScope(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodQuery(msgspec.Struct, frozen=True, gc=False):
-    """Asks how many pods on each row are in every one of the scopes. No scopes: no pod is."""
+    """Counts, per row, the pods that are in every one of the scopes. Without scopes, no pod is."""
 
     scopes: tuple[PodScope, ...]
     counts_deleting: bool = True
-    """False leaves out pods that are being deleted."""
+    """False leaves out terminating pods."""
 
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
         return bool(self.scopes) and all(scope.has(namespace, labels) for scope in self.scopes)
 
 
 class DemandKind(Enum):
-    """Which list of a placed pod a demand stands in."""
+    """The list of a placed pod's affinity that a demand belongs to."""
 
     REQUIRED = "required affinity"
     ANTI_REQUIRED = "required anti-affinity"
@@ -102,7 +102,7 @@ class DemandKind(Enum):
 
 
 class PodDemand(msgspec.Struct, frozen=True, gc=False):
-    """One term of a placed pod, as it looks at pods that come after."""
+    """One term of a placed pod, as it applies to later pods."""
 
     kind: DemandKind
     topology_key: str
@@ -112,7 +112,7 @@ class PodDemand(msgspec.Struct, frozen=True, gc=False):
     weight: int = 1
 
     def concerns(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
-        """True if a pod with these labels in that namespace matches the term (source: AffinityTerm.Matches)."""
+        """Reports whether a pod with these labels in that namespace matches the term (source: AffinityTerm.Matches)."""
         is_there = namespace in self.namespaces or (
             self.namespace_selector is not None and self.namespace_selector.matches(namespace_labels)
         )
@@ -120,7 +120,7 @@ class PodDemand(msgspec.Struct, frozen=True, gc=False):
 
 
 def demands_of(affinity: PodAffinity, namespace: str) -> tuple[PodDemand, ...]:
-    """What a pod of this namespace demands once it is placed; a term that says a thing twice is there twice."""
+    """Returns the demands of a placed pod of this namespace; duplicate terms are kept."""
     listed = (
         *((DemandKind.REQUIRED, 1, term) for term in affinity.required),
         *((DemandKind.ANTI_REQUIRED, 1, term) for term in affinity.anti_required),

@@ -1,8 +1,8 @@
 """Kubernetes quantities to int64, exactly.
 
-`"100m"`, `"1.5Gi"`, `"2e3"` and friends are parsed with integer arithmetic only. Results are rounded up, as
+`"100m"`, `"1.5Gi"`, `"2e3"` and others are parsed with integer arithmetic only. Results are rounded up, as
 apimachinery's Quantity.Value and MilliValue do. They saturate at `QUANTITY_MAX`, where upstream's overflow. A text
-without a digit ("m", "+"), which upstream's parser takes for zero and no API server hands out, is refused.
+without a digit ("m", "+") is refused; upstream parses it as zero, but no API server returns one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from functools import lru_cache
 
 QUANTITY_MAX = 2**62 - 1
-"""Largest value handed out. Half of int64: the sum of any two still fits, and saturating sums stay below 2**63."""
+"""Largest returned value. Half of int64: the sum of any two still fits, and saturating sums stay below 2**63."""
 
 ONE_NANO = 1_000_000_000
 """One unit."""
 
 _TEXT_MAX = 64
-"""Longest text read as a quantity, in characters; upstream's parser has no use for longer ones either."""
+"""Longest text read as a quantity, in characters. Upstream does not accept longer ones either."""
 
 _EXPONENT_MAX = 64
 _CACHE_ENTRIES = 4096
@@ -28,7 +28,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 _SHOWN = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("Ki", 2**10))
-"""Units to show bytes in. Powers of ten come before Ki: 40G is 39062500Ki, which nobody writes."""
+"""Units to show bytes in. Powers of ten come before Ki: 40G is easier to read than 39062500Ki."""
 
 
 class QuantityError(ValueError):
@@ -36,33 +36,33 @@ class QuantityError(ValueError):
 
 
 def bytes_text(amount: int) -> str:
-    """Returns a quantity of exactly so many bytes, in the first unit of _SHOWN that divides them."""
+    """Returns a quantity of exactly this many bytes, in the first unit of _SHOWN that divides them."""
     found = (f"{amount // size}{unit}" for unit, size in _SHOWN if amount and amount % size == 0)
     return next(found, str(amount))
 
 
 def parse_value(text: str | int | float) -> int:
-    """The quantity in whole units (bytes, counts), rounded away from zero; raises QuantityError."""
+    """Returns the quantity in whole units (bytes, counts), rounded away from zero. Raises QuantityError."""
     return value_of_nano(parse_nano(text))
 
 
 def parse_milli(text: str | int | float) -> int:
-    """The quantity in thousandths (milli-CPU), rounded away from zero; raises QuantityError."""
+    """Returns the quantity in thousandths (milli-CPU), rounded away from zero. Raises QuantityError."""
     return milli_of_nano(parse_nano(text))
 
 
 def parse_nano(text: str | int | float) -> int:
-    """The quantity in 1e-9 units, unbounded: for sums that are rounded once, at the end; raises QuantityError."""
+    """Returns the quantity in 1e-9 units, unbounded, for sums that are rounded once at the end. Raises QuantityError."""
     return _parse_nano(str(text))
 
 
 def value_of_nano(nano: int) -> int:
-    """Whole units, rounded away from zero and saturated."""
+    """Returns whole units, rounded away from zero and saturated."""
     return _scaled(nano, ONE_NANO)
 
 
 def milli_of_nano(nano: int) -> int:
-    """Thousandths, rounded away from zero and saturated."""
+    """Returns thousandths, rounded away from zero and saturated."""
     return _scaled(nano, 1_000_000)
 
 

@@ -1,7 +1,7 @@
-"""Quota trees: what each team is sure of, and how much it may borrow. Read from any document, with all that is wrong with it.
+"""Quota trees: what each team is guaranteed, and how much it may borrow. Read from any document, with all its problems.
 
-A tree that has a problem is never put in force; whoever reads one keeps the last that had none. Source of the rules:
-ACK's ElasticQuotaTree (`scheduling.sigs.k8s.io/v1beta1`). Other APIs are read as trees by `model/quotas`.
+A tree with a problem is never put in force; its reader keeps the last one without problems. Source of the rules:
+ACK's ElasticQuotaTree (`scheduling.sigs.k8s.io/v1beta1`). `model/quotas` reads other APIs as such trees.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from multisched.model.resources import HUGEPAGES_PREFIX
 from multisched.model.selectors import is_dns_label, is_qualified_name
 
 NODES_MAX: Final = 10_000
-"""Nodes of one tree."""
+"""Most nodes of one tree."""
 DEPTH_MAX: Final = 32
 NAMESPACES_MAX: Final = 50_000
 RESOURCES_MAX: Final = 64
-"""Resources that one node of a tree names."""
+"""Most resources that one node of a tree names."""
 PROBLEMS_MAX: Final = 100
-"""Problems of one tree that are listed; more are left out."""
+"""Most problems of one tree that are listed; others are left out."""
 
 WEIGHT_ATTRIBUTE: Final = "multisched.io/weight"
-"""Attribute of a node: its weight among its siblings when idle resources are shared; without it the node's max."""
+"""Attribute of a node: its weight among its siblings when idle resources are shared; default: the node's max."""
 GUARANTEE_ATTRIBUTE: Final = "multisched.io/guarantee"
-"""Attribute of a node: the part of its min that is lent to nobody, `all` or for example `cpu=2,memory=4Gi`."""
+"""Attribute of a node: the part of its min that is never lent, `all` or for example `cpu=2,memory=4Gi`."""
 ALL: Final = "all"
 EVERYTHING: Final = frozenset[str]()
-"""What cannot be read of most nodes: nothing."""
+"""Unreadable resources of a node without any."""
 MAX_JOBS: Final = "kube-queue/max-jobs"
-"""A key of `max` that bounds jobs in ACK's queue, and no resource of pods."""
+"""A key of `max` that bounds jobs in ACK's queue and is not a resource of pods."""
 
 BYTE_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 NATIVE_RESOURCES: Final = (CPU, "memory", "ephemeral-storage", PODS)
 NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
 
 SHOWN_MAX: Final = 63
-"""Of a name in a message, in characters: names are what people write."""
+"""Longest part of a name in a message, in characters: names are written by users."""
 
 NO_LEAVES: Final[Mapping[str, int]] = {}
 NO_NAMESPACES: Final[Mapping[str, frozenset[str]]] = {}
 
 ReportProblem = Callable[[str, str, str], None]
-"""Hears of a problem: path, text, fix."""
+"""Is called with each problem: path, text, fix."""
 
 
 class TreeProblem(msgspec.Struct, frozen=True):
-    """One rule that a tree breaks."""
+    """One violated rule of a tree."""
 
     path: str
-    """The node, for example `root.a.team-1`, with the field where it is one: `root.a.min.cpu`."""
+    """The node, for example `root.a.team-1`, followed by the field if there is one: `root.a.min.cpu`."""
     text: str
     fix: str
 
@@ -67,25 +67,25 @@ class QuotaNode(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    """Names from the root, with dots: `root.a`. A name that begins with its parent's path, as in ACK's manual, says it once."""
+    """Names from the root, joined by dots: `root.a`. If a name begins with its parent's path, as in ACK's manual, it is the path."""
     parent: int
     """Position among the tree's nodes; -1 for the root."""
     children: tuple[int, ...]
     min: Requests
-    """Resource -> what the node is sure of; 0 where it is not named. In the units of `quota_amount`."""
+    """Resource -> guaranteed amount, in the units of `quota_amount`; 0 if missing."""
     max: Requests
-    """Resource -> what its pods may hold together; no bound where it is not named."""
+    """Resource -> what its pods may hold together; unbounded if missing."""
     namespaces: tuple[str, ...] = ()
-    """Of a leaf."""
+    """Only leaves have namespaces."""
     weight: int | None = None
-    """Among its siblings, for each resource; None: its max."""
+    """Weight among its siblings for all resources; None: its max."""
     weights: Requests | None = None
-    """The same by resource, where an API has it so; a resource that is not named has the weight 0."""
+    """Weight by resource, for APIs that have it; a missing resource has the weight 0."""
     guarantee: Requests = {}
-    """Resource -> the part of its min that is lent to nobody."""
+    """Resource -> the part of its min that is never lent."""
 
     def weight_for(self, resource: str, otherwise: int) -> int:
-        """`otherwise`: where neither a weight nor a max is written. A weight has the unit of a max: 5 weighs as much as 5 CPUs."""
+        """Returns the weight; `otherwise` if neither weight nor max is set. In the units of max: 5 weighs as much as 5 CPUs."""
         if self.weights is not None:
             return self.weights.get(resource, 0)
         if self.weight is not None:
@@ -101,13 +101,13 @@ class QuotaTree(msgspec.Struct, frozen=True):
     leaf_of: Mapping[str, int]
     """Namespace -> position of its leaf."""
     paths: tuple[tuple[int, ...], ...]
-    """By position: the node itself, its parent and so on to the root."""
+    """By position: the node itself, its parent and so on up to the root."""
     pod_label: str = ""
-    """Key of a pod's label that names its leaf, before its namespace; empty: no label does."""
+    """Key of a pod label that names its leaf and takes precedence over its namespace; empty: none."""
     leaf_named: Mapping[str, int] = {}
-    """What such a label may say -> position of the leaf."""
+    """Value of that label -> position of the leaf."""
     named_in: Mapping[str, frozenset[str]] = {}
-    """What such a label may say -> namespaces whose pods may say it: those that the leaf lists."""
+    """Value of that label -> namespaces whose pods may use it: those that the leaf lists."""
 
     @staticmethod
     def of(
@@ -116,7 +116,7 @@ class QuotaTree(msgspec.Struct, frozen=True):
         leaf_named: Mapping[str, int] = NO_LEAVES,
         named_in: Mapping[str, frozenset[str]] = NO_NAMESPACES,
     ) -> QuotaTree:
-        """`nodes`: linked, parents before children."""
+        """Builds a tree. `nodes`: with parents and children set, parents first."""
         paths: list[tuple[int, ...]] = []
         for at, node in enumerate(nodes):
             paths.append((at, *paths[node.parent]) if node.parent >= 0 else (at,))
@@ -125,7 +125,7 @@ class QuotaTree(msgspec.Struct, frozen=True):
 
     @property
     def resources(self) -> frozenset[str]:
-        """Every resource that some level names."""
+        """Every resource that some node names."""
         return frozenset(name for node in self.nodes for name in (*node.min, *node.max))
 
     def leaves(self) -> Iterator[int]:
@@ -133,7 +133,7 @@ class QuotaTree(msgspec.Struct, frozen=True):
 
 
 def read_tree(root: Any) -> tuple[QuotaTree | None, tuple[TreeProblem, ...]]:
-    """The tree of a document's `spec.root`; None where it has problems, which are all listed at once."""
+    """Reads the tree in a document's `spec.root`; None if it has problems, which are all returned."""
     reader = _Reader()
     reader.read(root, -1, "", 1, "spec.root")
     if reader.nodes:
@@ -144,7 +144,7 @@ def read_tree(root: Any) -> tuple[QuotaTree | None, tuple[TreeProblem, ...]]:
 
 
 class _Reader:
-    """Reads one document, and gathers what is wrong with it."""
+    """Reads one document, and collects its problems."""
 
     def __init__(self) -> None:
         self.nodes: list[QuotaNode] = []
@@ -152,12 +152,12 @@ class _Reader:
         self._names: dict[str, str] = {}
         self._namespaces: dict[str, str] = {}
         self.unread: dict[int, set[str]] = {}
-        """Position of a node -> resources of which it has an amount that cannot be read; ALL stands for any. They are not compared."""
+        """Position of a node -> its resources with an unreadable amount; ALL means any. They are not compared."""
         self._amounts: dict[tuple[tuple[str, int], ...], Requests] = {}
-        """Nodes of one size share their amounts: a tree has far fewer sizes than nodes."""
+        """Nodes with equal amounts share them: a tree has far fewer distinct amounts than nodes."""
 
     def is_read(self, resource: str, *places: int) -> bool:
-        """Reports whether all that these nodes say of the resource could be read."""
+        """Reports whether all amounts of the resource at these nodes could be read."""
         return all(self.unread.get(at, EVERYTHING).isdisjoint((resource, ALL)) for at in places)
 
     def problem(self, path: str, text: str, fix: str) -> None:
@@ -165,12 +165,12 @@ class _Reader:
             self.problems.append(TreeProblem(path, text, fix))
 
     def read(self, document: Any, parent: int, above: str, depth: int, place: str) -> int:
-        """Position of the node; its children follow it. -1 where it cannot be read at all.
+        """Returns the position of the node, whose children follow it; -1 if it cannot be read at all.
 
-        `place`: where it stands, as long as its name is not known.
+        `place`: path of the field, used until the node's name is known.
         """
         if not isinstance(document, dict):
-            self.problem(place, "a node of the tree is no object", "write name, min and max")
+            self.problem(place, "a node of the tree is not an object", "write name, min and max")
             return -1
         if len(self.nodes) >= NODES_MAX or depth > DEPTH_MAX:
             self.problem(place, f"the tree has over {NODES_MAX} nodes or {DEPTH_MAX} levels", "make it smaller")
@@ -202,15 +202,15 @@ class _Reader:
         return self._amounts.setdefault(tuple(found.items()), found)
 
     def _name(self, name: Any, above: str, place: str) -> tuple[str, str]:
-        """And the path that it makes. A node without a name goes by its place."""
+        """Returns the name and the path. For a node without a name, the path is `place`."""
         if not isinstance(name, str) or not name:
-            what = "it has no name" if name in (None, "") else f"{_shown(name)} is no name of a node"
-            self.problem(f"{place}.name", what, "write a word")
+            what = "it has no name" if name in (None, "") else f"{_shown(name)} is not a name"
+            self.problem(f"{place}.name", what, "write a name")
             return "?", place
         path = child_path(above, name)
         if name in self._names:
             what = f"{self._names[name]} has the same name {_shown(name)}"
-            self.problem(f"{place}.name", what, "give each node a name of its own")
+            self.problem(f"{place}.name", what, "give each node a unique name")
         self._names.setdefault(name, path)
         return name, path
 
@@ -218,7 +218,7 @@ class _Reader:
         if documents is None:
             return ()
         if not isinstance(documents, list):
-            self.problem(f"{path}.children", "no list", "write a list of nodes")
+            self.problem(f"{path}.children", "not a list", "write a list of nodes")
             return ()
         found = [self.read(one, at, path, depth + 1, f"{path}.children[{i}]") for i, one in enumerate(documents)]
         return tuple(child for child in found if child >= 0)
@@ -227,7 +227,7 @@ class _Reader:
         if not names:
             return ()
         if not isinstance(names, list) or not all(isinstance(one, str) and one for one in names):
-            self.problem(f"{path}.namespaces", "no list of names", "write a list of namespaces")
+            self.problem(f"{path}.namespaces", "not a list of names", "write a list of namespaces")
             return ()
         if not is_leaf:
             self.problem(f"{path}.namespaces", "only leaves have namespaces", "move them to a child of their own")
@@ -238,7 +238,7 @@ class _Reader:
             check_namespace(name, f"{path}.namespaces", self.problem)
             if name in self._namespaces:
                 other = self._namespaces[name]
-                self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is in {other} already", "name it once")
+                self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is already in {other}", "name it once")
             self._namespaces.setdefault(name, path)
         return tuple(names)
 
@@ -249,8 +249,8 @@ class _Reader:
         if not str(text).isdecimal() or len(str(text)) > 9:
             self.problem(
                 f"{path}.attributes[{WEIGHT_ATTRIBUTE}]",
-                f"{_shown(text)} is no weight",
-                "write a whole number from 0 on",
+                f"{_shown(text)} is not a weight",
+                "write a whole number, 0 or more",
             )
             return None
         return int(str(text))
@@ -264,7 +264,7 @@ class _Reader:
         place = f"{path}.attributes[{GUARANTEE_ATTRIBUTE}]"
         parts = [part.partition("=") for part in str(text).split(",")]
         if not all(equals for _, equals, _ in parts):
-            self.problem(place, f"{_shown(text)} is no guarantee", "write all, or for example cpu=2,memory=4Gi")
+            self.problem(place, f"{_shown(text)} is not a guarantee", "write all, or for example cpu=2,memory=4Gi")
             return {}
         found = read_amounts({name.strip(): amount.strip() for name, _, amount in parts}, place, self.problem)
         for resource, amount in found.items():
@@ -277,9 +277,9 @@ class _Reader:
 
 
 def named_nodes(document: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, tuple[str | int, ...]]]:
-    """Yields each node of a tree's document that can be read as one: the node, its path by names, and its path by fields.
+    """Yields each readable node of a tree's document: the node, its path by names, and its path by fields.
 
-    Parents come before children. A node without a name goes by its place, as in problems.
+    Parents come before children. A node without a name is identified by its place, as in problems.
     """
     spec = document.get("spec")
     root = spec.get("root") if isinstance(spec, dict) else None
@@ -304,27 +304,29 @@ def child_path(above: str, name: str) -> str:
 
 
 def check_namespace(name: str, path: str, report: ReportProblem) -> None:
-    """No namespace can have a name that is no DNS label: it would count nothing for ever."""
+    """Reports a name that is not a DNS label: no namespace can have it."""
     if not is_dns_label(name):
-        report(path, f"{_shown(name)} is no name of a namespace", "write lower case letters, digits and -, at most 63")
+        report(
+            path, f"{_shown(name)} is not the name of a namespace", "write lower case letters, digits and -, at most 63"
+        )
 
 
 def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights: bool = False) -> Requests:
-    """Resource -> amount, of a map as people write it; what cannot be read is reported, and left out.
+    """Returns resource -> amount of a map written by users. Reports and leaves out what cannot be read.
 
-    `are_weights`: no pod asks for them, so that they need not be whole numbers.
+    `are_weights`: the amounts are weights, which may be fractions of a resource's smallest unit.
     """
     if amounts is None:
         return {}
     if not isinstance(amounts, dict) or len(amounts) > RESOURCES_MAX:
-        report(path, f"no map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
+        report(path, f"not a map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
         return {}
     found: dict[str, int] = {}
     for resource, text in amounts.items():
         if resource == MAX_JOBS:
             continue
         if not is_qualified_name(resource):
-            report(f"{path}.{_shown(resource)}", "no name of a resource", "write cpu, memory or DOMAIN/NAME")
+            report(f"{path}.{_shown(resource)}", "not the name of a resource", "write cpu, memory or DOMAIN/NAME")
             continue
         if not _is_known(resource):
             near = did_you_mean(resource, NATIVE_RESOURCES, "write cpu, memory or DOMAIN/NAME")
@@ -335,7 +337,7 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights:
         except QuantityError:
             nano = None
         if nano is None or nano < 0 or isinstance(text, bool):
-            report(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
+            report(f"{path}.{resource}", f"{_shown(text)} is not an amount", "write for example 500m, 40 or 64Gi")
             continue
         if not are_weights and nano % _least_nano(resource):
             report(f"{path}.{resource}", *_too_fine(resource, text))
@@ -352,13 +354,13 @@ def is_in_thousandths(resource: str) -> bool:
 def quota_amount(resource: str, amount: int) -> int:
     """Returns an amount of `Pod.requests` or `Node.allocatable` in the units of quotas.
 
-    Those are thousandths of a CPU or a device, bytes, and counts. Requests have CPU in thousandths already, and devices as counts.
+    Those are thousandths of a CPU or a device, bytes, and counts. Requests already have CPU in thousandths, and devices as counts.
     """
     return amount * 1000 if "/" in resource else amount
 
 
 def _least_nano(resource: str) -> int:
-    """The finest amount that a quota can name."""
+    """Returns the smallest amount that a quota can have, in nano-units."""
     if resource == PODS:
         return ONE_NANO
     return ONE_NANO // 1000 if "/" in resource else 1
@@ -366,17 +368,17 @@ def _least_nano(resource: str) -> int:
 
 def _too_fine(resource: str, text: object) -> tuple[str, str]:
     if resource == PODS:
-        return f"{_shown(text)} is no whole number", "pods are whole; write for example 4"
+        return f"{_shown(text)} is not a whole number", "pods are whole; write for example 4"
     return f"{_shown(text)} is finer than a thousandth", "write for example 4, or 500m for half a device"
 
 
 def _is_known(resource: str) -> bool:
-    """False for a name without a domain that Kubernetes does not give a meaning: it would count nothing for ever."""
+    """Reports whether pods can request the resource; false for a name without a domain that Kubernetes does not define."""
     return "/" in resource or resource in NATIVE_RESOURCES or resource.startswith(NATIVE_PREFIXES)
 
 
 def _check_levels(reader: _Reader) -> None:
-    """min within max, children within their parent, and a root that is sure of all it may hold."""
+    """Checks that min is within max, children are within their parent, and min and max of the root are equal."""
     nodes = reader.nodes
     for at, node in enumerate(nodes):
         for resource, least in node.min.items():
@@ -392,7 +394,7 @@ def _check_levels(reader: _Reader) -> None:
         sure, bound = root.min.get(resource), root.max.get(resource)
         if sure != bound and (sure is None or bound is None or sure < bound) and reader.is_read(resource, 0):
             what = f"min {_shown_or_none(resource, sure)} and max {_shown_or_none(resource, bound)} of the root differ"
-            reader.problem(f"{root.path}.{resource}", what, "write the same: nobody else lends to the root")
+            reader.problem(f"{root.path}.{resource}", what, "write the same: the root has no siblings that lend to it")
 
 
 def _check_child(reader: _Reader, at: int, parent: QuotaNode) -> None:
@@ -419,9 +421,9 @@ def _check_children(reader: _Reader, at: int) -> None:
 
 
 def shown_amount(resource: str, amount: int) -> str:
-    """Returns an amount in the units of `quota_amount` as people write it.
+    """Formats an amount in the units of `quota_amount`.
 
-    CPUs and devices are shown whole where they are whole, else in thousandths; bytes in the largest unit that divides them.
+    CPUs and devices are shown in whole units if possible, else in thousandths; bytes in the largest unit that divides them.
     """
     if is_in_thousandths(resource):
         if amount % 1000 or resource == CPU:

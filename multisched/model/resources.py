@@ -1,4 +1,4 @@
-"""What a pod takes on a node: container, init container, sidecar, pod-level and overhead requests, exactly as upstream.
+"""Resource requests of a pod: containers, init containers, sidecars, pod-level requests and overhead, as upstream.
 
 Source: component-helpers 0.36 resource/helpers.go (PodRequests). Sums are kept in exact nano-units and rounded once.
 """
@@ -15,13 +15,13 @@ from multisched.model.selectors import is_qualified_name
 
 SCORING_CPU_MILLI = 100
 SCORING_MEMORY_BYTES = 200 * 1024 * 1024
-"""Assumed, in scores only, for a container that asks for no CPU or memory (source: scheduler util, DefaultMilliCPURequest)."""
+"""Default, for scores only, of a container without a CPU or memory request (source: scheduler util, DefaultMilliCPURequest)."""
 
 REQUEST_MAX = 2**51
-"""Requests count as at most this: more than any node has (`decode.ALLOCATABLE_MAX`), little enough that sums cannot overflow."""
+"""Larger requests count as this: more than any node has (`decode.ALLOCATABLE_MAX`), small enough that sums cannot overflow."""
 
 NAME_SHOWN_MAX = 63
-"""Of a resource's name in a message, in characters: names are what tenants write."""
+"""Longest part of a resource name in a message, in characters: names are written by tenants."""
 
 HUGEPAGES_PREFIX = "hugepages-"
 _NATIVE_DOMAIN = "kubernetes.io/"
@@ -41,7 +41,7 @@ class ResourceBlock(msgspec.Struct, gc=False):
 
 
 class ContainerRequests(msgspec.Struct, gc=False):
-    """A container, or a pod with its pod-level requests; the status fields are for in-place resize."""
+    """Requests of a container, or pod-level requests of a pod; the status fields are for in-place resize."""
 
     name: str
     spec: QuantityMap
@@ -52,7 +52,7 @@ class ContainerRequests(msgspec.Struct, gc=False):
 
 
 def exact(quantities: QuantityMap) -> Exact:
-    """Parses a map of quantities; raises QuantityError naming the resource."""
+    """Parses a map of quantities. Raises QuantityError with the name of the resource."""
     found: Exact = {}
     for name, text in (quantities or {}).items():
         try:
@@ -63,7 +63,7 @@ def exact(quantities: QuantityMap) -> Exact:
 
 
 def asked(quantities: QuantityMap) -> Exact:
-    """As `exact`, of what someone asks for or holds: raises QuantityError for a negative amount too."""
+    """Parses a map of requests, as `exact`. Raises QuantityError for a negative amount, too."""
     found = exact(quantities)
     for name, nano in found.items():
         if nano < 0:
@@ -72,7 +72,7 @@ def asked(quantities: QuantityMap) -> Exact:
 
 
 def amounts(quantities: Mapping[str, int]) -> Requests:
-    """Nano-units to milli-CPU and whole units; zero entries, and names that no scheduler counts, are kept out."""
+    """Converts nano-units to milli-CPU and whole units. Drops zero amounts and resources that no scheduler counts."""
     return {
         name: min(REQUEST_MAX, milli_of_nano(nano) if name == CPU else value_of_nano(nano))
         for name, nano in quantities.items()
@@ -81,9 +81,9 @@ def amounts(quantities: Mapping[str, int]) -> Requests:
 
 
 def is_scalar_resource(name: str) -> bool:
-    """Resources other than cpu, memory and ephemeral-storage that fit is checked for.
+    """Reports whether fit checks this resource, other than cpu, memory and ephemeral-storage.
 
-    Source: scheduler util IsScalarResourceName. Any other name ("pods", "storage", a bare word) is not counted at all.
+    Source: scheduler util IsScalarResourceName. Other names ("pods", "storage", a bare word) are not counted at all.
     """
     return (
         name.startswith((HUGEPAGES_PREFIX, "attachable-volumes-"))
@@ -93,19 +93,19 @@ def is_scalar_resource(name: str) -> bool:
 
 
 def is_extended_resource(name: str) -> bool:
-    """Names such as nvidia.com/gpu (source: core v1 helper IsExtendedResourceName)."""
+    """Reports whether this is a name such as nvidia.com/gpu (source: core v1 helper IsExtendedResourceName)."""
     if "/" not in name or _NATIVE_DOMAIN in name or name.startswith(_QUOTA_PREFIX):
         return False
     return is_qualified_name(_QUOTA_PREFIX + name)
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """Which requests count for a pod on a node: those of its status too, for it may be being resized in place."""
+    """The rule for requests of a pod on a node: its status counts, too, as it may be resized in place."""
 
     is_resize_infeasible: bool = False
 
     def effective(self, part: ContainerRequests) -> Exact:
-        """Per resource the largest of spec, actuated and allocated; only the latter two if the resize is infeasible."""
+        """Returns, per resource, the largest of spec, actuated and allocated; if the resize is infeasible, without spec."""
         if not part.has_status:
             return asked(part.spec)
         parts = [asked(part.actuated), asked(part.allocated)]
@@ -121,10 +121,10 @@ def pod_requests(
     defaults: Mapping[str, int] | None = None,
     status: StatusView | None = None,
 ) -> Exact:
-    """The pod's requests in nano-units.
+    """Returns the pod's requests in nano-units.
 
-    `defaults` are what a container that does not name a resource counts with (see `scoring_defaults`). With `status`
-    the requests of containers, sidecars and pod come from there as well.
+    `defaults`: for a resource that a container does not request (see `placed_scoring_defaults`). With `status`, the
+    requests of containers, sidecars and pod are taken from the status as well.
     """
 
     def one(container: ContainerRequests, *, may_resize: bool = True) -> Exact:
@@ -159,9 +159,9 @@ SCORING_DEFAULTS: Mapping[str, int] = {CPU: SCORING_CPU_MILLI * 10**6, MEMORY: S
 
 
 def placed_scoring_defaults(requests: Exact, pod_level: ContainerRequests | None) -> Mapping[str, int]:
-    """What a container that does not name a resource counts with once its pod is on a node.
+    """Returns the defaults for containers of a placed pod without a request.
 
-    With pod-level requests, a default counts only for what nothing in the pod asks for
+    With pod-level requests, a default counts only for a resource without any request in the pod
     (source: scheduler framework types.go, getNonMissingContainerRequests).
     """
     if pod_level is None or not any(is_pod_level_resource(name) for name in pod_level.spec or ()):
@@ -170,12 +170,12 @@ def placed_scoring_defaults(requests: Exact, pod_level: ContainerRequests | None
 
 
 def is_pod_level_resource(name: str) -> bool:
-    """The resources that spec.resources of a pod may name."""
+    """Reports whether spec.resources of a pod may name this resource."""
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
 def qos_class(containers: Iterable[ResourceBlock], pod_level: ResourceBlock | None) -> QosClass:
-    """Source: component-helpers / pkg/apis/core/v1/helper/qos ComputePodQOS; init containers count as containers."""
+    """Returns the QoS class. Source: pkg/apis/core/v1/helper/qos ComputePodQOS; init containers count as containers."""
     blocks = [pod_level] if pod_level is not None else list(containers)
     requests: Exact = {}
     limits: Exact = {}

@@ -15,14 +15,14 @@ import msgspec
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
 LABEL_CHARS_MAX = 63
-"""Characters of a label's value, and of its key without the prefix."""
+"""Characters of a label value, and of a label key without the prefix."""
 _SUBDOMAIN_MAX = 253
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?\Z")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z")
 
 NODE_NAME_FIELD = "metadata.name"
-"""The only field that node selector terms may match; any other reads as an empty text."""
+"""The only field that node selector terms may match; any other has an empty value."""
 
 
 class Operator(Enum):
@@ -37,7 +37,7 @@ class Operator(Enum):
 
 
 class Requirement(msgspec.Struct, frozen=True, gc=False):
-    """One `key operator values` test. Hashable, so that masks can be cached under it."""
+    """One test: key, operator, values. Hashable, as masks are cached under it."""
 
     key: str
     operator: Operator
@@ -45,13 +45,13 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def names_a_node(self) -> bool:
-        """True for a field's requirement that one node alone can meet."""
+        """True for a field requirement that exactly one node can satisfy."""
         return self.key == NODE_NAME_FIELD and self.operator is Operator.IN and len(self.values) == 1
 
     def matches_value(self, value: str | None) -> bool:
-        """True if a label with this value (None: no such label) satisfies the requirement.
+        """Reports whether a label with this value satisfies the requirement. None: the label is missing.
 
-        NotIn and DoesNotExist hold for an absent label; Gt and Lt need both sides to be integers
+        NotIn and DoesNotExist hold for a missing label; Gt and Lt need both sides to be integers
         (source: apimachinery pkg/labels/selector.go, Requirement.Matches).
         """
         match self.operator:
@@ -74,7 +74,7 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_int64(text: str) -> int | None:
-    """strconv.ParseInt(text, 10, 64): an optional sign and ASCII digits within int64, else None."""
+    """Parses as strconv.ParseInt(text, 10, 64): an optional sign and ASCII digits within int64; else None."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits or len(digits) > 64 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -83,7 +83,7 @@ def parse_int64(text: str) -> int | None:
 
 
 def is_qualified_name(text: str) -> bool:
-    """A label key: a name of at most 63 characters, with an optional DNS subdomain and a slash before it.
+    """Reports whether this is a label key: a name of at most 63 characters, after an optional DNS subdomain and slash.
 
     Source: apimachinery pkg/api/validate/content IsLabelKey.
     """
@@ -94,22 +94,22 @@ def is_qualified_name(text: str) -> bool:
 
 
 def is_dns_label(text: str) -> bool:
-    """As a namespace is called: at most 63 of a-z 0-9 -, with a letter or digit at both ends (source: IsDNS1123Label)."""
+    """Reports whether this can name a namespace: at most 63 of a-z 0-9 -, first and last a letter or digit (IsDNS1123Label)."""
     return len(text) <= LABEL_CHARS_MAX and _LABEL.match(text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Empty, or at most 63 of A-Z a-z 0-9 - _ . with a letter or digit at both ends (source: IsLabelValue)."""
+    """Reports whether this is empty, or at most 63 of A-Z a-z 0-9 - _ . with a letter or digit first and last (IsLabelValue)."""
     return len(text) <= LABEL_CHARS_MAX and has_label_form(text)
 
 
 def has_label_form(text: str) -> bool:
-    """A label value but for its length."""
+    """Reports whether this is a label value, without regard to its length."""
     return not text or _NAME.match(text) is not None
 
 
 class LabelSelector(msgspec.Struct, frozen=True, gc=False):
-    """All requirements must hold; no requirements match everything (metav1.LabelSelector, once it is not nil)."""
+    """All requirements must hold; no requirements match everything (a metav1.LabelSelector that is not nil)."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -120,8 +120,8 @@ class LabelSelector(msgspec.Struct, frozen=True, gc=False):
 class NodeTerm(msgspec.Struct, frozen=True, gc=False):
     """One node selector term: label expressions and field matches, all of which must hold.
 
-    `is_valid` is False for a term that does not parse (for instance Gt with two values): it matches nothing. What could
-    be read of it is kept, since PreFilter narrows by the field matches of such a term too.
+    `is_valid` is False for a term that does not parse (for example Gt with two values): it matches nothing. Its readable
+    parts are kept, since PreFilter uses the field matches of such a term, too.
     """
 
     expressions: tuple[Requirement, ...] = ()
@@ -130,11 +130,11 @@ class NodeTerm(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_empty(self) -> bool:
-        """An empty or null term matches no node (source: component-helpers scheduling/corev1/nodeaffinity)."""
+        """True for an empty or null term, which matches no node (source: component-helpers scheduling/corev1/nodeaffinity)."""
         return self.is_valid and not self.expressions and not self.fields
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        """True if a node with these labels and this name satisfies the term."""
+        """Reports whether a node with these labels and this name satisfies the term."""
         if not self.is_valid or self.is_empty:
             return False
         return all(r.matches_value(labels.get(r.key)) for r in self.expressions) and all(
@@ -143,7 +143,7 @@ class NodeTerm(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeSelector(msgspec.Struct, frozen=True, gc=False):
-    """Terms, of which one must match (required node affinity)."""
+    """Required node affinity: one of the terms must match."""
 
     terms: tuple[NodeTerm, ...] = ()
 
@@ -159,7 +159,7 @@ class PreferredTerm(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
-    """A node's taint."""
+    """A taint of a node."""
 
     key: str
     value: str = ""
@@ -167,7 +167,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False):
-    """A pod's toleration. An empty effect tolerates all effects, an empty key with Exists all taints."""
+    """A toleration of a pod. An empty effect tolerates all effects, an empty key with Exists all taints."""
 
     key: str = ""
     operator: str = ""

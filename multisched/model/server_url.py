@@ -1,4 +1,4 @@
-"""Base URLs of servers, as people and Leases write them."""
+"""Base URLs of servers, as written by users and in Leases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def scheme_of(url: str) -> str:
-    """`http` or `https`; empty for what is no address of a server."""
+    """Returns `http` or `https`; empty if this is not the address of a server."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()

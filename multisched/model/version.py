@@ -1,6 +1,6 @@
-"""resourceVersion: a number, which has an order, or opaque text, which can only be equal.
+"""resourceVersion: a number, which is ordered, or opaque text, which can only be compared for equality.
 
-Numbers since Kubernetes 1.35 (KEP-5504); aggregated and older servers may send anything. Whoever compares versions uses this.
+Numbers since Kubernetes 1.35 (KEP-5504); aggregated and older servers may send any text. All comparisons of versions use this.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ Version = int | str
 
 NO_VERSION: Final = 0
 VERSION_DIGITS_MAX: Final = 20
-"""Digits of a uint64; a longer one is opaque text."""
+"""Digits of a uint64; longer text is opaque."""
 
 
 def version_of(text: str) -> Version:
-    """The number in it, or the text itself where it is none; NO_VERSION where the server sends none."""
+    """Returns the number; the text itself if it is not one; NO_VERSION if it is empty."""
     if len(text) <= VERSION_DIGITS_MAX and text.isascii() and text.isdigit():
         return int(text)
     return text or NO_VERSION
 
 
 def is_older(version: Version, than: Version) -> bool:
-    """True if both are numbers and `version` is the smaller one. Of opaque ones nobody can say."""
+    """Reports whether both are numbers and `version` is smaller. False for opaque versions, which have no order."""
     return isinstance(version, int) and isinstance(than, int) and version < than
 
 
 def is_covered(version: Version, by: Version) -> bool:
-    """True if it is proven that who has seen everything up to `by` has seen `version`."""
+    """Reports whether a reader that has seen everything up to `by` has certainly seen `version`."""
     return isinstance(version, int) and isinstance(by, int) and NO_VERSION < version <= by

@@ -1,7 +1,7 @@
-"""Characters that a terminal or a browser obeys or does not show, written so that everybody sees them.
+"""Escapes characters that a terminal or browser interprets or does not show.
 
-Names, labels and messages are written by others. A control character moves the cursor or changes colours, a bidirectional one
-turns what follows around, one of no width hides. Wherever text of others is shown it goes through here, once, on its way out.
+Names, labels and messages are untrusted. A control character can move the cursor or change colours, a bidirectional one
+reverses the following text, a zero-width one is invisible. All untrusted text is escaped here once, on output.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(text: str) -> str:
-    r"""On one line, with `\x1b`, `\u202e` and their like for what does not show."""
+    r"""Returns one line with `\x1b`, `\u202e` and other such escapes for hidden characters."""
     return _HIDDEN.sub(_named, text)
 
 
 def escaped_lines(text: str) -> str:
-    """The same with line ends kept: for text that is put together already."""
+    """Escapes all but line ends, for text that is already composed."""
     return _HIDDEN.sub(lambda found: "\n" if found[0] == "\n" else _named(found), text)
 
 
 def escaped_json(text: str) -> str:
-    """A JSON text that says the same."""
+    """Escapes within a JSON text without changing its meaning."""
     return _HIDDEN.sub(lambda found: "\n" if found[0] == "\n" else _utf16(found[0]), text)
 
 
 def escaped_html(text: str) -> str:
-    """For a page."""
+    """Escapes for an HTML page."""
     return html.escape(escaped(text))
 
 
 def escaped_document(document: Any) -> Any:
-    """A document of mappings and lists whose keys and texts all show."""
+    """Escapes all keys and strings of a document of mappings and lists."""
     match document:
         case str():
             return escaped(document)
@@ -54,12 +54,12 @@ def escaped_document(document: Any) -> Any:
 
 
 def whole_characters(text: str) -> str:
-    """With a question mark for each half of a character, as a path may have it: UTF-8 has no form for one."""
+    """Replaces lone surrogates, as in file paths, by question marks: UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
 
 def is_hidden(text: str) -> bool:
-    """Whether anything in it would have to be escaped."""
+    """Reports whether the text has characters that need escaping."""
     return _HIDDEN.search(text) is not None
 
 

@@ -1,7 +1,7 @@
-"""What scheduling reads of a pod's volumes and resource claims, as values that pods with equal specs share.
+"""Volumes and resource claims of a pod, as far as scheduling reads them; values shared by pods with equal specs.
 
-Volumes that no plugin reads (config maps, secrets, projected tokens, CSI volumes in the pod itself) are not here at all.
-The CSI driver of a migrated in-tree disk is found here too, for disks named in a pod and for those of a PersistentVolume.
+Volumes that no plugin reads (config maps, secrets, projected tokens, inline CSI volumes) are left out.
+Maps in-tree disks to CSI drivers, for disks inlined in a pod and for those of a PersistentVolume.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class DiskKind(Enum):
-    """Inline disks that two pods on one node may not share freely (VolumeRestrictions)."""
+    """Inline disks whose sharing by two pods on one node is restricted (VolumeRestrictions)."""
 
     GCE = "gcePersistentDisk"
     AWS = "awsElasticBlockStore"
@@ -26,13 +26,13 @@ class Disk(msgspec.Struct, frozen=True, gc=False):
 
     kind: DiskKind
     id: str
-    """Name of the disk, id of the volume, IQN, or pool and image: equal ids of one kind may be one disk."""
+    """Name of the disk, id of the volume, IQN, or pool and image; equal ids of one kind may be the same disk."""
     is_read_only: bool = False
     monitors: frozenset[str] = frozenset()
-    """Of RBD: disks of two clusters without a common monitor are different ones."""
+    """RBD monitors: disks of two clusters without a common monitor differ."""
 
     def conflicts_with(self, other: Disk) -> bool:
-        """Whether a node that has one cannot take the other. Source: plugins/volumerestrictions, isVolumeConflict."""
+        """Reports whether a node with one of them cannot take the other. Source: plugins/volumerestrictions, isVolumeConflict."""
         if self.kind is not other.kind or self.id != other.id:
             return False
         match self.kind:
@@ -44,10 +44,10 @@ class Disk(msgspec.Struct, frozen=True, gc=False):
 
 
 class MigratedDisk(msgspec.Struct, frozen=True, gc=False):
-    """An in-tree disk as the CSI driver that took its plugin over sees it."""
+    """An in-tree disk as its CSI driver sees it after migration."""
 
     plugin: str
-    """Name of the in-tree plugin, for instance kubernetes.io/gce-pd."""
+    """Name of the in-tree plugin, for example kubernetes.io/gce-pd."""
     driver: str
     handle: str = ""
     """Empty if the disk cannot be translated; `error` says why."""
@@ -55,37 +55,37 @@ class MigratedDisk(msgspec.Struct, frozen=True, gc=False):
 
 
 class LocalVolume(msgspec.Struct, frozen=True, gc=False):
-    """One entry of spec.volumes that lives on the node: what is in it is lost to a pod that comes back elsewhere."""
+    """An entry of spec.volumes with data on the node, which are lost if the pod is recreated on another node."""
 
     name: str
     is_host_path: bool = False
-    """hostPath; else an emptyDir that is not in memory."""
+    """True for hostPath, false for an emptyDir that is not in memory."""
 
 
 class PodVolume(msgspec.Struct, frozen=True, gc=False):
     """One entry of spec.volumes that scheduling reads."""
 
     name: str = ""
-    """Only where something is named after it or complains about it: ephemeral volumes and migrated disks."""
+    """Set only for ephemeral volumes and migrated disks, whose claims or messages contain it."""
     claim: str | None = None
     """persistentVolumeClaim.claimName; the API server refuses an empty one, the decoder does not."""
     is_ephemeral: bool = False
-    """A generic ephemeral volume; its claim is called after pod and volume."""
+    """A generic ephemeral volume; the name of its claim consists of those of pod and volume."""
     disk: Disk | None = None
     migrated: MigratedDisk | None = None
 
     @property
     def has_claim(self) -> bool:
-        """There is a claim behind it, or will be: of an ephemeral volume it is made for the pod."""
+        """True if the volume has a claim, or will have: that of an ephemeral volume is created for the pod."""
         return self.claim is not None or self.is_ephemeral
 
     def claim_of(self, pod_name: str) -> str | None:
-        """Name of the claim behind this volume of that pod, None if there is none."""
+        """Returns the name of the volume's claim for this pod; None if it has none."""
         return f"{pod_name}-{self.name}" if self.is_ephemeral else self.claim
 
 
 class PodResourceClaim(msgspec.Struct, frozen=True, gc=False):
-    """One entry of spec.resourceClaims: either a claim by name or a template that one is made from."""
+    """An entry of spec.resourceClaims: a claim by name, or a template from which one is created."""
 
     name: str
     claim: str = ""
@@ -101,16 +101,16 @@ CSI_DRIVER_OF_PLUGIN = {
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
     "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
 }
-"""In-tree plugin or provisioner -> the CSI driver that took it over (source: csi-translation-lib)."""
+"""In-tree plugin or provisioner -> the CSI driver that replaces it (source: csi-translation-lib)."""
 
 COUNTED_PLUGINS = frozenset(CSI_DRIVER_OF_PLUGIN) - {"kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"}
-"""Those whose volumes count against the limits of their CSI driver (source: plugins/nodevolumelimits/utils.go)."""
+"""Plugins whose volumes count against the limits of their CSI driver (source: plugins/nodevolumelimits/utils.go)."""
 
 
 def may_name(volumes: Iterable[PodVolume], claim: str) -> bool:
-    """True if one of a pod's volumes is this claim, or may be.
+    """Reports whether one of a pod's volumes is this claim, or may be.
 
-    Of an ephemeral volume's claim only the end of the name is known: one answer serves all pods that are alike but for
-    their names.
+    Compares only the end of the name for a claim of an ephemeral volume, so that one result is valid for all pods that
+    differ only in their names.
     """
     return any(v.claim == claim or (v.is_ephemeral and claim.endswith(f"-{v.name}")) for v in volumes)

@@ -1,6 +1,6 @@
-"""The shape of a conversation with a Kubernetes API server, without any HTTP library.
+"""Requests to and responses of a Kubernetes API server, without any HTTP library.
 
-Owns nothing; promises only names and types. Three things speak it: `multisched.client` (the real network),
+Owns nothing; defines only names and types. Three packages implement them: `multisched.client` (the real network),
 `multisched.cluster` (in process, no socket) and the simulation of `tests/kit` (in process, with faults).
 """
 
@@ -19,16 +19,16 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""No answer is read past this size: a compromised server must not be able to exhaust memory."""
+"""Responses are not read beyond this size: a compromised server must not be able to exhaust memory."""
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises for bytes that are no document of the wanted shape. A text that is not UTF-8, and a document
-nested too deeply, raise no DecodeError: a handler of that one alone would miss them."""
+"""All errors that msgspec raises for bytes that do not have the wanted shape. Text that is not UTF-8, and a document
+nested too deeply, do not raise DecodeError, so a handler of DecodeError alone would miss them."""
 
 
 class TransportError(Exception):
-    """No HTTP answer arrived. Subclasses say whether the server may have acted on the request."""
+    """No HTTP response arrived. Subclasses tell whether the server may have acted on the request."""
 
 
 class ConnectFailedError(TransportError):
@@ -36,11 +36,11 @@ class ConnectFailedError(TransportError):
 
 
 class AnswerLostError(TransportError):
-    """The request may have been sent, but no complete answer arrived (timeout, reset, truncation): its effect is unknown."""
+    """The request may have been sent, but no complete response arrived (timeout, reset, truncation): its effect is unknown."""
 
 
 class Response(msgspec.Struct, frozen=True):
-    """One complete HTTP answer. Any status, 4xx and 5xx included: the caller decides what a status means."""
+    """One complete HTTP response of any status, including 4xx and 5xx: the caller interprets the status."""
 
     status: int
     body: bytes
@@ -49,22 +49,22 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class LineStream(Protocol):
-    """An open watch. `status` is known at once; lines come without their newline."""
+    """An open watch. `status` is known at once; lines have no trailing newline."""
 
     status: int
     headers: Mapping[str, str]
 
     async def read_body(self) -> bytes:
-        """The whole body, for a status other than 200."""
+        """Reads the whole body, for a status other than 200."""
         ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Ends when the server closes cleanly; raises TransportError when the connection breaks or stays silent too long."""
+        """Ends when the server closes cleanly. Raises TransportError if the connection breaks or is silent too long."""
         ...
 
 
 class Transport(Protocol):
-    """Authenticated requests to one API server. `path` starts with a slash and carries its query string."""
+    """Authenticated requests to one API server. `path` starts with a slash and includes the query string."""
 
     async def request(
         self,
@@ -76,11 +76,11 @@ class Transport(Protocol):
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        """Raises TransportError when no complete answer arrived within `timeout_s`."""
+        """Sends a request. Raises TransportError if no complete response arrives within `timeout_s`."""
         ...
 
     def stream(
         self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
     ) -> AbstractAsyncContextManager[LineStream]:
-        """A streaming GET. Raises TransportError when no answer starts, or when nothing arrives for `idle_timeout_s`."""
+        """Opens a streaming GET. Raises TransportError if no response starts, or if nothing arrives for `idle_timeout_s`."""
         ...

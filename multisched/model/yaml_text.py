@@ -1,4 +1,4 @@
-"""YAML that people write, as plain data. Owns nothing; whatever a text holds, it is read or refused."""
+"""Reads YAML written by users, as plain data. Owns nothing. Every text is either read or refused with NotYamlError."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 DEPTH_MAX: Final = 100
-"""Levels of nesting: objects of Kubernetes have some twenty."""
+"""Levels of nesting: Kubernetes objects have about twenty."""
 
 
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -16,7 +16,7 @@ _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 
 class _Loader(_Safe):  # type: ignore[misc]
-    """Timestamps stay text, since JSON knows none."""
+    """Keeps timestamps as text, since JSON has no timestamps."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the class attribute PyYAML reads
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -25,11 +25,11 @@ class _Loader(_Safe):  # type: ignore[misc]
 
 
 class NotYamlError(ValueError):
-    """The text is no YAML; the message says where and why."""
+    """The text is not YAML; the message contains the line and the reason."""
 
 
 def yaml_documents(text: str) -> list[Any]:
-    """Every document that is not empty. Raises NotYamlError."""
+    """Returns every document that is not empty. Raises NotYamlError."""
     try:
         _refuse_depth(text)
         return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
@@ -38,12 +38,12 @@ def yaml_documents(text: str) -> list[Any]:
     except NotYamlError:
         raise
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        # The library's own, for values that are not what their tag says: `!!int x`, `!!timestamp x`.
-        raise NotYamlError(f"a value is not of its kind: {error}") from error
+        # Raised by the library itself if a value does not match its tag: `!!int x`, `!!timestamp x`.
+        raise NotYamlError(f"a value does not match its type: {error}") from error
 
 
 def _refuse_depth(text: str) -> None:
-    """Looks at the flat stream of events first: composing recurses, and an alias within its own anchor never ends."""
+    """Checks the flat stream of events first: composing recurses, and an alias within its own anchor would not end."""
     depth = 0
     open_anchors: list[str | None] = []
     events: Iterator[Any] = yaml.parse(text, Loader=_Safe)
@@ -55,7 +55,7 @@ def _refuse_depth(text: str) -> None:
             depth -= 1
             open_anchors.pop()
         elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
-            raise NotYamlError(f"{_line(event)}: *{event.anchor} stands within what it names")
+            raise NotYamlError(f"{_line(event)}: *{event.anchor} is used within its own anchor")
         if depth > DEPTH_MAX:
             raise NotYamlError(f"{_line(event)}: nested deeper than {DEPTH_MAX} levels")
 

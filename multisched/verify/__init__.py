@@ -1,4 +1,4 @@
-"""Which running pods stand against a required rule: a judge that shares no code with the scheduler (README.md)."""
+"""Finds running pods that violate a required rule. Shares no code with the scheduler (README.md)."""
 
 from multisched.verify.findings import RULES, Finding, Rule
 from multisched.verify.judge import KINDS, Judge, judge

@@ -1,6 +1,6 @@
-"""What a pod asks of its node: resources and host ports.
+"""What a pod demands of its node: resources and host ports.
 
-A pod that is being resized counts with the larger of what its spec wants and what it was given.
+A pod that is being resized counts with the larger of the amounts in its spec and its status.
 Source: the API's documentation of resource requests, init containers, sidecars, pod overhead, pod-level resources and
 in-place resizing.
 """
@@ -26,11 +26,11 @@ _EXTENDED = re.compile(
 
 
 class Demand(NamedTuple):
-    """What a pod takes of its node, as most of it and as little of it as the API shows."""
+    """Resources that a pod takes: the largest and the smallest amounts that the API leaves possible."""
 
     most: Requests
     least: Requests
-    """Without what a resize in progress may have added after the pod was placed."""
+    """Without what a resize in progress may have added since the pod was placed."""
 
 
 class HostPort(NamedTuple):
@@ -47,14 +47,14 @@ class HostPort(NamedTuple):
 
 
 def is_counted(resource: str) -> bool:
-    """Resources that schedulers count: the native ones, huge pages, attachable volumes, and names with a domain."""
+    """Reports whether schedulers count the resource: native, huge pages, attachable volumes, and names with a domain."""
     if resource in _NAMED or resource.startswith(("hugepages-", "attachable-volumes-")) or "kubernetes.io/" in resource:
         return True
     return not resource.startswith("requests.") and _EXTENDED.fullmatch(resource) is not None
 
 
 def demand_of(pod: Json) -> Demand:
-    """Raises Unreadable."""
+    """Computes the demand of a pod. Raises Unreadable."""
     spec, status = mapping(pod, "spec"), mapping(pod, "status")
     given = {text(one, "name"): one for one in _statuses(status)}
     is_infeasible = any(
@@ -77,7 +77,7 @@ def _statuses(status: Json) -> Iterator[Json]:
 
 
 def _asked(container: Json, status: Json | None, pick: Callable[..., Fraction], *, is_infeasible: bool) -> Amounts:
-    """What a container asks for; the larger (or smaller) of spec and status while it is being resized."""
+    """Returns a container's requests; during a resize, the larger (or smaller) of spec and status."""
     spec = amounts(mapping(container, "resources"), "requests")
     if status is None or not status.get("resources"):
         return spec
@@ -89,7 +89,7 @@ def _asked(container: Json, status: Json | None, pick: Callable[..., Fraction], 
 
 
 def _total(spec: Json, asked: Callable[[Json], Amounts]) -> Amounts:
-    """The larger of all containers together and the greediest moment of starting, where sidecars run already."""
+    """Returns the larger of all running containers together and the largest init container with the sidecars before it."""
     running: Amounts = {}
     for container in objects(spec, "containers"):
         _add(running, asked(container))
@@ -112,7 +112,7 @@ def _total(spec: Json, asked: Callable[[Json], Amounts]) -> Amounts:
 
 
 def _with_pod_level(total: Amounts, spec: Json, status: Json, pick: Callable[..., Fraction]) -> Amounts:
-    """Resources that the pod as a whole asks for stand instead of those of its containers; overhead comes on top."""
+    """Replaces requests of containers by pod-level requests, where present, and adds the overhead."""
     level = amounts(mapping(spec, "resources"), "requests")
     sides = [level, amounts(mapping(status, "resources"), "requests"), amounts(status, "allocatedResources")]
     for name in level:
@@ -132,7 +132,7 @@ def _counted(total: Amounts) -> Requests:
 
 
 def host_ports(pod: Json) -> tuple[HostPort, ...]:
-    """Ports of the node that containers and sidecars listen on. Raises Unreadable."""
+    """Returns the host ports of containers and sidecars. Raises Unreadable."""
     spec = mapping(pod, "spec")
     sidecars = [one for one in objects(spec, "initContainers") if text(one, "restartPolicy") == "Always"]
     found = []

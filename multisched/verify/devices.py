@@ -1,4 +1,4 @@
-"""GPU devices, by what the gpu domain's documentation says of its annotations (domains/gpu/README.md)."""
+"""GPU devices, by the gpu domain's documentation of its annotations (domains/gpu/README.md)."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from multisched.verify.objects import Node, Pod
 GPU = "nvidia.com/gpu"
 MILLI = "multisched.io/gpu-milli"
 COUNT = "multisched.io/gpu-count"
-"""Of how many devices the author asks for a part."""
+"""Number of devices that the author requests a part of."""
 ALLOCATED = "multisched.io/gpu-allocated-milli"
-"""Written at bind: what of each device was given."""
+"""Written at bind: the allocated part of each device."""
 DEVICES = "multisched.io/gpu-devices"
-"""Written at bind: indices, separated by commas."""
+"""Written at bind: indices of devices, separated by commas."""
 INDICES = "multisched.io/gpu-indices"
-"""Node label; `honoured`: the device plugin gives out the devices that the annotation names."""
+"""Node label; `honoured`: the device plugin allocates the devices that the annotation names."""
 
 DEVICE_MILLI = 1000
 DEVICES_MAX = 256
 
 
 class DeviceUsage:
-    """Thousandths of each device of one node that its pods hold, and who holds whole ones."""
+    """Thousandths of each device of one node that its pods hold, and pods with whole devices."""
 
     def __init__(self, node: Node, is_ours: Callable[[Pod], bool]) -> None:
-        """`is_ours`: the scheduler that writes the annotations has bound the pod; what others wrote holds nothing."""
+        """`is_ours`: whether the scheduler that writes the annotations bound the pod; annotations of other pods hold nothing."""
         self._is_ours = is_ours
         self._count = (node.allocatable or {}).get(GPU, 0)
         self._capacity = node.capacity.get(GPU, 0)
         self._is_honoured = node.labels.get(INDICES) == "honoured"
         self._used: dict[int, int] = {}
         self._unnamed = 0
-        """Whole devices that pods have, nobody says which."""
+        """Whole devices held by pods, of unknown index."""
         self._whole = ""
         self._shared = ""
-        """A pod of either kind."""
+        """A pod of each kind."""
 
     def _shared_milli(self, pod: Pod) -> int:
         return shared_milli(pod) if self._is_ours(pod) else 0
 
     def _devices(self, pod: Pod) -> Sequence[int]:
-        """Those that the pod holds: a list that cannot be read stands for all, a whole pod's names as many as it has."""
+        """Returns the devices that the pod holds. An unreadable list means all; a pod with whole devices must list as many."""
         devices = devices_of(pod)
         if _whole(pod):
             return devices if len(devices) == _whole(pod) else ()
@@ -61,48 +61,50 @@ class DeviceUsage:
             self._unnamed += 0 if devices else _whole(pod)
 
     def faults(self, pod: Pod) -> Iterator[Fault]:
-        """At most one: a pod that stands wrong in several ways is still one pod."""
+        """Yields at most one fault: a pod with several faults counts once."""
         milli, whole = self._shared_milli(pod), _whole(pod)
         if not milli and not whole:
             return
         beside = "" if self._is_honoured else (self._whole if milli else self._shared)
         if beside:
-            yield Fault("devices", f"whole and shared GPUs meet on the node: {beside} is there")
+            yield Fault("devices", f"whole and shared GPUs are used on one node: {beside} is there, too")
             return
         if not milli and not self._is_honoured:
-            return  # which devices it gets is the kubelet's choice, how many is a matter of resources
+            return  # the kubelet chooses the devices; their number is checked as a resource
         for device in self._devices(pod):
             if device >= self._count:
-                message = f"it was given device {device}, the node has {self._count}"
+                message = f"it has device {device}, but the node has {self._count} devices"
                 yield Fault("devices", message, is_sure=device >= self._capacity)
                 return
             held = self._used.get(device, 0) + (milli or DEVICE_MILLI)
             if held > DEVICE_MILLI:
-                yield Fault("devices", f"with it device {device} is given out for {held} of {DEVICE_MILLI} thousandths")
+                yield Fault(
+                    "devices", f"with it, {held} of {DEVICE_MILLI} thousandths of device {device} are allocated"
+                )
                 return
         yield from self._unnamed_faults(pod, whole)
 
     def _unnamed_faults(self, pod: Pod, whole: int) -> Iterator[Fault]:
-        """Whole devices that nobody names are some of those that nobody has."""
+        """Checks that named and unnamed whole devices together do not exceed those of the node."""
         devices = self._devices(pod)
         named = sum(device < self._count for device in {*self._used, *devices})
         unnamed = self._unnamed + (0 if devices else whole)
         if unnamed and named + unnamed > self._count:
-            message = f"with it {named} GPUs are named by pods and {unnamed} more held, of {self._count}"
+            message = f"with it, pods hold {named} named GPUs and {unnamed} others, of {self._count}"
             yield Fault("devices", message, is_sure=named + unnamed > self._capacity)
 
 
 def shared_milli(pod: Pod) -> int:
-    """What it holds of each of its devices; 0 for a pod that shares none. What cannot be read is a whole device."""
+    """Returns what it holds of each of its devices; 0 if it shares none. An unreadable amount counts as a whole device."""
     if DEVICES not in pod.annotations or _whole(pod):
         return 0
     return _milli(pod.annotations.get(ALLOCATED)) or _milli(pod.annotations.get(MILLI)) or DEVICE_MILLI
 
 
 def shared_total_milli(annotations: Mapping[str, object], *, has_node: bool) -> int:
-    """Thousandths of all devices together of which a pod without whole ones has a part, or asks for one; 0 for none.
+    """Returns thousandths of devices that a pod without whole devices holds or requests, in total; 0 for none.
 
-    Without a node only the author's annotations count, and only if both can be read.
+    For a pod without a node, only the author's annotations count, and only if both are readable.
     """
     texts = {key: str(annotations[key]) for key in (MILLI, COUNT, ALLOCATED, DEVICES) if key in annotations}
     if not has_node:
@@ -114,19 +116,19 @@ def shared_total_milli(annotations: Mapping[str, object], *, has_node: bool) -> 
 
 
 def _milli(written: str | None) -> int:
-    """1 to 1000; 0 for anything else."""
+    """Parses 1 to 1000; returns 0 for anything else."""
     return _number(written, DEVICE_MILLI)
 
 
 def _number(written: str | None, most: int) -> int:
-    """1 to `most`; 0 for anything else."""
+    """Parses 1 to `most`; returns 0 for anything else."""
     if written is None or not (written.isascii() and written.isdigit() and len(written) <= 4):
         return 0
     return int(written) if 1 <= int(written) <= most else 0
 
 
 def devices_of(pod: Pod) -> tuple[int, ...]:
-    """Indices of the devices that the scheduler wrote; none if there is no annotation that can be read."""
+    """Returns the device indices that the scheduler wrote; none if the annotation is missing or unreadable."""
     return _listed(pod.annotations.get(DEVICES, ""))
 
 

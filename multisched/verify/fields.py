@@ -1,4 +1,4 @@
-"""Fields of a JSON document, read with suspicion: what has another form than the API says raises `Unreadable` with its path."""
+"""Reads fields of a JSON document defensively: a value of the wrong type raises `Unreadable` with its path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 Json = Mapping[str, Any]
 _NOTHING: Json = {}
 _SHOWN_MAX = 48
-"""Of a value in a message, in characters."""
+"""Longest part of a value in a message, in characters."""
 
 
 class Unreadable(ValueError):
-    """A field that does not have the form that the API documents; the message names it and says what it should be."""
+    """A field that does not have its documented type; the message names the field and the value."""
 
 
 def shown(value: object) -> str:
@@ -22,29 +22,29 @@ def shown(value: object) -> str:
 
 
 def mapping(document: Json, field: str) -> Json:
-    """An object; empty where there is none."""
+    """Returns an object; empty if it is missing."""
     value = document.get(field)
     if value is None:
         return _NOTHING
     if not isinstance(value, dict):
-        raise Unreadable(f"{field}: {shown(value)} is no object")
+        raise Unreadable(f"{field}: {shown(value)} is not an object")
     return value
 
 
 def objects(document: Json, field: str) -> Iterator[Json]:
-    """A list of objects; empty where there is none."""
+    """Yields a list of objects; empty if it is missing."""
     for at, value in enumerate(_sequence(document, field)):
         if not isinstance(value, dict):
-            raise Unreadable(f"{field}[{at}]: {shown(value)} is no object")
+            raise Unreadable(f"{field}[{at}]: {shown(value)} is not an object")
         yield value
 
 
 def texts(document: Json, field: str) -> tuple[str, ...]:
-    """A list of strings; empty where there is none."""
+    """Returns a list of strings; empty if it is missing."""
     values = _sequence(document, field)
     for at, value in enumerate(values):
         if not isinstance(value, str):
-            raise Unreadable(f"{field}[{at}]: {shown(value)} is no string")
+            raise Unreadable(f"{field}[{at}]: {shown(value)} is not a string")
     return tuple(values)
 
 
@@ -53,7 +53,7 @@ def text(document: Json, field: str, default: str = "") -> str:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise Unreadable(f"{field}: {shown(value)} is no string")
+        raise Unreadable(f"{field}: {shown(value)} is not a string")
     return value
 
 
@@ -62,7 +62,7 @@ def integer(document: Json, field: str, default: int = 0) -> int:
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unreadable(f"{field}: {shown(value)} is no integer")
+        raise Unreadable(f"{field}: {shown(value)} is not an integer")
     return value
 
 
@@ -74,16 +74,16 @@ def flag(document: Json, field: str) -> bool:
 
 
 def strings(document: Json, field: str) -> dict[str, str]:
-    """An object whose values are strings, for instance labels."""
+    """Returns an object whose values are strings, for example labels."""
     found = mapping(document, field)
     for key, value in found.items():
         if not isinstance(value, str):
-            raise Unreadable(f"{field}.{key}: {shown(value)} is no string")
+            raise Unreadable(f"{field}.{key}: {shown(value)} is not a string")
     return dict(found)
 
 
 def moment(document: Json, field: str) -> float | None:
-    """An RFC 3339 time in seconds since 1970; None where there is none."""
+    """Parses an RFC 3339 time to seconds since 1970; None if it is missing."""
     value = text(document, field)
     if not value:
         return None
@@ -91,7 +91,7 @@ def moment(document: Json, field: str) -> float | None:
         read = datetime.fromisoformat(value)
         return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as error:
-        raise Unreadable(f"{field}: {shown(value)} is no time; write for instance 2026-01-31T12:00:00Z") from error
+        raise Unreadable(f"{field}: {shown(value)} is not a time; write for example 2026-01-31T12:00:00Z") from error
 
 
 def _sequence(document: Json, field: str) -> Sequence[Any]:
@@ -99,5 +99,5 @@ def _sequence(document: Json, field: str) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise Unreadable(f"{field}: {shown(value)} is no list")
+        raise Unreadable(f"{field}: {shown(value)} is not a list")
     return value

@@ -1,4 +1,4 @@
-"""What the judge says: findings, and how sure they are."""
+"""Findings of the judge, and whether they are certain."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 class Fault(NamedTuple):
-    """A required rule that a placement stands against."""
+    """A required rule that a placement violates."""
 
     rule: Rule
     message: str
     is_sure: bool = True
-    """False: what the API shows leaves open that it was all right when the pod was placed."""
+    """False: by what the API shows, the placement may have been valid when it was made."""
 
 
 class Finding(NamedTuple):
-    """A pod on a node, against a rule."""
+    """A pod on a node that violates a rule."""
 
     pod: str
     """namespace/name"""

@@ -1,7 +1,7 @@
-"""Which gang a pod says it is of, and what a PodGroup says of its gang, in the four APIs that there are for it.
+"""Reads the gang of a pod and the terms in a PodGroup, for four APIs.
 
 Source: scheduler-plugins' coscheduling (`scheduling.x-k8s.io/v1alpha1`), ACK's pod labels, Koordinator's annotations,
-and upstream PodGroups with `spec.schedulingGroup`. Nothing here is the scheduler's.
+and upstream PodGroups with `spec.schedulingGroup`. Shares no code with the scheduler.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 ACK: Final = "pod-group.scheduling.sigs.k8s.io/"
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 TOPOLOGY: Final = "multisched.io/gang-topology"
-"""Annotation of pods that say what their gang asks for, and of PodGroups: `KEY` or `KEY:required`, with commas between."""
+"""Annotation of pods with the terms of their gang, and of PodGroups: `KEY` or `KEY:required`, separated by commas."""
 MEMBERS_MAX: Final = 100_000
-"""More than a cluster has pods: a minimum beyond it is a mistake."""
+"""More pods than a cluster has: a larger minimum is a mistake."""
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
 _UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 GangKey = tuple[str, str]
-"""Namespace and name. Two APIs that use one name mean one gang."""
+"""Namespace and name. The same name in two APIs means the same gang."""
 
 
 @dataclass(slots=True)
@@ -36,24 +36,24 @@ class Member:
 
     key: GangKey
     minimum: int | None
-    """What the pod itself says; None where an object has to."""
+    """The minimum given on the pod; None if an object must have it."""
     timeout_s: float | None = None
     groups: tuple[GangKey, ...] = ()
     """Gangs that start together with this one."""
     required: tuple[str, ...] = ()
-    """Label keys: all members are on nodes with the same value of each."""
+    """Label keys: all members must be on nodes with the same value of each."""
 
 
 @dataclass(slots=True)
 class GroupObject:
-    """A PodGroup of either API."""
+    """A PodGroup of any API."""
 
     key: GangKey
     minimum: int
     timeout_s: float | None
     conditions: tuple[Condition, ...] = field(default=())
     required: tuple[str, ...] = ()
-    """As a member's."""
+    """See `Member.required`."""
 
 
 class Condition(NamedTuple):
@@ -64,7 +64,7 @@ class Condition(NamedTuple):
 
 
 def read_member(document: Json) -> Member | None:
-    """None for a pod of no gang. Raises Unreadable where it cannot be said of which, or how large that is."""
+    """Returns the gang of a pod; None if it has none. Raises Unreadable if the gang or its minimum is ambiguous."""
     name, namespace, _ = name_of(document)
     metadata, namespace = mapping(document, "metadata"), namespace or "default"
     labels, annotations = strings(metadata, "labels"), strings(metadata, "annotations")
@@ -82,7 +82,7 @@ def read_member(document: Json) -> Member | None:
     minima = {member.minimum for member in found if member.minimum is not None}
     if len(keys) > 1 or len(minima) > 1:
         said = ", ".join(f"{member.key[1]} of {member.minimum}" for member in found)
-        raise Unreadable(f"pod {namespace}/{name} is of several gangs: {said}")
+        raise Unreadable(f"pod {namespace}/{name} belongs to several gangs: {said}")
     if not found:
         return None
     timeouts = [member.timeout_s for member in found if member.timeout_s is not None]
@@ -123,20 +123,20 @@ def _minimum(fields: Json, name: str) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= MEMBERS_MAX):
-        raise Unreadable(f"{name}: {shown(value)} is no number of members from 1 on")
+        raise Unreadable(f"{name}: {shown(value)} is not a number of members, 1 or more")
     return int(value)
 
 
 def _groups(namespace: str, value: str | None) -> tuple[GangKey, ...]:
-    """A JSON list of names, each with its namespace before a slash if it is another one."""
+    """Parses a JSON list of gang names, each with an optional namespace and slash before it."""
     if not value:
         return ()
     try:
         names = json.loads(value)
     except ValueError as error:
-        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is no JSON list") from error
+        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is not a JSON list") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is no JSON list of names")
+        raise Unreadable(f"{KOORDINATOR}groups: {shown(value)} is not a JSON list of names")
     parts = [name.rpartition("/") for name in names]
     return tuple((before or namespace, name) for before, _, name in parts)
 
@@ -147,15 +147,15 @@ def _required(annotations: Json) -> tuple[str, ...]:
 
 
 def duration_s(value: str) -> float:
-    """Seconds of a duration as Go writes it, for example `1m30s`; raises Unreadable."""
+    """Parses a duration in Go's format, for example `1m30s`, to seconds. Raises Unreadable."""
     parts = _DURATION.findall(value)
     if not parts or "".join(number + unit for number, unit in parts) != value:
-        raise Unreadable(f"{shown(value)} is no duration; write for instance 90s")
+        raise Unreadable(f"{shown(value)} is not a duration; write for example 90s")
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
 def read_group(document: Json) -> GroupObject:
-    """Raises Unreadable, for example for a minimum of 0."""
+    """Reads a PodGroup. Raises Unreadable, for example for a minimum of 0."""
     name, namespace, _ = name_of(document)
     spec = mapping(document, "spec")
     if text(document, "apiVersion").startswith(f"{UPSTREAM}/"):

@@ -1,8 +1,8 @@
-"""Gangs judged from API documents: a gang runs with at least its minimum of members, or with none.
+"""Judges gangs from API documents: a gang must run with at least its minimum of members, or with none.
 
-Members that have succeeded count for living ones of the same owner. Members that are being deleted do not count. A gang
-that had its minimum and lost some of its members heals, which is not a fault; one that lost all of them starts as if it
-were new. A gang that has not started and has some members on nodes has its timeout to reach its minimum.
+Members that have succeeded count with living members of the same owner. Terminating members do not count. If a gang that had
+its minimum loses some members, it recovers, which is not a fault; if it loses all of them, it starts as a new gang. A gang
+that has not started and has some members on nodes must reach its minimum within its timeout.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from multisched.verify.gang_objects import GangKey, GroupObject, Member, read_gr
 from multisched.verify.objects import name_of, node_name_of
 
 TIMEOUT_DEFAULT_S: Final = 600.0
-"""Of a gang that names none, as Koordinator has it; longer than any other API's default."""
+"""Default of a gang without a timeout, as in Koordinator; the longest default of the APIs."""
 GROUP_KIND: Final = "PodGroup"
 
 
 @dataclass(slots=True)
 class GangState:
-    """One gang as its pods and its object show it."""
+    """One gang, computed from its pods and its object."""
 
     key: GangKey
     minimum: int | None
-    """None: nobody says, so nothing is judged."""
+    """None: unknown, so nothing is judged."""
     timeout_s: float
     bound: frozenset[str]
-    """uids of members that are on a node and not being deleted, or have succeeded."""
+    """uids of members that have a node and are not terminating, or have succeeded."""
     waiting: frozenset[str]
     group: GroupObject | None
-    """Its object, where it has one."""
+    """Its object, if it has one."""
     groups: tuple[GangKey, ...] = ()
     required: tuple[str, ...] = ()
-    """Label keys: all members are on nodes with the same value of each."""
+    """Label keys: all members must be on nodes with the same value of each."""
 
     @property
     def is_whole(self) -> bool:
@@ -51,28 +51,28 @@ class _Pod:
     uid: str
     member: Member
     is_bound: bool
-    """On a node and not being deleted, or succeeded."""
+    """It has a node and is not terminating, or it has succeeded."""
     is_over: bool
-    """It has ended, or is being deleted."""
+    """It has ended or is terminating."""
     owner: str
-    """uid of its controller; empty for none."""
+    """uid of its controller; empty if it has none."""
 
 
 @dataclass(slots=True)
 class GangJudge:
-    """Follows the pods and group objects of a cluster, document by document."""
+    """Tracks the pods and group objects of a cluster, document by document."""
 
     _pods: dict[str, _Pod] = field(default_factory=dict)
     _of: dict[GangKey, dict[str, _Pod]] = field(default_factory=dict)
     _groups: dict[GangKey, GroupObject] = field(default_factory=dict)
     _started: set[GangKey] = field(default_factory=set)
-    """Gangs that had their minimum, and have had a bound member ever since."""
+    """Gangs that reached their minimum and have had a bound member ever since."""
     _partial_since_s: dict[GangKey, float] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    """Pod or group -> why nothing is judged by it."""
+    """Pod or group -> why it is not judged."""
 
     def add(self, kind: str, document: Json) -> None:
-        """An object that is new or has changed. Kinds that matter to no gang are left out."""
+        """Adds a new or changed object. Ignores kinds without influence on gangs."""
         name, namespace, uid = name_of(document)
         what = f"{kind} {namespace or 'default'}/{name}"
         self.problems.pop(what, None)
@@ -88,7 +88,7 @@ class GangJudge:
         self._note(before)
 
     def forget(self, kind: str, document: Json) -> None:
-        """An object that has been deleted."""
+        """Removes a deleted object."""
         name, namespace, uid = name_of(document)
         what = f"{kind} {namespace or 'default'}/{name}"
         self.problems.pop(what, None)
@@ -111,7 +111,7 @@ class GangJudge:
         self._note(member.key)
 
     def _drop_pod(self, uid: str) -> GangKey | None:
-        """Returns the gang that it was of."""
+        """Removes a pod, and returns its gang."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return None
@@ -119,7 +119,7 @@ class GangJudge:
         return pod.member.key
 
     def _note(self, key: GangKey | None) -> None:
-        """A member of the gang was added or removed."""
+        """Updates the state of a gang after a member was added or removed."""
         if key is None:
             return
         state = self.state(key)
@@ -136,7 +136,7 @@ class GangJudge:
         return pod.member.key if pod is not None else None
 
     def state(self, key: GangKey) -> GangState:
-        """Of a gang with members. The object's minimum counts; without one the largest that a member names."""
+        """Returns the state of a gang with members. The object's minimum counts; without an object, the largest of its members."""
         members, group = self._of.get(key, {}), self._groups.get(key)
         named = [pod.member.minimum for pod in members.values() if pod.member.minimum is not None]
         timeouts = [pod.member.timeout_s for pod in members.values() if pod.member.timeout_s is not None]
@@ -157,16 +157,16 @@ class GangJudge:
         )
 
     def states(self) -> Iterator[GangState]:
-        """Every gang that has pods."""
+        """Yields every gang that has pods."""
         for key in list(self._of):
             yield self.state(key)
 
     def has_started(self, key: GangKey) -> bool:
-        """It had its minimum at some moment, and has had a bound member ever since."""
+        """Reports whether the gang reached its minimum and has had a bound member ever since."""
         return key in self._started
 
     def look(self, now_s: float) -> list[GangState]:
-        """Gangs that are bound in part, and have been for longer than their timeout. To be asked now and then."""
+        """Returns gangs that have been partially bound for longer than their timeout. To be called periodically."""
         overdue = []
         for state in self.states():
             if not state.is_partial or self.has_started(state.key):
@@ -176,23 +176,23 @@ class GangJudge:
         return overdue
 
     def held_in_vain(self, held: Collection[str]) -> list[GangState]:
-        """Gangs that hold room for members, and do not run even if all of these are bound, or start with one that does not.
+        """Returns gangs for which room is held in vain: they, or gangs they start with, miss their minimum even with these pods.
 
-        `held`: uids of pods for which room is assumed at one moment.
+        `held`: uids of all pods for which room is assumed at this moment.
         """
         keys = {key for uid in held if (key := self.gang_of(uid)) is not None}
         states = (self.state(key) for key in sorted(keys))
         return [one for one in states if not self.has_started(one.key) and self._are_short(one, held)]
 
     def _are_short(self, state: GangState, held: Collection[str]) -> bool:
-        """The gang, or one that starts together with it."""
+        """Reports whether the gang, or one that starts together with it, misses its minimum."""
         return any(
             not self.has_started(key) and _is_short(self.state(key), held) for key in state.groups or (state.key,)
         )
 
 
 def _counts(pod: _Pod, living: Collection[str]) -> bool:
-    """False for a member that succeeded in an earlier run. `living`: owners of living members."""
+    """Returns False for a member that succeeded in an earlier run. `living`: owners of living members."""
     return not pod.is_over or not living or pod.owner in living
 
 

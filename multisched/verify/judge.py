@@ -1,8 +1,8 @@
-"""The judge: which pods stand against a required rule.
+"""The judge: finds pods that violate a required rule.
 
-`Judge` learns the state of a cluster object by object, and answers two questions. `placement(uid)`: would this pod,
-which came last, be let onto its node now? `findings()`: which of all pods stand wrong, as far as a single look can
-tell? It shares no code with the scheduler; each rule is written from the API's documentation, by pod and node.
+`Judge` learns the state of a cluster object by object. `placement(uid)` judges one pod as the latest: would it be allowed on its
+node now? `findings()` judges all pods by the present state, as far as it is conclusive. It shares no code with the scheduler;
+each rule is written from the API's documentation, by pod and node.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ KINDS = (
     "VolumeAttachment",
     "Pod",
 )
-"""What the judge reads, in an order in which each comes after those it is about."""
+"""The kinds that the judge reads, in an order in which each comes after the kinds it refers to."""
 
 
 class Judge:
-    """Judges placements against required rules, from objects given one by one.
+    """Judges placements by required rules, from objects added one by one.
 
-    Objects are the API's JSON as dicts; one that cannot be read is named in `problems`.
+    Objects are the API's JSON as dicts; unreadable ones are listed in `problems`.
     """
 
     def __init__(self, domains: Sequence[Domain] = ()) -> None:
@@ -72,12 +72,12 @@ class Judge:
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What could not be read, in the order in which it came."""
+        """Unreadable objects and fields, in the order of arrival."""
         return self._problems.found
 
     @property
     def pods(self) -> Mapping[str, Pod]:
-        """The pods that stand, by uid."""
+        """All pods on nodes, by uid."""
         return self._standing.pods
 
     @property
@@ -86,13 +86,13 @@ class Judge:
 
     @property
     def lacks_claims(self) -> bool:
-        """Pods use claims, and no claim has come."""
+        """True if pods use claims, but no claim was added."""
         return not self._storage.claims and any(pod.claims for pod in self._standing.pods.values())
 
-    # -- learning --------------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------------
 
     def add(self, kind: str, document: Json) -> None:
-        """An object that is new or has changed. Kinds that matter to no rule are left out."""
+        """Adds a new or changed object. Ignores kinds without influence on rules."""
         reader = self._readers.get(kind)
         if reader is None:
             return
@@ -102,7 +102,7 @@ class Judge:
             self._problems.add(_shown_name(kind, document), str(error))
 
     def forget(self, kind: str, document: Json) -> None:
-        """An object that has been deleted."""
+        """Removes a deleted object."""
         name, namespace, uid = name_of(document)
         key = f"{namespace or 'default'}/{name}"
         match kind:
@@ -125,7 +125,7 @@ class Judge:
                 self._storage.attachments.pop(name, None)
 
     def bind(self, pod: Json, node: str) -> list[Finding]:
-        """Puts a pod on a node, and judges that placement by all that stands there already."""
+        """Puts a pod on a node, and judges this placement by all pods that are there already."""
         self.add("Pod", {**pod, "spec": {**mapping(pod, "spec"), "nodeName": node}})
         name, namespace, uid = name_of(pod)
         return self.placement(uid or f"{namespace or 'default'}/{name}")
@@ -172,7 +172,7 @@ class Judge:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def placement(self, uid: str) -> list[Finding]:
-        """What speaks against a pod where it stands, if it came after all others. Empty for a pod that stands nowhere."""
+        """Returns findings about a pod on its node, as the latest of all pods. Empty if it or its node is unknown."""
         pod = self._standing.pods.get(uid)
         node = self._standing.nodes.get(pod.node) if pod is not None else None
         if pod is None or node is None:
@@ -190,7 +190,7 @@ class Judge:
         return NodeUsage(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
 
     def findings(self) -> list[Finding]:
-        """Every pod that stands against a rule, by all that stands now and the times that the API tells."""
+        """Returns findings about all pods, by the present state and the times in the API."""
         others = Others(self._standing, knows_order=False, gone=self._gone.values())
         found = []
         for name in sorted(self._standing.on):
@@ -206,7 +206,7 @@ class Judge:
         return found
 
     def _taken(self, node: Node, pods: Iterable[Pod]) -> Iterator[tuple[Pod, list[Fault]]]:
-        """What each pod takes that the ones before it had. Who has no right to it does not count for those after it."""
+        """Yields faults of resources that earlier pods left too little of. A pod with a fault does not count for later pods."""
         storage = self._storage
         usage = self._usage(node, {})
         for pod in pods:
@@ -217,7 +217,7 @@ class Judge:
             yield pod, faults
 
     def _faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
-        """All but what the pods of a node take of it."""
+        """Yields faults of all rules except those about resources of the node."""
         tolerations, lapsed = self._domains.tolerations(pod), self._domains.lapsed(pod)
         yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order, lapsed=lapsed)
         yield from affinity_faults(pod, node)
@@ -246,10 +246,10 @@ def judge(
     order: Sequence[str] | None = None,
     domains: Sequence[Domain] = (),
 ) -> list[Finding]:
-    """Findings about a cluster given as (kind, document) in any order.
+    """Returns findings about a cluster given as (kind, document) in any order.
 
-    With `order`, the uids of pods as they were bound: each is judged by what stood before it. Pods that are not named in
-    it stand from the beginning.
+    `order`: uids of pods in the order of their binds. Each is judged by the state before it. Other pods are taken as present from
+    the beginning.
     """
     by_kind: dict[str, list[Json]] = {}
     for kind, document in objects:

@@ -1,6 +1,6 @@
-"""What the pods of one node take of it: room, host ports, disks, attachable volumes, GPU devices.
+"""What the pods of one node use: resources, host ports, disks, attachable volumes, GPU devices.
 
-An account is opened for a node, filled with the pods that were there before, and asked about one pod after the other.
+A `NodeUsage` is created for a node, filled with earlier pods, and then asked for the faults of one pod after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNITS = {"cpu": " milli-CPU", "memory": " bytes", "ephemeral-storage": " bytes"
 
 
 class NodeUsage:
-    """All accounts of one node."""
+    """The usage of one node."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class NodeUsage:
         attached: Mapping[str, str],
         binds_devices: Callable[[Pod], bool],
     ) -> None:
-        """`limits`: driver -> volumes; `attached`: volume -> its driver, whoever uses it; `binds_devices`: see `DeviceUsage`."""
+        """`limits`: driver -> volumes. `attached`: attached volume -> its driver. `binds_devices`: see `DeviceUsage`."""
         self._room = _ResourceUsage(node)
         self._ports: dict[tuple[str, int], list[tuple[HostPort, Pod]]] = {}
         self._disks: list[tuple[Disk, Pod]] = []
@@ -36,7 +36,7 @@ class NodeUsage:
         self._devices = DeviceUsage(node, binds_devices)
 
     def faults(self, pod: Pod, volumes: Mapping[str, str]) -> Iterator[Fault]:
-        """What speaks against the pod beside those that were added. `volumes`: its volumes, with their drivers."""
+        """Yields the faults of a pod in addition to the pods added before. `volumes`: its volumes -> their drivers."""
         yield from self._room.faults(pod)
         taken = self._taken_port(pod)
         if taken is not None:
@@ -72,12 +72,12 @@ class NodeUsage:
             if counts[driver] > self._limits[driver]:
                 yield Fault(
                     "volumes",
-                    f"the node would have {counts[driver]} volumes of {driver}, {self._limits[driver]} may be",
+                    f"with it, the node has {counts[driver]} volumes of {driver}; the limit is {self._limits[driver]}",
                 )
 
 
 class _ResourceUsage:
-    """Sums of requests, by the most and by the least that pods may have asked for when they came."""
+    """Sums of requests: the largest and the smallest that pods may have had when they were placed."""
 
     def __init__(self, node: Node) -> None:
         self._room = node.allocatable
@@ -92,7 +92,7 @@ class _ResourceUsage:
                 sums[resource] += amount
 
     def faults(self, pod: Pod) -> Iterator[Fault]:
-        """One for everything that is too much."""
+        """Yields one fault for all resources that are exceeded."""
         if self._room is None:
             return
         over = self._over(self._most, pod.demand.most, self._room)
@@ -104,12 +104,12 @@ class _ResourceUsage:
             f"{self._most[resource] + amount} of {self._room.get(resource, 0)}{_UNITS.get(resource, '')} {resource}"
             for resource, amount in over
         )
-        yield Fault("resources", f"with it the node's pods ask for {text}", is_sure)
+        yield Fault("resources", f"with it, the node's pods request {text}", is_sure)
 
     def _over(self, sums: Mapping[str, int], requests: Requests, room: Requests) -> list[tuple[str, int]]:
         wanted = {**requests, PODS: 1}
         return [(r, amount) for r, amount in wanted.items() if amount > 0 and sums[r] + amount > room.get(r, 0)]
 
     def _was_more(self, resource: str, amount: int) -> bool:
-        """Devices that fail are no longer allocatable, and still part of the capacity."""
+        """Reports whether failed devices explain the excess: they are not allocatable, but still part of the capacity."""
         return "/" in resource and amount <= self._capacity.get(resource, 0)

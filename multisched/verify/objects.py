@@ -1,6 +1,6 @@
-"""Pods, nodes, volumes and claims as the judge sees them, read from the API's JSON.
+"""Pods, nodes, volumes and claims for the judge, read from the API's JSON.
 
-A part of an object that cannot be read is listed in `Problems` and counts as absent: the rest of the object is judged.
+An unreadable part of an object is listed in `Problems` and counts as missing; the rest of the object is judged.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from multisched.verify.selectors import (
 
 T = TypeVar("T")
 Order = tuple[float, bool, int, int, str]
-"""Sorts pods by the moment they came."""
+"""Sort key of pods by the time of their placement."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a pod that a kubelet runs by itself: nobody schedules it."""
+"""Annotation of a pod that a kubelet runs on its own: no scheduler places it."""
 ZONE_LABELS = {
     "topology.kubernetes.io/zone": "failure-domain.beta.kubernetes.io/zone",
     "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
 }
-"""Today's label -> its former name."""
+"""Current label -> its former name."""
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""What `spec.unschedulable` means to pods."""
+"""The taint that `spec.unschedulable` is equivalent to."""
 _NO_DEMAND = Demand({}, {})
 _NO_LABELS: dict[str, str] = {}
 
 
 class Problem(NamedTuple):
-    """Something of the input that could not be read."""
+    """An unreadable part of the input."""
 
     object: str
     problem: str
 
 
 class Problems:
-    """Collects what cannot be read of one object after the other."""
+    """Collects the problems of all objects."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
@@ -58,7 +58,7 @@ class Problems:
         self.found.append(Problem(what, problem))
 
     def part(self, what: str, where: str, default: T, read: Callable[..., T], *args: object) -> T:
-        """What `read` returns; the default, and a problem, where it cannot."""
+        """Returns the result of `read`; if that raises Unreadable, reports a problem and returns the default."""
         try:
             return read(*args)
         except Unreadable as error:
@@ -68,7 +68,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which pods a term or a constraint is about: by their labels and namespaces."""
+    """Selects the pods of a term or a constraint, by labels and namespaces."""
 
     selector: LabelSelector
     namespaces: frozenset[str]
@@ -77,7 +77,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A required term of pod affinity or anti-affinity. No query: it is about no pod."""
+    """A required term of pod affinity or anti-affinity. Without a query it matches no pod."""
 
     topology_key: str
     query: Query | None
@@ -97,11 +97,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A volume of the kinds that stand in the pod itself and that one node may have once only."""
+    """An inline volume of a pod, of a kind that one node may use only once."""
 
     kind: str
     ids: frozenset[str]
-    """Two disks of a kind are one if they share any."""
+    """Two disks of a kind are the same if they share any id."""
     is_read_only: bool
 
     def collides(self, other: Disk) -> bool:
@@ -112,7 +112,7 @@ class Disk:
 
 @dataclass(slots=True)
 class Pod:
-    """A pod that has a node and is not over."""
+    """A pod that has a node and has not ended."""
 
     uid: str
     name: str
@@ -125,7 +125,7 @@ class Pod:
     is_mirror: bool
     created_s: float | None
     placed_s: float | None
-    """When it was bound, else when it started, else when it was created; None where nothing tells."""
+    """Time of binding, else of start, else of creation; None if unknown."""
     demand: Demand
     ports: tuple[HostPort, ...]
     tolerations: tuple[Toleration, ...]
@@ -138,7 +138,7 @@ class Pod:
     claims: tuple[str, ...]
     disks: tuple[Disk, ...]
     order: Order = field(init=False)
-    """Pods of one moment: who asks least of others comes first, so that as few as can be are named."""
+    """Among pods of the same time, those with the fewest demands come first, so that few are reported."""
 
     def __post_init__(self) -> None:
         most, placed_s = self.demand.most, self.placed_s
@@ -150,7 +150,7 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
     def accepts(self, node: Node) -> bool:
-        """Its nodeSelector and required node affinity."""
+        """Reports whether its nodeSelector and required node affinity match the node."""
         labels = node.labels
         if any(labels.get(key) != value for key, value in self.node_labels):
             return False
@@ -163,7 +163,7 @@ class Node:
     labels: Labels
     created_s: float | None
     allocatable: Requests | None
-    """None where it cannot be read: no sum is judged."""
+    """None if unreadable: resources are not judged then."""
     capacity: Requests
     taints: tuple[Taint, ...]
     is_unschedulable: bool
@@ -195,7 +195,7 @@ class Volume:
 
 
 def name_of(document: Json) -> tuple[str, str, str]:
-    """(name, namespace, uid); raises Unreadable where there is no name."""
+    """Returns (name, namespace, uid). Raises Unreadable if there is no name."""
     metadata = mapping(document, "metadata")
     name = text(metadata, "name")
     if not name:
@@ -212,7 +212,7 @@ def node_name_of(document: Json) -> str:
 
 
 def read_pod(document: Json, problems: Problems) -> Pod:
-    """Raises Unreadable where it is not even clear which pod it is and where."""
+    """Reads a pod. Raises Unreadable if its name or node is unreadable."""
     name, namespace, uid = name_of(document)
     namespace = namespace or "default"
     metadata, spec, status = mapping(document, "metadata"), mapping(document, "spec"), mapping(document, "status")
@@ -273,7 +273,7 @@ def _affinity(spec: Json, namespace: str) -> _Affinity:
 
 
 def _term(document: Json, namespace: str) -> Term:
-    """matchLabelKeys and mismatchLabelKeys stand in the selector already: the API server puts them there."""
+    """Reads an affinity term. The API server has merged matchLabelKeys and mismatchLabelKeys into its selector."""
     selector = label_selector(document, "labelSelector")
     names, by_labels = frozenset(texts(document, "namespaces")), label_selector(document, "namespaceSelector")
     if not names and by_labels is None:
@@ -317,7 +317,7 @@ _NO_VOLUMES: _Volumes = ((), ())
 
 
 def _volumes(spec: Json, pod: str) -> _Volumes:
-    """Its claims, and the disks that stand in the pod itself."""
+    """Returns its claims and its inline disks."""
     claims: list[str] = []
     disks: list[Disk] = []
     for volume in objects(spec, "volumes"):
@@ -346,7 +346,7 @@ def _disk(kind: str, disk: Json) -> tuple[frozenset[str], bool]:
 
 
 def read_node(document: Json, problems: Problems) -> Node:
-    """Raises Unreadable where it has no name."""
+    """Reads a node. Raises Unreadable if it has no name."""
     name, _, _ = name_of(document)
     metadata, spec, status = mapping(document, "metadata"), mapping(document, "spec"), mapping(document, "status")
     what = f"node {name}"
@@ -405,7 +405,7 @@ def read_volume(document: Json, problems: Problems) -> Volume:
 
 
 def read_limits(document: Json, problems: Problems) -> tuple[str, dict[str, int]]:
-    """(node, driver -> how many of its volumes the node may have) of a CSINode."""
+    """Reads a CSINode. Returns its node, and driver -> maximum number of volumes."""
     name, _, _ = name_of(document)
     found = {}
     for driver in objects(mapping(document, "spec"), "drivers"):

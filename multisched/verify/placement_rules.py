@@ -1,4 +1,4 @@
-"""Rules between a pod and its node alone: taints, node affinity, the reach of volumes, domains."""
+"""Rules between a pod and its node alone: taints, node affinity, domains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VIRTUAL_TYPE = "virtual-kubelet"
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Nodes of another domain that one may use too."""
+    """Nodes of another domain that a domain may use."""
 
     lender: str
     selector: LabelSelector
@@ -24,7 +24,7 @@ class Loan:
 
 @dataclass(frozen=True, slots=True)
 class PodRule:
-    """Pods to which any of these applies."""
+    """Selects pods to which any of these conditions applies."""
 
     requests: frozenset[str] = frozenset()
     annotations: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ class PodRule:
 
     @property
     def may_change(self) -> bool:
-        """What a pod requests of devices stays; what is written to it may have been otherwise when it was placed."""
+        """True if the rule depends on annotations or labels, which may have changed since placement; requests cannot change."""
         return bool(self.annotations) or self.selector is not None
 
 
@@ -54,27 +54,27 @@ class Domain:
     selector: LabelSelector | None = None
     loans: tuple[Loan, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    """Given to its pods while they are scheduled."""
+    """Added to all its pods for scheduling."""
     limited: tuple[tuple[Toleration, PodRule], ...] = ()
-    """Given to some of them only."""
+    """Added to some of its pods only."""
 
 
 class Domains:
-    """Which domain a node is at home in, and which may use it."""
+    """The domains that nodes belong to, and those that may use them."""
 
     def __init__(self, domains: Sequence[Domain]) -> None:
         self._domains = tuple(domains)
         self._of = {name: domain for domain in domains for name in domain.scheduler_names}
 
     def binds_devices(self, pod: Pod) -> bool:
-        """A scheduler that is described wrote the pod's devices; where none is, any may have."""
+        """Reports whether a configured scheduler wrote the pod's devices; true for all pods if no domain is configured."""
         return not self._domains or pod.scheduler in self._of
 
     def of(self, pod: Pod) -> Domain | None:
         return self._of.get(pod.scheduler)
 
     def tolerations(self, pod: Pod) -> tuple[Toleration, ...]:
-        """The pod's own, and those that its domain gives it."""
+        """Returns the pod's tolerations and those that its domain adds."""
         domain = self._of.get(pod.scheduler)
         if domain is None:
             return pod.tolerations
@@ -82,7 +82,7 @@ class Domains:
         return (*pod.tolerations, *domain.tolerations, *limited)
 
     def lapsed(self, pod: Pod) -> tuple[Toleration, ...]:
-        """Those that the domain does not give the pod as it is now, and may have given it as it was."""
+        """Returns tolerations that the domain does not add to the pod now, but may have added at placement."""
         domain = self._of.get(pod.scheduler)
         rules = domain.limited if domain is not None else ()
         return tuple(toleration for toleration, rule in rules if rule.may_change and not rule.selects(pod))
@@ -93,12 +93,12 @@ class Domains:
             return
         home = self._home(node, node.allocatable or {})
         where = f"is of domain {home}" if home else "is of no domain"
-        # A device plugin that restarts takes all GPUs away for a while; the node's capacity shows them still.
+        # A restarting device plugin withdraws all GPUs for a while; the node's capacity still shows them.
         was_usable = self._is_usable(domain, node, node.capacity)
         yield Fault("domain", f"{pod.scheduler} is of domain {domain.name}, the node {where}", is_sure=not was_usable)
 
     def is_usable(self, domain: Domain, node: Node) -> bool:
-        """The domain may place pods there."""
+        """Reports whether the domain may place pods on the node."""
         return self._is_usable(domain, node, node.allocatable or {})
 
     def _is_usable(self, domain: Domain, node: Node, room: Mapping[str, int]) -> bool:
@@ -108,7 +108,7 @@ class Domains:
         return any(loan.lender == home and loan.selector.matches(node.labels) for loan in domain.loans)
 
     def _home(self, node: Node, room: Mapping[str, int]) -> str:
-        """By label, then by selectors as the file lists them, then GPUs, virtual nodes, the rest; empty for none."""
+        """Returns the node's domain: by label, then by selectors in file order, then GPUs, virtual nodes, rest; empty if none."""
         labelled = node.labels.get(DOMAIN_LABEL)
         if labelled is not None:
             return labelled if any(domain.name == labelled for domain in self._domains) else ""
@@ -125,7 +125,7 @@ class Domains:
 
 
 def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> Iterator[Taint]:
-    """Those that keep a pod off: NoSchedule and NoExecute."""
+    """Yields untolerated taints with NoSchedule or NoExecute."""
     for taint in taints:
         is_hard = taint.effect in ("NoSchedule", "NoExecute")
         if is_hard and not any(t.tolerates(taint) for t in tolerations):
@@ -140,8 +140,10 @@ def taint_faults(
     knows_order: bool,
     lapsed: Sequence[Toleration] = (),
 ) -> Iterator[Fault]:
-    """NoExecute always; NoSchedule only if it was there before the pod, as far as that is known. `lapsed`: tolerations
-    that it may have been given when it was placed."""
+    """Yields faults for untolerated NoExecute taints, and for NoSchedule taints older than the placement, as far as known.
+
+    `lapsed`: tolerations that may have been added to the pod at placement.
+    """
     is_tainted = any(taint.key == UNSCHEDULABLE.key for taint in node.taints)
     cordon = (UNSCHEDULABLE,) if node.is_unschedulable and not is_tainted else ()
     for taint in untolerated(tolerations, (*node.taints, *cordon)):
@@ -152,13 +154,13 @@ def taint_faults(
         elif knows_order:
             yield Fault("taints", message)
         elif any(toleration.tolerates(taint) for toleration in lapsed):
-            yield Fault("taints", f"{message}; before its annotations or labels changed it may have", is_sure=False)
+            yield Fault("taints", f"{message}; it may have before its annotations or labels changed", is_sure=False)
         elif taint.added_s is None or pod.placed_s is None:
-            yield Fault("taints", f"{message}; when that came is not told", is_sure=False)
+            yield Fault("taints", f"{message}; the time of the taint is unknown", is_sure=False)
         elif taint.added_s < pod.placed_s:
-            yield Fault("taints", f"{message}, which was there before it")
+            yield Fault("taints", f"{message}, which was added before the pod was placed")
         elif taint.added_s == pod.placed_s:
-            yield Fault("taints", f"{message}, which came in the same second", is_sure=False)
+            yield Fault("taints", f"{message}, which was added in the second of its placement", is_sure=False)
 
 
 def affinity_faults(pod: Pod, node: Node) -> Iterator[Fault]:

@@ -16,7 +16,7 @@ from multisched.verify.fields import Json, Unreadable, mapping, shown
 Amounts = dict[str, Fraction]
 
 TEXT_MAX = 64
-"""Characters of a quantity; the API server writes far fewer."""
+"""Longest quantity, in characters; the API server writes much shorter ones."""
 _EXPONENT_MAX = 100
 _FORM = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]+))?", re.ASCII
@@ -34,20 +34,20 @@ _SUFFIXES: Mapping[str, Fraction] = {
 def _parsed(text: str) -> Fraction:
     found = _FORM.fullmatch(text) if len(text) <= TEXT_MAX else None
     if found is None or (found[3] is not None and abs(int(found[3])) > _EXPONENT_MAX):
-        raise Unreadable(f"{shown(text)} is no quantity; write for instance 500m, 2 or 1Gi")
+        raise Unreadable(f"{shown(text)} is not a quantity; write for example 500m, 2 or 1Gi")
     scale = _SUFFIXES[found[2]] if found[2] else Fraction(10) ** int(found[3] or 0)
     return Fraction(found[1]) * scale
 
 
 def quantity(value: object) -> Fraction:
-    """Exact; raises Unreadable."""
+    """Parses a quantity exactly. Raises Unreadable."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Unreadable(f"{shown(value)} is no quantity; write for instance 500m, 2 or 1Gi")
+        raise Unreadable(f"{shown(value)} is not a quantity; write for example 500m, 2 or 1Gi")
     return _parsed(str(value))
 
 
 def amounts(document: Json, field: str) -> Amounts:
-    """A map of resource names to quantities, none below 0."""
+    """Parses a map of resource names to quantities of 0 or more."""
     found: Amounts = {}
     for name, value in mapping(document, field).items():
         try:
@@ -60,10 +60,10 @@ def amounts(document: Json, field: str) -> Amounts:
 
 
 def quota_units(resource: str, amount: Fraction) -> int:
-    """Thousandths of a CPU or a device (`nvidia.com/gpu`), else units, rounded up: quotas bound parts of devices, too."""
+    """Rounds up to thousandths of a CPU or a device (`nvidia.com/gpu`), else to units: quotas bound parts of devices, too."""
     return math.ceil(amount * 1000) if "/" in resource else whole_units(resource, amount)
 
 
 def whole_units(resource: str, amount: Fraction) -> int:
-    """Thousandths of a CPU, else units (bytes, devices), rounded up as schedulers count them."""
+    """Rounds up to thousandths of a CPU, else to units (bytes, devices), as schedulers count them."""
     return math.ceil(amount * 1000) if resource == "cpu" else math.ceil(amount)

@@ -1,6 +1,6 @@
-"""A tree of elastic quotas as the judge reads it: its levels, its rules, and what the pods of each level take.
+"""A tree of elastic quotas for the judge: its levels, its rules, and the usage of each level.
 
-Source: the rules of ACK's `ElasticQuotaTree` (`scheduling.sigs.k8s.io/v1beta1`). Nothing here is the scheduler's.
+Source: the rules of ACK's `ElasticQuotaTree` (`scheduling.sigs.k8s.io/v1beta1`). Shares no code with the scheduler.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from multisched.verify.quantities import amounts, quota_units
 PODS = "pods"
 """A resource of which each pod takes one."""
 MAX_JOBS = "kube-queue/max-jobs"
-"""A key of `min` and `max` that counts jobs of a queue, and no resource of pods."""
+"""A key of `min` and `max` that counts jobs of a queue and is not a resource of pods."""
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 DEPTH_MAX = 32
-"""Levels below each other; a document that has more is refused."""
+"""Most levels of a tree; a document with more is refused."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,11 +30,11 @@ class Level:
 
     name: str
     path: str
-    """Names from the root on, with dots; a name that begins with the path above it is the path."""
+    """Names from the root, joined by dots; a name that begins with the path above it is the path."""
     min: Requests
-    """A resource that is not named is guaranteed to nobody."""
+    """A missing resource is not guaranteed."""
     max: Requests
-    """A resource that is not named has no bound at this level."""
+    """A missing resource is not bounded at this level."""
     namespaces: tuple[str, ...] = ()
     children: tuple[Level, ...] = ()
 
@@ -43,7 +43,7 @@ class Level:
         return not self.children
 
     def below(self) -> Iterator[Level]:
-        """This level and all below it, parents first."""
+        """Yields this level and all below it, parents first."""
         yield self
         for child in self.children:
             yield from child.below()
@@ -62,7 +62,7 @@ class Excess(NamedTuple):
 
 
 class QuotaTree:
-    """A tree in which every rule holds."""
+    """A tree that satisfies all rules."""
 
     def __init__(self, root: Level) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class QuotaTree:
                 self._chains[namespace] = chain
 
     def levels_of(self, namespace: str) -> tuple[Level, ...]:
-        """The leaf of the namespace, and the levels above it up to the root; none if no leaf has the namespace."""
+        """Returns the leaf of the namespace and the levels above it up to the root; empty if no leaf has the namespace."""
         return self._chains.get(namespace, ())
 
     def leaf_of(self, namespace: str) -> Level | None:
@@ -80,7 +80,7 @@ class QuotaTree:
         return chain[0] if chain else None
 
     def usage(self, pods: Iterable[tuple[str, Requests]] = ()) -> Usage:
-        """What these pods take, each given as namespace and requests."""
+        """Returns the usage of these pods, each given as namespace and requests."""
         found = Usage(self)
         for namespace, requests in pods:
             found.add(namespace, requests)
@@ -88,7 +88,7 @@ class QuotaTree:
 
 
 class Usage:
-    """The sums of each level of one tree. Pods of other namespaces count nowhere."""
+    """The usage of each level of one tree. Pods of other namespaces are not counted."""
 
     def __init__(self, tree: QuotaTree) -> None:
         self.tree = tree
@@ -107,31 +107,31 @@ class Usage:
                 sums[resource] += sign * amount
 
     def of(self, level: Level) -> Mapping[str, int]:
-        """Resource -> what the pods of the level take."""
+        """Returns resource -> usage of the level."""
         return self._sums[level.path]
 
     def excesses(self) -> list[Excess]:
-        """Every level over its max, in any resource."""
+        """Returns every level over its max, for each resource."""
         return [one for level in self.tree.root.below() for one in self._over(level, level.max)]
 
     def excesses_with(self, namespace: str, requests: Requests) -> list[Excess]:
-        """Levels that a pod of the namespace would take over their max, in what it asks for."""
+        """Returns the levels that an additional pod of the namespace would take over their max, for what it requests."""
         wanted = {resource: amount for resource, amount in requests.items() if amount > 0}
         chain = self.tree.levels_of(namespace)
         return [one for level in chain for one in self._over(level, wanted, wanted)]
 
     def is_entitled(self, namespace: str, requests: Requests) -> bool:
-        """With the pod its leaf has no more than its min of all that the pod asks for and the leaf names."""
+        """Reports whether its leaf stays within min with this pod, for all resources that the pod requests and the leaf names."""
         leaf = self.tree.leaf_of(namespace)
         return leaf is not None and self.stays_within_min(leaf, requests)
 
     def stays_within_min(self, level: Level, requests: Requests) -> bool:
-        """The same at one level; resources that it does not name are no matter of its min."""
+        """Reports the same for one level; resources that the level does not name are ignored."""
         wanted = {r: n for r, n in requests.items() if n > 0 and (r in level.min or r in level.max)}
         return all(self.of(level)[r] + n <= level.min.get(r, 0) for r, n in wanted.items())
 
     def over_min(self, level: Level, resource: str) -> int:
-        """What the level has borrowed; below 0: what it lacks of its min."""
+        """Returns what the level has borrowed; if negative, what it lacks of its min."""
         return self.of(level)[resource] - level.min.get(resource, 0)
 
     def _over(self, level: Level, resources: Iterable[str], more: Requests | None = None) -> Iterator[Excess]:
@@ -153,7 +153,7 @@ def _chains(level: Level, above: tuple[Level, ...]) -> Iterator[tuple[Level, ...
 
 
 def read_tree(document: Json) -> QuotaTree:
-    """Raises Unreadable, with every rule that the document breaks."""
+    """Reads a tree. Raises Unreadable, with every rule that the document violates."""
     spec = mapping(mapping(document, "spec"), "root")
     if not spec:
         raise Unreadable("spec.root: is missing")
@@ -185,21 +185,23 @@ def _amounts(document: Json, field: str) -> Requests:
     found = {resource: amount for resource, amount in amounts(document, field).items() if resource != MAX_JOBS}
     unknown = sorted(resource for resource in found if not is_counted(resource) and resource != PODS)
     if unknown:
-        raise Unreadable(f"{field}: {', '.join(unknown)} is no resource of pods")
+        raise Unreadable(f"{field}: {', '.join(unknown)} is not a resource of pods")
     finest = {of: much * 1000 if "/" in of else much for of, much in found.items() if of == PODS or "/" in of}
     broken = sorted(of for of, much in finest.items() if much.denominator != 1)
     if broken:
-        raise Unreadable(f"{field}: {', '.join(broken)} is no whole number, or is finer than a thousandth of a device")
+        raise Unreadable(
+            f"{field}: {', '.join(broken)} is not a whole number, or is finer than a thousandth of a device"
+        )
     return {resource: quota_units(resource, amount) for resource, amount in found.items()}
 
 
 def _faults_of_names(root: Level) -> Iterator[str]:
-    """Every name once, every namespace in one leaf, and in a leaf alone."""
+    """Checks that names are unique, and that each namespace is in one leaf only and at no inner level."""
     names = Counter(level.name for level in root.below())
     yield from (f"{name}: the name of {count} levels" for name, count in names.items() if count > 1)
     namespaces = Counter(namespace for level in root.below() for namespace in level.namespaces)
-    yield from (f"namespace {name} stands {count} times" for name, count in namespaces.items() if count > 1)
-    yield from (f"namespace {name!r} cannot be" for name in namespaces if not NAMESPACE.fullmatch(name))
+    yield from (f"namespace {name} is listed {count} times" for name, count in namespaces.items() if count > 1)
+    yield from (f"namespace {name!r} is not a valid name" for name in namespaces if not NAMESPACE.fullmatch(name))
     for level in root.below():
         if level.namespaces and not level.is_leaf:
             yield f"{level.path}: namespaces at a level that has children"

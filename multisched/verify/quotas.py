@@ -1,7 +1,7 @@
-"""Elastic quotas judged from API documents: which level takes more than its max, and whether a status says what is so.
+"""Judges elastic quotas from API documents: levels whose pods take more than max, and wrong statuses.
 
-A pod counts in the leaf of its namespace from the moment it has a node until it has ended or is gone. The tree in force
-is the last that kept every rule: a broken document is named, and changes nothing.
+A pod counts in the leaf of its namespace from when it has a node until it ends or is deleted. The tree in force is the last
+valid one: an invalid document is reported and changes nothing.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from multisched.verify.quota_tree import PODS, Excess, QuotaTree, Usage, read_tr
 
 TREE_KIND: Final = "ElasticQuotaTree"
 LIFT: Final = "multisched.io/lift-quotas"
-"""Annotation of a tree: `true` consents to lifting its limits when it is deleted."""
+"""Annotation of a tree: `true` allows lifting its limits when it is deleted."""
 TREE_NAMESPACE: Final = "kube-system"
-"""Trees elsewhere have no effect."""
+"""Trees in other namespaces have no effect."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 def quota_requests(
     requests: Requests, annotations: Mapping[str, object], *, has_node: bool, is_ours: bool = True
 ) -> Requests:
-    """What a pod counts for: its requests, its parts of devices, and one pod. Devices count in thousandths.
+    """Returns what a pod counts for: its requests, its parts of devices, and one pod. Devices count in thousandths.
 
-    Parts of devices are what the annotations ask for, and on a node what was written with the bind.
+    Parts of devices are those requested by annotations; for a pod on a node, those written at bind.
     """
     found = {
         resource: quota_units(resource, Fraction(1)) * amount
@@ -44,40 +44,40 @@ def quota_requests(
 
 
 class QuotaPod(NamedTuple):
-    """A pod that counts, or would if it had a node."""
+    """A pod that counts, or that would count if it had a node."""
 
     key: str
     namespace: str
     node: str
-    """Empty while it waits."""
+    """Empty while it is pending."""
     requests: Requests
     is_gated: bool = False
-    """It does not ask yet."""
+    """True if scheduling gates hold it: its requests do not count as requested yet."""
 
 
 class QuotaJudge:
-    """Follows the trees and the pods of a cluster, document by document."""
+    """Tracks the trees and the pods of a cluster, document by document."""
 
     def __init__(self, is_ours: Callable[[str], bool] = lambda scheduler: True) -> None:
-        """`is_ours`: whether the program serves a schedulerName; what annotations of others' pods say of devices is nothing."""
+        """`is_ours`: whether the program serves a schedulerName. Annotations about devices of other pods are ignored."""
         self._is_ours = is_ours
         self._trees: dict[str, QuotaTree] = {}
-        """Name of each object -> its last good tree, the oldest object first."""
+        """Name of each object -> its last valid tree, the oldest object first."""
         self._latest: dict[str, Json] = {}
         self._deleted: QuotaTree | None = None
-        """The last one whose object was deleted without consent: it counts until there is another."""
+        """The last tree deleted without the lift annotation: in force until there is another."""
         self.problems: dict[str, str] = {}
-        """Name of a tree, or key of a pod -> what is wrong with it now: it changes nothing, or counts nowhere."""
+        """Name of a tree, or key of a pod -> its present problem. Such a tree changes nothing; such a pod does not count."""
         self.pods: dict[str, QuotaPod] = {}
-        """By uid; those that have ended are left out."""
+        """By uid, without pods that have ended."""
 
     @property
     def tree(self) -> QuotaTree | None:
-        """The tree in force; None without any. Of several objects the first one counts."""
+        """The tree in force; None if there is none. Of several objects, the oldest counts."""
         return next(iter(self._trees.values()), self._deleted)
 
     def add(self, kind: str, document: Json) -> None:
-        """An object that is new or has changed. Kinds that matter to no quota are left out."""
+        """Adds a new or changed object. Ignores kinds without influence on quotas."""
         name, namespace, uid = name_of(document)
         if kind == TREE_KIND and namespace == TREE_NAMESPACE:
             self._add_tree(name, document)
@@ -113,7 +113,7 @@ class QuotaJudge:
         self._trees[name] = tree
 
     def forget(self, kind: str, document: Json) -> None:
-        """An object that has been deleted."""
+        """Removes a deleted object."""
         name, namespace, uid = name_of(document)
         if kind == TREE_KIND and namespace == TREE_NAMESPACE:
             is_lifted = mapping(mapping(document, "metadata"), "annotations").get(LIFT) == "true"
@@ -124,29 +124,29 @@ class QuotaJudge:
             self.pods.pop(uid or f"{namespace or 'default'}/{name}", None)
 
     def usage(self, without: Iterable[str] = ()) -> Usage | None:
-        """What stands now, but for pods of these uids; None without a tree."""
+        """Returns the present usage, leaving out pods with these uids; None without a tree."""
         left_out = frozenset(without)
         standing = (pod for uid, pod in self.pods.items() if pod.node and uid not in left_out)
         return None if self.tree is None else self.tree.usage((pod.namespace, pod.requests) for pod in standing)
 
     def excesses(self) -> list[Excess]:
-        """Every level whose pods take more than its max now."""
+        """Returns every level whose pods take more than its max now."""
         usage = self.usage()
         return [] if usage is None else usage.excesses()
 
     def placement(self, uid: str, unknown: Iterable[str] = ()) -> list[Excess]:
-        """Levels that this pod takes over their max, if it came after all others but the `unknown` ones."""
+        """Returns levels that this pod takes over their max, as the latest pod. `unknown`: uids of pods that do not count."""
         pod, usage = self.pods.get(uid), self.usage([uid, *unknown])
         return [] if pod is None or usage is None else usage.excesses_with(pod.namespace, pod.requests)
 
     def waiting_entitled(self) -> list[QuotaPod]:
-        """Pods without a node that would leave their leaf within its min."""
+        """Returns pods without a node with which their leaf would stay within its min."""
         usage = self.usage()
         waiting = [pod for pod in self.pods.values() if not pod.node]
         return [] if usage is None else [pod for pod in waiting if usage.is_entitled(pod.namespace, pod.requests)]
 
     def status_faults(self) -> list[str]:
-        """Where the status of the tree in force says something else than its pods make."""
+        """Returns differences between the status of the tree in force and its pods."""
         usage = self.usage()
         if usage is None:
             return []
@@ -155,13 +155,13 @@ class QuotaJudge:
             if not (pod.node or pod.is_gated):
                 asking.add(pod.namespace, pod.requests)
         document = next((self._latest[name] for name in self._trees), None)
-        if document is None:  # its object is deleted, and has no status
+        if document is None:  # its object is deleted and has no status
             return []
         return list(_status_faults(mapping(document, "status"), usage, asking))
 
 
 def _last_good(document: Json) -> QuotaTree | None:
-    """What the status of a broken tree says was in force before: whoever has not seen it takes that."""
+    """Returns the last valid tree in the status of an invalid tree, for a process that has not seen it."""
     root = mapping(mapping(document, "status"), "lastGood").get("root")
     try:
         return None if root is None else read_tree({**document, "spec": {"root": root}})
@@ -170,11 +170,11 @@ def _last_good(document: Json) -> QuotaTree | None:
 
 
 def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:
-    """`levels` has an entry for each level, by its path. `asking`: with pods that wait."""
+    """Compares `levels`, which has an entry per level, by path. `asking`: usage including pending pods."""
     levels = {level.path: level for level in usage.tree.root.below()}
     shown = mapping(status, "levels")
     resources = sorted({resource for level in levels.values() for resource in (*level.min, *level.max)})
-    yield from (f"status.levels: {path} is no level of the tree" for path in shown if path not in levels)
+    yield from (f"status.levels: {path} is not a level of the tree" for path in shown if path not in levels)
     for path, level in levels.items():
         if path not in shown:
             yield f"status.levels: {path} is missing"
@@ -190,10 +190,10 @@ def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:
                     yield f"{path}: status says {said} {resource} {field}, it is {amount}"
             lent = _amount(entry, "lent", resource)
             if lent > max(0, least - used):
-                yield f"{path}: status says {lent} {resource} lent, of {least - used} that is idle"
+                yield f"{path}: status says {lent} {resource} lent, but {least - used} is idle"
 
 
 def _amount(entry: Json, field: str, resource: str) -> int:
-    """A resource that is not listed is 0."""
+    """Returns the amount; 0 if the resource is missing."""
     found = amounts(entry, field)
     return quota_units(resource, found[resource]) if resource in found else 0

@@ -1,8 +1,8 @@
-"""Reclaims judged by the rules of quotas alone: who may reclaim, from whom, how much, and whether one undoes another.
+"""Judges reclaims by the rules of quotas alone: by whom, from whom, how much, and whether one undoes another.
 
-A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole, and so is a gang that goes whole.
-Once its last borrowed one has gone, a leaf may have less than its min. `reclaim_faults` judges one reclaim by the state
-before it. `ReclaimHistory` judges the reclaims of a run against each other.
+A leaf under its min reclaims what others have borrowed. A pod counts as borrowed as a whole, and so does a gang that is evicted
+whole, so a leaf may end below its min after its last borrowed pod was evicted. `reclaim_faults` judges one reclaim by the state
+before it. `ReclaimHistory` compares the reclaims of a run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from multisched.verify.demands import Requests
 from multisched.verify.quota_tree import Level, Usage
 
 SUBSETS_MAX: Final = 10
-"""Victims, or gangs of victims, of which every subset is tried; of more, each is left out by itself."""
+"""Up to this many victims (or gangs of victims) all subsets are tried; with more, only those that leave out one."""
 
 
 class QuotaClaim(NamedTuple):
-    """A pending pod, or a gang that starts as one, which takes room back."""
+    """A pending pod, or a gang that starts as one, that reclaims resources."""
 
     key: str
     namespace: str
@@ -29,30 +29,30 @@ class QuotaClaim(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """A pod that is to go."""
+    """A pod to be evicted."""
 
     key: str
     namespace: str
     requests: Requests
     gang: str = ""
-    """Victims of one gang go together."""
+    """Victims of one gang are evicted together."""
 
 
 Suffices = Callable[[Collection[Victim]], bool]
-"""Whether the claim has room on nodes if these go."""
+"""Reports whether the claim fits on nodes once these are evicted."""
 
 
 def no_matter(victims: Collection[Victim]) -> bool:
-    """Room on nodes is judged elsewhere."""
+    """Returns True: room on nodes is judged by other code."""
     return True
 
 
 def reclaim_faults(
     usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices = no_matter
 ) -> list[str]:
-    """What speaks against a reclaim; nothing for victims of the claim's own leaf alone.
+    """Returns the faults of a reclaim; none for victims of the claim's own leaf alone.
 
-    `usage`: before it, with all victims and without the claim. `suffices` leaves the test of room to the caller.
+    `usage`: before the reclaim, with all victims and without the claim. `suffices`: tests room on nodes.
     """
     own = usage.tree.leaf_of(claim.namespace)
     others = [victim for victim in victims if usage.tree.leaf_of(victim.namespace) is not own]
@@ -61,7 +61,7 @@ def reclaim_faults(
 
 
 def may_be_reclaimed(usage: Usage, claim: QuotaClaim, pods: Sequence[Victim]) -> list[Victim]:
-    """As many of these pods as the rules let go for the claim, one after the other. A claim without a right gets none."""
+    """Returns as many of these pods as the rules allow the claim to reclaim, one after the other; none if it is not entitled."""
     left, now, going = list(pods), usage.copy(), list[Victim]()
     while (victim := next((one for one in _small_first(left) if _may_go(usage, now, claim, one)), None)) is not None:
         left.remove(victim)
@@ -84,13 +84,13 @@ def _after(usage: Usage, victims: Collection[Victim]) -> Usage:
 
 
 def _apart(usage: Usage, namespace: str, other: str) -> list[Level]:
-    """The levels above a namespace that are not above the other one: its leaf and so on."""
+    """Returns the levels above a namespace, from its leaf up, that are not above the other namespace."""
     shared = usage.tree.levels_of(other)
     return [level for level in usage.tree.levels_of(namespace) if level not in shared]
 
 
 def _beyond_min(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Whoever reclaims stays within its min at each level that it does not share with the victim."""
+    """Checks that the claim stays within min at each level that it does not share with the victim."""
     for victim in others:
         for level in _apart(usage, claim.namespace, victim.namespace):
             if not usage.stays_within_min(level, claim.requests):
@@ -99,9 +99,9 @@ def _beyond_min(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> It
 
 
 def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Victims can go one after the other so that each, at its turn, has something that its levels have borrowed.
+    """Checks that the victims can be evicted in an order in which each belongs to levels that have borrowed at that moment.
 
-    Those of a gang have their turn together.
+    Victims of a gang are evicted together.
     """
     turns, now = {unit[0].key: _as_one(unit) for unit in _units(others)}, usage.copy()
     while turns:
@@ -109,7 +109,7 @@ def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iter
         victim = next((one for one in ordered if _is_lent(now, claim, one)), None)
         if victim is None:
             leaf, key = usage.tree.leaf_of(ordered[0].namespace), ordered[0].key
-            yield f"{key} goes for {claim.key}, and {leaf.path if leaf else 'its leaf'} has borrowed nothing of that"
+            yield f"{key} is evicted for {claim.key}, but {leaf.path if leaf else 'its leaf'} has borrowed none of its resources"
             return
         del turns[victim.key]
         now.add(victim.namespace, victim.requests, -1)
@@ -123,12 +123,12 @@ def _as_one(unit: Sequence[Victim]) -> Victim:
 
 
 def _small_first(victims: Sequence[Victim]) -> list[Victim]:
-    """The large ones last: what is small leaves more for the others to have borrowed."""
+    """Sorts large victims last: after a small one, more of what others have borrowed is left."""
     return sorted(victims, key=lambda one: (sorted(one.requests.values(), reverse=True), one.key))
 
 
 def _is_lent(usage: Usage, claim: QuotaClaim, victim: Victim) -> bool:
-    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below.
+    """Reports whether a resource of both claim and victim is borrowed at each of the victim's levels not shared with the claim.
 
     A level that does not name the resource lends nothing of it.
     """
@@ -142,24 +142,24 @@ def _names(level: Level, resource: str) -> bool:
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Nobody who goes would be entitled to come back while the claim's leaf has more than its min; a gang comes back as one."""
+    """Checks that no victim is entitled to come back while the claim's leaf is over its min; a gang comes back as one."""
     own, after = usage.tree.leaf_of(claim.namespace), _after(usage, others)
     after.add(claim.namespace, claim.requests)
     for victim in map(_as_one, _units(others)):
         gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
         if gives and after.is_entitled(victim.namespace, victim.requests):
-            yield f"{victim.key} goes for {claim.key}, and is entitled to come back for it"
+            yield f"{victim.key} is evicted for {claim.key}, but is entitled to come back for it"
 
 
 def _in_vain(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
-    """All of them together leave a level over its max, or no room."""
+    """Checks that the evictions suffice: every level stays within max, and the claim has room."""
     excesses = _after(usage, victims).excesses_with(claim.namespace, claim.requests)
     if excesses or not suffices(victims):
-        yield f"{len(victims)} pods go for {claim.key} in vain: {excesses[0] if excesses else 'there is no room for it'}"
+        yield f"evictions of {len(victims)} pods for {claim.key} do not suffice: {excesses[0] if excesses else 'there is no room for it'}"
 
 
 def _needless(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
-    """A proper subset that leaves every level within its max, and room on nodes."""
+    """Checks that no proper subset of the victims suffices."""
     units = _units(victims)
     sizes = range(len(units)) if len(units) <= SUBSETS_MAX else (len(units) - 1,)
     for size in sizes:
@@ -167,12 +167,12 @@ def _needless(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffic
             going = [victim for unit in chosen for victim in unit]
             if not _after(usage, going).excesses_with(claim.namespace, claim.requests) and suffices(going):
                 named = ", ".join(victim.key for victim in going) or "nobody"
-                yield f"{len(victims)} pods go for {claim.key}, and {named} would do"
+                yield f"{len(victims)} pods are evicted for {claim.key}; needed: {named}"
                 return
 
 
 def _units(victims: Sequence[Victim]) -> list[list[Victim]]:
-    """Each victim by itself, those of a gang together."""
+    """Groups victims of a gang; each other victim is alone."""
     units: dict[str, list[Victim]] = {}
     for victim in victims:
         units.setdefault(f"gang {victim.namespace}/{victim.gang}" if victim.gang else victim.key, []).append(victim)
@@ -180,38 +180,39 @@ def _units(victims: Sequence[Victim]) -> list[list[Victim]]:
 
 
 class ReclaimHistory:
-    """The reclaims of one cluster since the last news.
+    """The reclaims of one cluster since its last change.
 
-    News is an arrival, a departure or a change of the tree. The replacement of a victim is no arrival, and the
-    departure of a victim is none.
+    A change is a new pod, a deleted pod or a changed tree; evictions of victims and their replacements are not changes.
     """
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], str] = {}
-        """(leaf that took, leaf that gave) -> the claim."""
+        """(reclaiming leaf, victims' leaf) -> the claim."""
         self._owed: dict[str, int] = {}
-        """Owner -> pods of it that went as victims and have not been replaced."""
+        """Owner -> evicted pods of it that have not been replaced."""
 
     def changed(self) -> None:
-        """Something came, went or was edited: who is entitled to what may be otherwise now."""
+        """Clears the history after a change, which may change entitlements."""
         self._taken.clear()
 
     def arrived(self, owner: str) -> None:
-        """A pod of this owner was made; empty for a pod that nobody replaces."""
+        """Notes a new pod of this owner; empty if it has none."""
         if owner and self._owed.get(owner, 0):
             self._owed[owner] -= 1
         else:
             self.changed()
 
     def evicted(self, owner: str) -> None:
-        """A victim has this owner, which replaces it."""
+        """Notes an evicted pod of this owner, which will replace it; empty if it has none."""
         if owner:
             self._owed[owner] = self._owed.get(owner, 0) + 1
 
     def reclaimed(self, leaf: str, victims_leaf: str, claim: str) -> str:
-        """Notes that `leaf` took from `victims_leaf`; what speaks against it, empty for nothing."""
+        """Notes that `leaf` reclaimed from `victims_leaf`. Returns a fault if this undoes an earlier reclaim; else ""."""
         if leaf == victims_leaf:
             return ""
         before = self._taken.get((victims_leaf, leaf))
         self._taken[leaf, victims_leaf] = claim
-        return f"{leaf} reclaims from {victims_leaf} for {claim} what that reclaimed for {before}" if before else ""
+        return (
+            f"{leaf} reclaims from {victims_leaf} for {claim}, which undoes the reclaim for {before}" if before else ""
+        )

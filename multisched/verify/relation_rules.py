@@ -1,7 +1,7 @@
 """Rules between pods: affinity, anti-affinity in both directions, topology spread.
 
-Each is asked about a pod that stands already. Where the order of binds is known, all that stand were there when it
-came. Elsewhere those were there that the API's times put before it.
+Each judges a pod that has been placed. If the order of binds is known, the pod is the latest, and all others were there before.
+If not, the times in the API tell which were.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from multisched.verify.placement_rules import Domains, untolerated
 from multisched.verify.standing import Standing
 
 DEFAULT_SCHEDULER = "default-scheduler"
-"""Uses every node."""
+"""Uses all nodes."""
 
 
 class Others(NamedTuple):
-    """Who else there is."""
+    """All other pods."""
 
     standing: Standing
     knows_order: bool
-    """The pod in question came last of all that stand."""
+    """True if the judged pod was placed after all others."""
     gone: Iterable[Pod] = ()
-    """Pods that are over, and may have counted when the others came."""
+    """Pods that have ended, and may have counted when the others were placed."""
 
     def before(self, pod: Pod, other: Pod) -> bool:
-        """The other one was there when the pod came."""
+        """Reports whether the other pod was there when the pod was placed."""
         return other.uid != pod.uid and (self.knows_order or other.order < pod.order)
 
 
 def anti_affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
-    """Its own terms, and those of pods that were there before it."""
+    """Checks the pod's anti-affinity, and that of pods placed before it."""
     standing = others.standing
     for term in pod.anti_affinity:
         domain = node.labels.get(term.topology_key)
@@ -57,12 +57,12 @@ def _first(pod: Pod, there: Iterable[Pod], others: Others) -> Pod | None:
 
 
 def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
-    """Every term finds company in its domain: pods that all terms are about. The first of a group needs none."""
+    """Checks that every term has, in its domain, a pod that matches all terms. The first pod of a group needs none."""
     if not pod.affinity:
         return
     for term in pod.affinity:
         if term.topology_key not in node.labels:
-            yield Fault("podAffinity", f"the node has no label {term.topology_key}, which its affinity asks for")
+            yield Fault("podAffinity", f"the node has no label {term.topology_key}, which its affinity requires")
             return
     standing = others.standing
     queries = [term.query for term in pod.affinity if term.query is not None]
@@ -78,7 +78,7 @@ def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
     if is_meant(pod) and not any(others.before(pod, one) for one in company):
         return
     term = lonely[0]
-    message = f"no pod that its affinity asks for is in {term.topology_key}={node.labels[term.topology_key]}"
+    message = f"no pod that matches its affinity is in {term.topology_key}={node.labels[term.topology_key]}"
     may_have_left = not company or any(_is_gone_from_here(one, pod, node, others) for one in others.gone)
     yield Fault("podAffinity", message, is_sure=others.knows_order or not may_have_left)
 
@@ -106,7 +106,7 @@ def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: Others) -> bool:
 
 
 class SpreadCounts:
-    """Pods per domain for spread constraints, counted once while nothing changes."""
+    """Pods per domain for spread constraints, cached until something changes."""
 
     def __init__(self, standing: Standing, domains: Domains) -> None:
         self._standing = standing
@@ -117,14 +117,17 @@ class SpreadCounts:
         self._tallies: dict[object, Mapping[str, list[Order]]] = {}
 
     def faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
-        """At most one."""
+        """Yields at most one fault."""
         for spread in pod.spread:
             if spread.topology_key not in node.labels:
-                yield Fault("topologySpread", f"the node has no label {spread.topology_key}, over which it is spread")
+                yield Fault(
+                    "topologySpread",
+                    f"the node has no label {spread.topology_key}, which its spread constraint requires",
+                )
                 return
         for spread in pod.spread:
             if spread.query is None or not spread.query.selector.expressions:
-                continue  # selects nobody; kube-scheduler counts nobody for the selector of everything either
+                continue  # matches no pod; kube-scheduler counts no pods for an empty selector either
             kind, places = self._reach(pod, spread)
             skew = self._skew(pod, node, spread, self._tally(spread, spread.query, kind, places), others)
             if skew <= spread.max_skew:
@@ -136,7 +139,7 @@ class SpreadCounts:
             return
 
     def _reach(self, pod: Pod, spread: Spread) -> tuple[object, Mapping[str, Node]]:
-        """The nodes that count: of its domain, with all topology keys, within reach of the pod as the policies say."""
+        """Returns the nodes that count: of the pod's domain, with all topology keys, and eligible by the node policies."""
         if self._nodes_version != self._standing.nodes_version:
             self._places.clear()
             self._nodes_version = self._standing.nodes_version
@@ -159,7 +162,7 @@ class SpreadCounts:
     def _tally(
         self, spread: Spread, query: Query, kind: object, places: Mapping[str, Node]
     ) -> Mapping[str, list[Order]]:
-        """Domain -> the pods that count there, in order."""
+        """Returns domain -> the pods that count there, in order."""
         if self._version != self._standing.version:
             self._tallies.clear()
             self._version = self._standing.version
@@ -176,7 +179,7 @@ class SpreadCounts:
         return found
 
     def _skew(self, pod: Pod, node: Node, spread: Spread, tally: Mapping[str, list[Order]], others: Others) -> int:
-        """How many more its domain had with it than the emptiest has."""
+        """Returns how many more pods its domain had, including this pod, than the domain with the fewest."""
         assert spread.query is not None
         matches_itself = self._standing.matches(spread.query, pod)
         here = tally.get(node.labels[spread.topology_key], [])
@@ -193,7 +196,7 @@ class SpreadCounts:
     def _may_have_been_level(
         self, pod: Pod, node: Node, spread: Spread, places: Mapping[str, Node], others: Others
     ) -> bool:
-        """True if it stood right counting pods that are going or over, or without nodes that came after it."""
+        """Reports whether terminating or ended pods, or nodes newer than the pod, may explain the skew."""
         key, query = spread.topology_key, spread.query
         assert query is not None
         old = {name: one for name, one in places.items() if not came_after(one, pod) and self._is_known_to(pod, name)}
@@ -211,12 +214,12 @@ class SpreadCounts:
         return earlier + self._standing.matches(query, pod) - least <= spread.max_skew
 
     def _is_known_to(self, pod: Pod, node: str) -> bool:
-        """False where a scheduler of another kind, of which nothing is known, has placed nothing: it may have other nodes."""
+        """Returns False if the node has no pod of the pod's scheduler and that is not configured here: it may not use the node."""
         if pod.scheduler in ("", DEFAULT_SCHEDULER) or self._domains.of(pod) is not None:
             return True
         return any(other.scheduler == pod.scheduler for other in self._standing.on.get(node, {}).values())
 
 
 def came_after(node: Node, pod: Pod) -> bool:
-    """The node is younger than the pod's placement: one of its name went, and came back as another."""
+    """Reports whether the node is newer than the pod's placement: a node of that name was replaced."""
     return node.created_s is not None and pod.placed_s is not None and node.created_s > pod.placed_s

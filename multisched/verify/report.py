@@ -1,4 +1,4 @@
-"""The judge's report on one look at a cluster: a plain document, the same for people's tables and programs' JSON."""
+"""The judge's report on one snapshot: a plain document, the same for tables and JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from multisched.verify.objects import Problem
 from multisched.verify.placement_rules import Domain
 
 PROBLEMS_MAX = 1_000
-"""Problems with the input that a report names; the rest is counted."""
+"""Problems of the input that a report lists; others are only counted."""
 
 
 class Unjudged(NamedTuple):
-    """A rule, or a part of it, that nothing was said about."""
+    """A rule, or a part of it, that was not judged."""
 
     rule: str
     reason: str
@@ -25,14 +25,14 @@ class Unjudged(NamedTuple):
 class Report(NamedTuple):
     violations: list[Finding]
     maybe: list[Finding]
-    """May have been right when the pod was placed."""
+    """Findings about placements that may have been valid when they were made."""
     unreadable: list[Problem]
     not_judged: list[Unjudged]
     nodes: int
     pods: int
 
     def document(self) -> dict[str, Any]:
-        """As `-o json` prints it."""
+        """Returns the document that `-o json` prints."""
         return {
             "violations": [_shown(finding) for finding in self.violations],
             "maybe": [_shown(finding) for finding in self.maybe],
@@ -53,12 +53,10 @@ def report(
 
 
 def report_of(judge: Judge, unreadable: Sequence[Problem] = (), *, has_domains: bool) -> Report:
-    """By a judge that knows the cluster."""
+    """Builds the report from a judge that has all objects."""
     found = judge.findings()
     not_judged = (
-        []
-        if has_domains
-        else [Unjudged("domain", "needs --config FILE, which also says what taints its pods tolerate")]
+        [] if has_domains else [Unjudged("domain", "needs --config FILE, which also has tolerations that domains add")]
     )
     if judge.lacks_claims:
         not_judged.append(Unjudged("volumes", "pods have claims and the input has none; add pv,pvc,sc,csinodes"))

@@ -1,4 +1,4 @@
-"""Label selectors, node selectors, tolerations: what the API's documentation says they match."""
+"""Label selectors, node selectors and tolerations, by the API's documentation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
 _EXACT: dict[str, LabelSelector] = {}
 SELECTORS_MAX = 20_000
-"""Selectors kept so that equal ones are one object."""
+"""Cached selectors; equal ones are one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`key operator values`."""
+    """One test: key, operator, values."""
 
     key: str
     operator: str
@@ -44,7 +44,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All expressions hold. One without expressions matches everything; a selector that is not there is `None`."""
+    """All expressions must hold. Without expressions it matches everything; a missing selector is `None`."""
 
     expressions: tuple[Expression, ...] = ()
 
@@ -52,17 +52,17 @@ class LabelSelector:
         return all(e.matches(labels.get(e.key)) for e in self.expressions)
 
     def pairs(self) -> Iterable[tuple[str, str]]:
-        """Labels that every match has for sure."""
+        """Returns label pairs that every match must have."""
         return ((e.key, next(iter(e.values))) for e in self.expressions if e.operator == "In" and len(e.values) == 1)
 
     def with_labels(self, pairs: Mapping[str, str]) -> LabelSelector:
-        """This one, and exactly these labels too."""
+        """Returns a selector that requires these labels in addition."""
         more = (Expression(key, "In", frozenset((value,))) for key, value in pairs.items())
         return LabelSelector((*self.expressions, *more)) if pairs else self
 
 
 def label_selector(document: Json, field: str) -> LabelSelector | None:
-    """None where there is none."""
+    """Reads a label selector; None if it is missing."""
     if document.get(field) is None:
         return None
     found = mapping(document, field)
@@ -82,7 +82,7 @@ def label_selector(document: Json, field: str) -> LabelSelector | None:
 
 
 def judged_selector(document: Json) -> LabelSelector:
-    """A selector over nodes as the configuration has it: Gt and Lt are known there too. Raises Unreadable."""
+    """Reads a node selector of the configuration, which also allows Gt and Lt. Raises Unreadable."""
     equal = (Expression(key, "In", frozenset((value,))) for key, value in strings(document, "matchLabels").items())
     rest = (_expression(one, _NODE_OPERATORS) for one in objects(document, "matchExpressions"))
     return LabelSelector((*equal, *rest))
@@ -90,13 +90,13 @@ def judged_selector(document: Json) -> LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """Expressions on labels and on the name; one without any matches no node."""
+    """Expressions on labels and on the name; without any it matches no node."""
 
     labels: tuple[Expression, ...]
     names: tuple[Expression, ...]
 
     def matches(self, labels: Labels, name: str | None) -> bool:
-        """`name`: None where only labels are asked about, as for volumes."""
+        """`name`: None if only labels are compared, as for volumes."""
         if not self.labels and not self.names:
             return False
         by_name = name is None or all(e.matches(name) for e in self.names)
@@ -105,7 +105,7 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """One of the terms holds."""
+    """At least one term must match."""
 
     terms: tuple[NodeTerm, ...]
 
@@ -114,7 +114,7 @@ class NodeSelector:
 
 
 def node_selector(document: Json, field: str) -> NodeSelector | None:
-    """None where there is none."""
+    """Reads a node selector; None if it is missing."""
     if document.get(field) is None:
         return None
     return NodeSelector(tuple(_node_term(one) for one in objects(mapping(document, field), "nodeSelectorTerms")))
@@ -145,7 +145,7 @@ class Taint:
     value: str
     effect: str
     added_s: float | None = None
-    """Seconds since 1970; None where the API does not tell."""
+    """Seconds since 1970; None if unknown."""
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
@@ -153,7 +153,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """An empty key or effect stands for all."""
+    """An empty key or effect matches all."""
 
     key: str
     operator: str
@@ -184,7 +184,7 @@ def tolerations(document: Json, field: str) -> tuple[Toleration, ...]:
 
 
 def integer_of(value: str | None) -> int | None:
-    """A 64-bit integer in decimal digits, or None."""
+    """Parses a 64-bit decimal integer; None if it is not one."""
     if value is None or len(value) > 20:
         return None
     digits = value[1:] if value[:1] in ("+", "-") else value

@@ -1,4 +1,4 @@
-"""A cluster as kubectl prints it: one List, several one after the other, or a JSON array; read object by object."""
+"""A cluster as kubectl prints it: one List, several concatenated ones, or a JSON array; read object by object."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from multisched.verify.objects import Problems
 KUBECTL = "kubectl get nodes,pods,namespaces,pv,pvc,sc,csinodes -A -o json"
 _SPACE = " \t\r\n"
 DEPTH_MAX = 8
-"""Lists within lists."""
+"""Deepest nesting of lists."""
 
 
 class SnapshotError(Exception):
-    """The input is no snapshot; the message says what is wrong and what to do."""
+    """The input is not a snapshot; the message names the problem and the fix."""
 
 
 class _Shell(msgspec.Struct):
@@ -34,21 +34,21 @@ _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Snapshot:
-    """Raw objects by kind; decoded one at a time, so that a large cluster is never in memory as a whole twice."""
+    """Raw objects by kind, decoded one at a time, so that a large cluster is not in memory twice."""
 
     def __init__(self, body: bytes) -> None:
-        """Raises SnapshotError. `problems` names the objects that are none."""
+        """Raises SnapshotError. `problems` lists unreadable items."""
         self.problems = Problems()
         self._raws: dict[str, list[bytes | memoryview]] = {kind: [] for kind in KINDS}
         self._take(body)
         if self._raws["Pod"] and not self._raws["Node"]:
-            raise SnapshotError(f"there are pods and no nodes; take the snapshot by `{KUBECTL}`")
+            raise SnapshotError(f"it has pods but no nodes; take the snapshot with `{KUBECTL}`")
 
     def count(self, kind: str) -> int:
         return len(self._raws[kind])
 
     def objects(self) -> Iterator[tuple[str, Json]]:
-        """(kind, document), in an order in which each comes after those it is about. Given away once."""
+        """Yields (kind, document), each after the kinds it refers to. Can be called only once: it frees what it yields."""
         for kind in KINDS:
             raws, self._raws[kind] = self._raws[kind], []
             for raw in raws:
@@ -56,7 +56,7 @@ class Snapshot:
 
     def _take(self, body: bytes) -> None:
         if not body.strip():
-            raise SnapshotError(f"it is empty; take the snapshot by `{KUBECTL}`")
+            raise SnapshotError(f"it is empty; take the snapshot with `{KUBECTL}`")
         try:
             self._add(body, "", 0)
         except _NO_JSON:
@@ -64,13 +64,13 @@ class Snapshot:
                 try:
                     self._add(json.dumps(document).encode(), "", 0)
                 except _NO_JSON as error:
-                    raise SnapshotError(f"document {number} is no JSON ({error}); take it by `{KUBECTL}`") from error
+                    raise SnapshotError(f"document {number} is not JSON ({error}); take it with `{KUBECTL}`") from error
 
     def _add(self, raw: bytes | memoryview, kind: str, depth: int) -> None:
-        """An object, a list of the API, or a JSON array of either."""
+        """Adds an object, a list of the API, or a JSON array of either."""
         if bytes(raw[:64]).lstrip()[:1] == b"[":
             if depth >= DEPTH_MAX:
-                raise SnapshotError("it has lists within lists within lists")
+                raise SnapshotError("its lists are nested too deeply")
             for item in _array.decode(raw):
                 self._add(memoryview(item), "", depth + 1)
             return
@@ -78,8 +78,8 @@ class Snapshot:
             shell = _shell.decode(raw)
         except msgspec.ValidationError as error:
             if depth == 0:
-                raise SnapshotError(f"it is no list of objects ({error}); take it by `{KUBECTL}`") from error
-            self.problems.add("an item of the list", f"is no object: {shown(bytes(raw[:64]))}")
+                raise SnapshotError(f"it is not a list of objects ({error}); take it with `{KUBECTL}`") from error
+            self.problems.add("an item of the list", f"is not an object: {shown(bytes(raw[:64]))}")
             return
         found = shell.kind if isinstance(shell.kind, str) else ""
         if found == "List" or (found.endswith("List") and shell.items is not None):
@@ -89,27 +89,27 @@ class Snapshot:
             self._keep(found or kind, raw)
         elif not found and not kind:
             if depth == 0:
-                raise SnapshotError(f"kind: is missing; it is no list of objects. Take it by `{KUBECTL}`")
+                raise SnapshotError(f"kind: is missing; it is not a list of objects. Take it with `{KUBECTL}`")
             self.problems.add("an item of the list", "kind: is missing")
         elif depth == 0:
-            raise SnapshotError(f"kind: {shown(found)} says nothing of pods and nodes; take a list by `{KUBECTL}`")
+            raise SnapshotError(f"kind: {shown(found)} has no pods or nodes; take a list with `{KUBECTL}`")
 
     def _keep(self, kind: str, raw: bytes | memoryview) -> None:
         try:
             document = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            self.problems.add(f"a {kind.lower()}", f"is no JSON: {error}")
+            self.problems.add(f"a {kind.lower()}", f"is not JSON: {error}")
             return
         if isinstance(document, dict):
             self._raws[kind].append(raw)
 
 
 def _concatenated(body: bytes) -> Iterator[object]:
-    """Documents that stand one after the other, as several calls of kubectl leave them in one file."""
+    """Yields concatenated documents, as several kubectl calls write them to one file."""
     try:
         text = body.decode()
     except UnicodeDecodeError as bad:
-        raise SnapshotError(f"it is not UTF-8 (byte {bad.start}); take it by `{KUBECTL}`") from bad
+        raise SnapshotError(f"it is not UTF-8 (byte {bad.start}); take it with `{KUBECTL}`") from bad
     decoder, at, found = json.JSONDecoder(), 0, 0
     while at < len(text):
         if text[at] in _SPACE:
@@ -119,7 +119,7 @@ def _concatenated(body: bytes) -> Iterator[object]:
             document, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as bad:
             where = f"document {found + 1}" if found else "it"
-            raise SnapshotError(f"{where} is no JSON ({_why(bad)}); take it by `{KUBECTL}`") from bad
+            raise SnapshotError(f"{where} is not JSON ({_why(bad)}); take it with `{KUBECTL}`") from bad
         found += 1
         yield document
 

@@ -1,9 +1,9 @@
-"""Which pods stand where, found by what they are asked for: label, namespace, and domain of a topology.
+"""An index of the pods on nodes, by label, namespace and topology domain.
 
-`Standing` owns the index. Whoever asks about pods does it by a `Query`. One that names a label is *exact*: the pods it
-is about are kept together, so that asking again costs nothing. One that does not (NotIn, Exists, …) is *loose*, and as
-a rule about many. It is put to kinds of pods. Pods of a kind share their namespace and all labels that loose queries
-look at.
+`Standing` owns the index. Pods are selected by a `Query`. A query that names a label value is *exact*: the index keeps its pods
+together, so that repeated queries cost nothing. A query that does not (NotIn, Exists, …) is *loose*, and usually matches many
+pods. It is evaluated on kinds of pods. Pods of a kind have the same namespace and the same values of all labels that loose
+queries read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOBODY: Mapping[str, Pod] = {}
 
 
 class Crowd:
-    """Pods that are taken together, and those whose anti-affinity is about them."""
+    """A set of pods, and the owners of anti-affinity terms that match them."""
 
     __slots__ = ("_by_domain", "_owners", "pods")
 
@@ -30,7 +30,7 @@ class Crowd:
         self._owners: dict[str, dict[str, Pods]] = {}
 
     def at(self, key: str, domain: str, nodes: Mapping[str, Node]) -> Mapping[str, Pod]:
-        """The pods on nodes whose label `key` has that value."""
+        """Returns the pods on nodes whose label `key` has this value."""
         found = self._by_domain.get(key)
         if found is None:
             found = self._by_domain[key] = {}
@@ -39,7 +39,7 @@ class Crowd:
         return found.get(domain, NOBODY)
 
     def owners(self) -> Mapping[str, Mapping[str, Pods]]:
-        """Topology key -> domain -> pods there that bear none of these beside them."""
+        """Returns topology key -> domain -> pods there whose anti-affinity matches the pods of this set."""
         return self._owners
 
     def add(self, pod: Pod, labels: Labels) -> None:
@@ -60,7 +60,7 @@ class Crowd:
 
 
 class Exact(Crowd):
-    """The standing pods that one query is about."""
+    """The pods on nodes that one exact query selects."""
 
     __slots__ = ("query",)
 
@@ -70,7 +70,7 @@ class Exact(Crowd):
 
 
 class Kind(Crowd):
-    """Pods that are alike to every loose query."""
+    """Pods that every loose query treats the same."""
 
     __slots__ = ("labels", "namespace")
 
@@ -93,14 +93,14 @@ def _take(domains: dict[str, Pods], domain: str | None, pod: Pod) -> None:
 
 
 class Standing:
-    """Nodes, the pods on them, labels of namespaces. Pods on nodes that nobody knows are kept, and count nowhere."""
+    """Nodes, the pods on them, and labels of namespaces. Pods on unknown nodes are kept but not indexed."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.nodes_version = 0
-        """Raised whenever a node comes, goes or changes."""
+        """Incremented whenever a node is added, removed or changed."""
         self.version = 0
-        """Raised whenever anything does."""
+        """Incremented at every change."""
         self.pods: Pods = {}
         self.on: dict[str, Pods] = {}
         """Node -> its pods."""
@@ -113,13 +113,13 @@ class Standing:
         self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], Kind] = {}
         self._kind_of: dict[str, Kind] = {}
         self._loose_owners: dict[Query, Pods] = {}
-        """Loose query -> pods with an anti-affinity term of it."""
+        """Loose query -> pods with an anti-affinity term of that query."""
         self._looked_at: set[str] = set()
-        """Label keys that loose queries look at."""
+        """Label keys that loose queries read."""
         self._borne: Counter[str] = Counter()
-        """Label key -> standing pods that have it."""
+        """Label key -> number of indexed pods that have it."""
 
-    # -- what there is ---------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> None:
         here = list(self.on.get(node.name, NOBODY).values())
@@ -141,7 +141,7 @@ class Standing:
         self.version += 1
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
-        """None: it is gone."""
+        """Sets a namespace's labels; None: it was deleted."""
         if self._namespaces.get(name) == labels:
             return
         for pod in self.pods.values():
@@ -157,7 +157,7 @@ class Standing:
             self._index(pod)
 
     def add(self, pod: Pod) -> None:
-        """In place of what was known of it."""
+        """Adds or replaces a pod."""
         self.remove(pod.uid)
         self.pods[pod.uid] = pod
         self.on.setdefault(pod.node, {})[pod.uid] = pod
@@ -243,7 +243,7 @@ class Standing:
                 kind.own(owner, term.topology_key, self.nodes[owner.node].labels)
 
     def _look_at(self, query: Query) -> None:
-        """Pods that differ in what a loose query looks at are of different kinds."""
+        """Makes the keys of a loose query part of the kinds; rebuilds the kinds if pods have new keys."""
         new = {one.key for one in query.selector.expressions} - self._looked_at
         self._looked_at |= new
         if not any(self._borne[key] for key in new):
@@ -253,29 +253,29 @@ class Standing:
             pod = self.pods[uid]
             self._join_kind(pod, self.nodes[pod.node].labels)
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def matches(self, query: Query, pod: Pod) -> bool:
         return self._is_near(query, pod.namespace) and query.selector.matches(pod.labels)
 
     def in_domain(self, query: Query, key: str, domain: str) -> Iterator[Pod]:
-        """The pods that the query is about on nodes whose label `key` has that value."""
+        """Yields the selected pods on nodes whose label `key` has this value."""
         for crowd in self._crowds(query):
             yield from crowd.at(key, domain, self.nodes).values()
 
     def everywhere(self, query: Query) -> Iterator[Pod]:
-        """The pods that the query is about."""
+        """Yields the selected pods."""
         for crowd in self._crowds(query):
             yield from crowd.pods.values()
 
     def kept_away(self, pod: Pod) -> Iterator[tuple[str, Mapping[str, Pods]]]:
-        """(Topology key, domain -> pods there whose anti-affinity is about this pod)."""
+        """Yields (topology key, domain -> pods there whose anti-affinity matches this pod)."""
         for exact in self._about(pod):
             yield from exact.owners().items()
         yield from self._kind_of[pod.uid].owners().items()
 
     def all_of(self, queries: Iterable[Query]) -> Callable[[Pod], bool]:
-        """Whether a standing pod is meant by all of the queries."""
+        """Returns a function that reports whether all queries select a pod."""
         exact = [self._select(query).pods for query in queries if not _is_loose(query)]
         loose = [query for query in queries if _is_loose(query)]
         for query in loose:
@@ -305,7 +305,7 @@ class Standing:
         return exact
 
     def _crowds(self, query: Query) -> Iterator[Crowd]:
-        """Which together are the pods that the query is about."""
+        """Yields the sets that together contain the selected pods."""
         if not _is_loose(query):
             yield self._select(query)
             return
@@ -315,7 +315,7 @@ class Standing:
                 yield kind
 
     def _about(self, pod: Pod) -> Iterator[Exact]:
-        """Every exact query in use that is about the pod."""
+        """Yields every exact query in use that selects the pod."""
         for pair in pod.labels.items():
             for exact in self._by_pair.get(pair, ()):
                 if self.matches(exact.query, pod):

@@ -1,4 +1,4 @@
-"""Volumes: claims that are bound, volumes that the node reaches, claims that one pod at a time may use."""
+"""Volumes: claims are bound, volumes reach the node, and exclusive claims have one pod."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from multisched.verify.relation_rules import Others
 
 @dataclass(slots=True)
 class Storage:
-    """Claims and volumes, what nodes may attach, and which volumes the API says are attached."""
+    """Claims and volumes, attach limits of nodes, and attached volumes by the API."""
 
     claims: dict[str, Claim] = field(default_factory=dict)
     """By namespace/name."""
     volumes: dict[str, Volume] = field(default_factory=dict)
     provisioners: dict[str, str] = field(default_factory=dict)
-    """Storage class -> who makes its volumes."""
+    """Storage class -> provisioner."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Node -> driver -> volumes that it may have."""
+    """Node -> driver -> maximum number of volumes."""
     attachments: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     """Attachment -> (node, driver, volume)."""
 
     def attached_by(self, pod: Pod) -> Mapping[str, str]:
-        """The pod's volumes that count against limits -> their drivers."""
+        """Returns the pod's volumes that count against limits -> their drivers."""
         found = {}
         for name in pod.claims:
             claim = self.claims.get(f"{pod.namespace}/{name}")
@@ -36,11 +36,11 @@ class Storage:
                 found[f"{volume.driver}/{volume.handle}"] = volume.driver
             elif volume is None and claim.storage_class in self.provisioners:
                 driver = self.provisioners[claim.storage_class]
-                found[f"{driver}/{claim.key}"] = driver  # its volume is on its way
+                found[f"{driver}/{claim.key}"] = driver  # its volume is being created
         return found
 
     def attached_to(self, node: str) -> Mapping[str, str]:
-        """Volumes that are attached to the node, whoever uses them -> their drivers."""
+        """Returns the volumes attached to the node, of any pod -> their drivers."""
         found = {}
         for where, driver, name in self.attachments.values():
             volume = self.volumes.get(name)
@@ -49,7 +49,7 @@ class Storage:
         return found
 
     def faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
-        """At most one for each claim."""
+        """Yields at most one fault per claim."""
         for name in pod.claims if self.claims else ():
             fault = self._claim_fault(pod, node, name, others)
             if fault is not None:
@@ -63,7 +63,7 @@ class Storage:
             users = others.standing.claim_users.get(claim.key, {}).values()
             other = next((one for one in users if others.before(pod, one)), None)
             if other is not None:
-                return Fault("volumes", f"its claim {name} is for one pod alone and used by {other.key}")
+                return Fault("volumes", f"its claim {name} allows one pod only and is used by {other.key}")
         if not claim.volume:
             return Fault("volumes", f"its claim {name} is not bound to a volume")
         volume = self.volumes.get(claim.volume)

@@ -1,1 +1,1 @@
-"""Equivalence classes: what pods of one kind share of masks, scores and columns."""
+"""Equivalence classes: masks, scores and columns that identical pods share."""

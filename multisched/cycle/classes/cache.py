@@ -1,11 +1,11 @@
-"""Masks and scores per class of identical pods, renewed only where something changed.
+"""Masks and scores per class of identical pods, renewed only for what changed.
 
-Pods whose signatures are equal get the same answers from every plugin that depends on no more than nodes, rows and the
-cluster. Those answers are kept here, by position in the domain's rows. They are renewed for rows that were written
-since. What comes out is exactly what asking every plugin about every row would give; only the work differs.
+Pods with equal signatures get the same results from every plugin that depends on nodes, rows and the cluster only. These
+results are cached here, by position in the domain's rows, and renewed for rows written since. They equal what evaluating
+every plugin on every row would give; only the work differs.
 
-The cache finds classes, keeps them within their memory, and says when one is made anew. Parts do the rest, each for one
-extension point: `signatures`, `cache_keys`, `pre_filters`, `filters` and `scores`; classes have in common what is in `shared_results`.
+The cache finds classes, bounds their memory, and decides when a class is rebuilt. One module per extension point does the
+rest: `signatures`, `cache_keys`, `pre_filters`, `filters` and `scores`. Results shared by classes are in `shared_results`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
 CLASS_BYTES_MAX = 128 * 1024 * 1024
-"""Memory for cached classes of one domain; the class unused for longest goes first. A tenant whose pods all differ fills it in
-every domain, and all of it has to fit into a gibibyte."""
+"""Memory for the cached classes of one domain; the least recently used class is dropped first. A tenant whose pods all
+differ can fill it in every domain, and all domains together must fit into 1 GiB."""
 
 BYTES_PER_ROW = 24
-"""What one class keeps per row, roughly, until its scores tell: codes and scores of each plugin, and the totals."""
+"""Estimated bytes of one class per row until it is scored: codes and scores of each plugin, and the totals."""
 
 BYTES_PER_CLASS = 10_000
-"""What it keeps besides: columns, states of plugins, and its pod, which may be gone, with spec and labels."""
+"""Bytes of one class in addition: columns, states of plugins, and its pod (possibly deleted) with spec and labels."""
 
 CLASSES_MIN = 8
 
@@ -54,15 +54,15 @@ class ClassCache:
     def __init__(self, plugins: PluginSet, runner: Runner, table: NodeTable, rows: DomainRows) -> None:
         self._table = table
         self._rows = rows
-        # A PreFilter plugin's answer is kept for the class only if what the plugin signs distinguishes its pods.
+        # A PreFilter result is kept for the class only if the plugin's signature distinguishes the pods it treats differently.
         pre_filters = [p for p in those(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         kept: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *pre_filters)}
         anew = frozenset(p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in kept)
-        # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
+        # Filters and scores with remote requests run on the responses, outside the class; their dependencies are not tracked here.
         remote = frozenset(p.name for p in plugins.remote)
         asked = (*plugins.pre_score, *(p for p in kept.values() if p.name not in remote))
         self._asks_anew = bool(anew) or any(is_for_one_attempt(p) for p in asked)
-        """Some plugin is asked in each attempt."""
+        """True if some plugin is evaluated again in each attempt."""
         self._signatures = Signatures(kept.values(), runner)
         self._keys = CacheKeys(plugins, runner)
         self._shared = SharedAnswers(runner, table, rows, those(kept.values(), SignPlugin), self._keys.plugins.values())
@@ -75,24 +75,24 @@ class ClassCache:
         self.misses = 0
 
     def count_on(self, before: ClassCache) -> None:
-        """What the classes of the profile before have counted goes on here."""
+        """Continues the counters of the previous profile's cache."""
         self.hits, self.misses = before.hits, before.misses
         for name, count in before.unsigned.items():
             self.unsigned[name] = self.unsigned.get(name, 0) + count
 
     @property
     def unsigned(self) -> dict[str, int]:
-        """Plugin -> pods it made a class of their own. Live: copy to keep."""
+        """Plugin -> pods that it did not sign, each of which got a class of its own. Live: copy to keep."""
         return self._signatures.unsigned
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """Equal for pods that every plugin treats alike at this moment; None for a pod that is a class of its own."""
+        """Returns a value that is equal for pods which every plugin treats the same now; None for a pod in a class of its own."""
         return self._signatures.of(pod)
 
     def find(self, pod: Pod, attempt: int) -> EquivalenceClass:
-        """The pod's class, with its filters renewed. Raises PluginFailure."""
+        """Returns the pod's class with its filters renewed. Raises PluginFailure."""
         signature = self._signatures.of(pod)
-        # Taken out until it is renewed: a class that a failing plugin left half renewed must not be found again.
+        # Removed until it is renewed: a class that a failing plugin left half renewed must not be found again.
         pod_class = self._classes.pop(signature, None) if signature is not None else None
         if pod_class is not None:
             self._class_bytes -= pod_class.size_bytes
@@ -104,10 +104,10 @@ class ClassCache:
             self.hits += 1
             if self._asks_anew:
                 pod_class.pod = pod
-                # A state of its own: another cycle of this class may be waiting outside with the one before.
+                # Its own cycle state: another cycle of this class may be waiting for responses with the previous one.
                 pod_class.view = self._view(pod_class.view.state.copy(), attempt)
             elif pod_class.cache_keys:
-                pod_class.pod = pod  # the one whose signature was just made: another's may have changed since
+                pod_class.pod = pod  # the pod just signed; the earlier pod's signature may have changed since
             self._renew(pod_class)
         check_failure(pod_class, self._table)
         pod_class.signature = signature
@@ -116,14 +116,14 @@ class ClassCache:
         return pod_class
 
     def score(self, pod_class: EquivalenceClass) -> None:
-        """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
+        """Scores the class for the first time; `find` keeps the scores up to date later. Raises PluginFailure."""
         self._scores.score(pod_class)
 
     def alone(self, pod: Pod, attempt: int, row: int, *, is_sole: bool = False) -> EquivalenceClass | None:
-        """A class of one pod and one row, asked about anew and not kept; None where PreFilter leaves the row out.
+        """Returns an uncached class of one pod and one row, evaluated now; None if PreFilter leaves the row out.
 
-        For a pod that is nominated to a node: no other row has to be looked at. `is_sole`: None, too, where PreFilter leaves
-        other rows besides. Raises PluginFailure.
+        Used for a pod with a nominated node, since no other row matters. `is_sole`: returns None also if PreFilter leaves other
+        rows in addition. Raises PluginFailure.
         """
         pod_class = EquivalenceClass(pod, self._view(CycleState(), attempt))
         self._pre_filter(pod_class)
@@ -138,7 +138,7 @@ class ClassCache:
         return pod_class
 
     def reduced(self, pod_class: EquivalenceClass, feasible: Bools) -> EquivalenceClass:
-        """The class with fewer feasible rows, to be scored among those, and not kept: some are promised to other pods."""
+        """Returns an uncached copy with fewer feasible rows, to be scored among those; the others are kept for nominated pods."""
         fewer = copy(pod_class)
         fewer.view = replace(pod_class.view, state=pod_class.view.state.copy())
         fewer.feasible = feasible
@@ -149,23 +149,23 @@ class ClassCache:
         return fewer
 
     def dependency_versions(self, pod_class: EquivalenceClass, pod: Pod) -> Hashable:
-        """What the class's answers about a row depend on besides the row, as it is now: equal as long as nothing of that moved.
+        """Returns what the class's results depend on in addition to the row, as of now. Equal while none of that changed.
 
-        A node that comes, goes or changes its zone counts for the rows of others too, wherever pods there count.
+        If pods on other rows count, a node that is added, removed or moved to another zone counts for all rows, too.
         """
         cache_keys = self._keys.of(pod_class, pod)
         nodes = (self._rows.generation, self._table.nodes_version) if cache_keys else ()
         return self._signatures.of(pod), nodes, *cache_keys
 
     def forget_all(self) -> None:
-        """Drops every class: the next attempts start cold."""
+        """Drops every class; later attempts rebuild them."""
         self._classes.clear()
         self._class_bytes = 0
         self._signatures.forget_all()
         self._shared.forget_all()
 
     def _keep(self, pod_class: EquivalenceClass, signature: Hashable) -> None:
-        """As the one used last; those unused for longest make room."""
+        """Stores the class as the most recently used one, and drops the least recently used ones if memory is short."""
         pod = pod_class.pod
         if pod_class.sized_with != (pod, pod_class.is_scored):
             columns = pod_class.array_bytes if pod_class.is_scored else BYTES_PER_ROW * len(pod_class.rows)
@@ -189,7 +189,7 @@ class ClassCache:
         self._filters.ask(pod_class)
 
     def _pre_filter(self, pod_class: EquivalenceClass) -> None:
-        """Before any row is looked at."""
+        """Runs PreFilter, before any row is evaluated."""
         self._mark(pod_class)
         pod_class.domain_size = len(self._rows.rows)
         self._keys.take(pod_class)
@@ -206,7 +206,7 @@ class ClassCache:
         pod_class.row_sequence = self._table.row_log.sequence
 
     def _renew(self, pod_class: EquivalenceClass) -> None:
-        """Brings the codes, and the scores if there are any, up to date."""
+        """Brings the codes, and the scores if any, up to date."""
         changed_nodes = self._table.node_log.since(pod_class.node_sequence)
         changed_rows = self._table.row_log.since(pod_class.row_sequence)
         cluster_moved = pod_class.nodes_version != self._table.nodes_version
@@ -233,6 +233,6 @@ class ClassCache:
         changes = Changes(at_nodes, at_rows, rows, moved, moved_scores, is_everywhere=cluster_moved)
         feasible_moved = self._filters.renew(pod_class, changes)
         if pod_class.is_scored and pod_class.cache_keys and not any_true(pod_class.feasible):
-            pod_class.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
+            pod_class.is_scored = False  # PreScore needs at least one row: the next `score` starts afresh
         if pod_class.is_scored:
             self._scores.renew(pod_class, changes, feasible_moved=feasible_moved)

@@ -1,6 +1,6 @@
-"""What the answers of plugins with a cache key depend on, and which of these keys have moved since a class was renewed.
+"""Cache keys: what the results of plugins depend on, and which keys changed since a class was renewed.
 
-Owns nothing but what it knows of the plugins. Writes the keys of a class: `cache_keys`, `silent` and `keyed_scores`.
+Owns only what it derives from the plugins. Writes `cache_keys`, `silent` and `keyed_scores` of a class.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class MovedKeys(NamedTuple):
-    """Plugins whose answers may be others now."""
+    """Plugins whose results may have changed."""
 
     filters: frozenset[str]
     scores: frozenset[str]
     is_other: bool
-    """One fell silent, as a filter or as a score, or speaks: the class is to be made anew."""
+    """True if a filter or score became silent or ceased to be: the class must be rebuilt."""
 
 
 NOTHING_MOVED = MovedKeys(_NOBODY, _NOBODY, is_other=False)
@@ -38,7 +38,7 @@ class CacheKeys:
         self.plugins: Mapping[str, CacheKeyPlugin] = {p.name: p for p in those(every, CacheKeyPlugin)}
 
     def take(self, pod_class: EquivalenceClass) -> None:
-        """Learns what the answers depend on, before they are given; and who has nothing to say of such pods."""
+        """Stores the class's cache keys before its plugins are evaluated, and which plugins are silent about such pods."""
         if not self.plugins:
             return
         found = [(name, self._key(p, pod_class, pod_class.pod)) for name, p in self.plugins.items()]
@@ -49,11 +49,11 @@ class CacheKeys:
         )
 
     def of(self, pod_class: EquivalenceClass, pod: Pod) -> list[Hashable]:
-        """The keys for this pod as they are now, of the plugins that speak of the class."""
+        """Returns the current keys for this pod, of the plugins that are not silent about the class."""
         return [self._key(p, pod_class, pod) for name, p in self.plugins.items() if name in pod_class.cache_keys]
 
     def renew(self, pod_class: EquivalenceClass, *, is_everywhere: bool) -> MovedKeys:
-        """The new keys are the class's from now on. `is_everywhere`: all have moved, whatever they say."""
+        """Stores the current keys in the class, and returns those that changed. `is_everywhere`: treats all as changed."""
         if not pod_class.cache_keys:
             return NOTHING_MOVED
         pod, before = pod_class.pod, pod_class.cache_keys

@@ -1,4 +1,4 @@
-"""What was written since a class was renewed: the one thing that masks and scores are renewed by."""
+"""What was written since a class was renewed: the input of every renewal of masks and scores."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Changes:
         """Rows whose node object or pods changed."""
         self._rows_in_table = rows_in_table
         self.moved_filters = moved_filters
-        """Plugins whose cache key moved, as far as their filters go; all that have one if a node object did."""
+        """Plugins whose filters depend on a changed cache key; all plugins with a cache key if a node object changed."""
         self.moved_scores = moved_scores
-        """The same for their scores."""
+        """The same for scores."""
         self.is_everywhere = is_everywhere
-        """Some node object of the cluster changed, came or went."""
+        """True if some node object of the cluster was added, changed or removed."""
         self.is_far = False
-        """Set once the filters are renewed: a row that may not be among the changed ones became feasible, or ceased to be."""
+        """Set once the filters are renewed: rows other than the changed ones may have become feasible or infeasible, too."""
 
     def concerning(self, column: FilterColumn | ScoreColumn) -> Rows | None:
-        """The positions where a plugin's answers are out of date; None: all of them."""
+        """Returns the positions at which a plugin's results are outdated; None: all positions."""
         depends_on = column.depends_on
         if depends_on is _ROW:
             return self.rows
@@ -58,12 +58,12 @@ class Changes:
         return self.rows if depends_on is Dependency.CLUSTER else NO_ROWS
 
     def table_rows(self, pod_class: EquivalenceClass, at: Rows) -> Rows:
-        """The rows at these positions."""
+        """Returns the table rows at these positions."""
         return self._rows_in_table if at is self.rows else pod_class.rows.take(at)
 
 
 def positions(pod_class: EquivalenceClass, domain: DomainRows, rows: Rows) -> Rows:
-    """Where table rows (ascending) stand in the class's rows, ascending; rows that are not the class's fall out."""
+    """Maps table rows (ascending) to positions in the class's rows, ascending; drops rows outside the class."""
     if not len(rows) or not len(pod_class.rows):
         return NO_ROWS
     if pod_class.narrowed is None:

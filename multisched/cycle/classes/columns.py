@@ -1,4 +1,4 @@
-"""The columns of a class: what one plugin said of each of its rows."""
+"""The columns of a class: the results of one plugin for each of its rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, Scor
 from multisched.framework.traits import traits_of
 
 Totals = NDArray[np.int16 | np.int32]
-"""Weighted sums of final scores, in as few bits as the profile's weights allow (`totals_type`)."""
+"""Weighted sums of final scores, in the smallest type that the profile's weights allow (`totals_type`)."""
 
 _INT32: Final = np.iinfo(np.int32)
 
 NO_BOOLS: Bools = np.zeros(0, np.bool_)
-"""Empty arrays are never written to, and one of a kind serves all."""
+"""Empty arrays are never written to, so one of each type is shared by all classes."""
 NO_SCORES: Scores = np.zeros(0, np.int64)
 NO_FINALS: Finals = np.zeros(0, np.uint8)
 NO_TOTALS: Totals = np.zeros(0, np.int16)
@@ -35,13 +35,13 @@ class FilterColumn:
     def __init__(
         self, plugin: FilterPlugin, codes: Codes, groups: RowGroups | None = None, *, is_shared: bool = False
     ) -> None:
-        """`is_shared`: other classes read the codes, too, and nobody changes them."""
+        """`is_shared`: other classes read the codes, too; they must not be modified."""
         self.plugin = plugin
         self.depends_on = plugin.depends_on
         self.answer(codes, groups, is_shared=is_shared)
 
     def answer(self, codes: Codes, groups: RowGroups | None, *, is_shared: bool = False) -> None:
-        """`codes`: of all rows, or of all groups where there are any."""
+        """Replaces all codes. `codes`: of all rows, or of all groups if `groups` is given."""
         self.groups = groups
         self.is_shared = is_shared
         self.by_group = codes[:0] if groups is None else codes.copy()
@@ -57,7 +57,7 @@ class FilterColumn:
         self.codes[at] = codes
 
     def copy_of_codes(self) -> Codes:
-        """As they are now, whatever is written later."""
+        """Returns the codes as of now; later writes do not change them."""
         return self.codes if self.is_shared else self.codes.copy()
 
 
@@ -83,33 +83,33 @@ class ScoreColumn:
     )
 
     def __init__(self, plugin: ScorePlugin, custom: NormalizeScorePlugin | None, weight: int) -> None:
-        """`custom`: the plugin again, if it has a NormalizeScore of its own."""
+        """`custom`: the plugin itself, if it implements NormalizeScore."""
         self.plugin = plugin
         self.custom = custom
         self.weight = weight
         self.depends_on = plugin.depends_on
         self.normalizer: ByLargest | None = traits_of(plugin).normalizer
         self.is_plain = self.normalizer is None and self.custom is None
-        """True if raw scores count as they are."""
+        """True if raw scores are not normalised."""
         self.raw: Scores | Int32 = NO_SCORES
-        """Kept where something normalises it: plain scores are final as they come."""
+        """Kept only if scores are normalised; plain scores are stored in `final`."""
         self.shared: SharedScores | None = None
-        """Whose raw scores `raw` is, until one of them changes; then it is a copy."""
+        """The shared scores that `raw` belongs to; None once a score was changed and `raw` is a copy."""
         self.final: Finals = NO_FINALS
         self.is_final_shared = False
-        """Other classes read `final`, too, and nobody changes it."""
+        """True if other classes read `final`, too; it must not be modified then."""
         self.largest = -1
         self.groups: RowGroups | None = None
-        """Rows that are alike to the plugin, if it is asked about groups."""
+        """Groups of rows that the plugin treats the same, if it is evaluated by group."""
         self.by_group: Finals = NO_FINALS
         """`final` by group."""
         self.asked: Rows = NO_ROWS
-        """Positions of the rows that stand for their groups: one for each group with feasible rows."""
+        """Positions of the rows evaluated for their groups: one for each group with feasible rows."""
         self.is_skipped = False
-        """True while PreScore said Skip: the plugin has no part in the total."""
+        """True while PreScore returned Skip: the plugin does not count in the total."""
 
     def set_all(self, final: Finals, *, is_shared: bool = False) -> None:
-        """Other final scores in place of all. `is_shared`: other classes read them, too."""
+        """Replaces all final scores. `is_shared`: other classes read them, too."""
         self.final, self.is_final_shared = final, is_shared
 
     def set_final(self, at: Rows, final: Finals) -> None:
@@ -119,7 +119,7 @@ class ScoreColumn:
         self.final[at] = final
 
     def copy_of_final(self) -> Finals:
-        """As they are now, whatever is written later."""
+        """Returns the final scores as of now; later writes do not change them."""
         return self.final if self.is_final_shared else self.final.copy()
 
     def raw_at(self, at: Rows) -> Scores:
@@ -139,7 +139,7 @@ class ScoreColumn:
         self.raw[at] = raw
 
     def keep_raw(self, raw: Scores) -> None:
-        """All raw scores, in half of their bits where they fit: most of what a class takes was once in them."""
+        """Stores all raw scores, as int32 if they fit: raw scores take most of a class's memory."""
         self.raw = raw.astype(np.int32) if _is_small(raw) else raw.copy()
 
 
@@ -148,5 +148,5 @@ def _is_small(raw: Scores) -> bool:
 
 
 def totals_type(weights: Iterable[int]) -> type[np.int16 | np.int32]:
-    """The smallest integers that hold any total of scores with these weights."""
+    """Returns the smallest integer type that holds any total of scores with these weights."""
     return np.int16 if MAX_SCORE * sum(weights) <= np.iinfo(np.int16).max else np.int32

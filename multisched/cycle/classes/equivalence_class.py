@@ -1,7 +1,7 @@
-"""A class of identical pods: what the plugins said of each row, plugin by plugin, and what follows for the class.
+"""A class of identical pods: the results of each plugin for each row, and what follows from them.
 
-Owned by the class cache. Each of its parts alone writes what it is asked for, and all may read everything. Nobody outside
-this folder writes a class; a test holds this.
+Owned by the class cache. Each attribute is written by one module only (see below) and may be read by all. Code outside this
+folder never writes to a class; a test checks this.
 """
 
 from __future__ import annotations
@@ -19,64 +19,64 @@ from multisched.model.objects import Pod
 
 
 class ClassIdentity:
-    """Stands for a class until it is begun anew, and ends with it. What others keep of a class, they keep by this, weakly."""
+    """Identifies a class until it is rebuilt. Weak key for data that other modules keep about a class; ends with the class."""
 
     __slots__ = ("__weakref__",)
 
 
 class EquivalenceClass:
-    """Pods that every plugin treats alike, with what the plugins said of each row."""
+    """Pods that every plugin treats the same, with the results of each plugin for each row."""
 
     def __init__(self, pod: Pod, view: CycleView) -> None:
         # Written by `ClassCache`.
         self.pod = pod
         self.view = view
         self.signature: Hashable | None = None
-        """Equal for all pods of the class; None for a pod that is a class of its own."""
+        """Equal for all pods of the class; None for a pod in a class of its own."""
         self.identity = ClassIdentity()
-        """Another one whenever rows and columns are others; copies for one attempt share it."""
+        """Replaced whenever rows and columns are rebuilt; copies for one attempt share it."""
         self.domain_size = 0
-        """Rows of the domain, narrowed or not."""
+        """Number of rows of the domain, including those that PreFilter left out."""
         self.rows: Rows = NO_ROWS
         self.generation: int
         self.nodes_version: int
         self.node_sequence: int
         self.row_sequence: int
-        """How far the cluster had come when the class was last renewed: marked before anybody reads."""
+        """Versions of the cluster at the last renewal, recorded before plugins read it."""
         self.size_bytes = 0
-        """What its owner counts for it."""
+        """Size that the cache has counted for it."""
         self.sized_with: tuple[Pod, bool] | None = None
-        """The pod that is in this, and whether scores are."""
+        """The pod and the `is_scored` that `size_bytes` was computed for."""
         # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
-        """Plugin -> what its answers depend on; those that have nothing to say of such pods are in `silent` instead."""
+        """Plugin -> what its results depend on. Plugins without a key for such pods are in `silent` instead."""
         self.keyed_scores: frozenset[str] = frozenset()
-        """Of these plugins, those that may have something to say of scores."""
+        """Those of these plugins whose scores depend on their cache key."""
         self.silent: frozenset[str] = frozenset()
         # Written by `ClassPreFilters`; `ClassCache.alone` narrows, too.
         self.refusal: Status | None = None
-        """Set when a PreFilter plugin refused the pod everywhere."""
+        """Set if a PreFilter plugin refused the pod."""
         self.narrowed: frozenset[str] | None = None
-        """Node names that PreFilter narrowed the search to."""
+        """Names of the nodes that PreFilter leaves; None: all."""
         self.narrowed_by: tuple[str, ...] = ()
         self.skipped: frozenset[str] = frozenset()
         self.relates = False
-        """Some filter goes by what stands on other rows, too."""
+        """Some filter depends on pods on other rows, too."""
         self.pre_filter_results: tuple[PreFilterResult, ...] = ()
-        """What the PreFilter plugins said whose answers hold for one attempt."""
+        """Results of the PreFilter plugins whose results are valid for one attempt."""
         self.pre_filtered_by_key: dict[str, PreFilterResult] = {}
-        """What the PreFilter plugins said whose answers hold while their cache keys stand."""
+        """Results of the PreFilter plugins whose results are valid until their cache keys change."""
         # Written by `ClassFilters`.
         self.filters: list[FilterColumn] = []
         self.fixed_filters: list[FilterColumn] = []
         self.moving_filters: list[FilterColumn] = []
         """Those of `filters` whose codes may change with the pods on a row; the others are fixed."""
         self.fallible_filters: list[FilterColumn] = []
-        """Those of `filters` with codes that fail the attempt."""
+        """Those of `filters` that have codes for errors, which fail the attempt."""
         self.fixed_pass: Bools = NO_BOOLS
-        """Rows that pass every filter which does not read the pods on them."""
+        """Rows that pass every filter that does not read the pods on a row."""
         self.feasible: Bools = NO_BOOLS
-        # Written by `ClassScores`; `ClassCache` says when a class is no longer scored.
+        # Written by `ClassScores`; `ClassCache` resets `is_scored`.
         self.scores: list[ScoreColumn] = []
         self.moving_scores: list[ScoreColumn] = []
         """Those of `scores` that may change with the pods on a row."""
@@ -88,11 +88,11 @@ class EquivalenceClass:
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
         self.is_scored = False
         self.fixed_changes = 0
-        """How often `fixed_total` has become another one."""
+        """How often `fixed_total` has changed."""
 
     @property
     def is_of_one_row(self) -> bool:
-        """PreFilter has left one node: a pod of a DaemonSet, of which there is but one."""
+        """True if PreFilter left one node, as for a pod of a DaemonSet."""
         return self.narrowed is not None and len(self.rows) == 1
 
     def add_filter(self, column: FilterColumn) -> None:
@@ -102,7 +102,7 @@ class EquivalenceClass:
             self.fallible_filters.append(column)
 
     def failure(self) -> tuple[Status, Rows] | None:
-        """The error of a Filter plugin about the first row that no plugin before it refuses, and all rows that it is about."""
+        """Returns the error of a Filter plugin for the first row that no earlier plugin refuses, and all rows with that error."""
         for column in self.fallible_filters:
             if not column.codes.any():
                 continue
@@ -117,7 +117,7 @@ class EquivalenceClass:
 
     @property
     def array_bytes(self) -> int:
-        """What its own columns take, without those that other classes read, too."""
+        """Bytes of its own columns, without those shared with other classes."""
         filters = sum(len(c.by_group) + (0 if c.is_shared else len(c.codes)) for c in self.filters)
         scores = sum(
             len(c.by_group) + (0 if c.is_final_shared else len(c.final)) + (0 if c.shared else c.raw.nbytes)

@@ -1,7 +1,7 @@
-"""The filters of a class: asked when it is made, then renewed only where something changed.
+"""The filters of a class: evaluated when it is built, then renewed only for what changed.
 
-Owns nothing but what it knows of the plugins. Writes the columns of codes of a class, and the masks that follow from them:
-`fixed_pass` and `feasible`. Called by `ClassCache` alone.
+Owns only what it derives from the plugins. Writes the columns of codes of a class and the masks computed from them:
+`fixed_pass` and `feasible`. Called by `ClassCache` only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multisched.state.domain_rows import DomainRows
 
 
 class ClassFilters:
-    """Asks the filters for a class, and renews their columns where something changed."""
+    """Evaluates the filters of a class, and renews their columns for what changed."""
 
     def __init__(self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, rows: DomainRows) -> None:
         self._runner = runner
@@ -33,19 +33,19 @@ class ClassFilters:
         self._rows = rows
         remote = frozenset(p.name for p in plugins.remote)
         self._plugins = tuple(p for p in plugins.filter if p.name not in remote)
-        """Those that ask outside run on the answers of these, outside the class."""
+        """Filters with remote requests are left out: they run on the responses, outside the class."""
         self._tracing = {
             p.name: p
             for p in those((p for p in plugins.filter if p.depends_on is Dependency.CACHE_KEY), MovedRowsPlugin)
         }
-        """Plugins that may tell which rows have other codes since their cache key moved."""
+        """Plugins that can report which rows have changed codes since their cache key changed."""
 
     def ask(self, pod_class: EquivalenceClass) -> None:
         """Filters all rows of a class that has no columns yet."""
         for plugin in self._plugins:
             if plugin.name in pod_class.skipped:
                 continue
-            if pod_class.narrowed is not None:  # its codes are of no use to other classes
+            if pod_class.narrowed is not None:  # its codes cannot be shared with other classes
                 codes = self._runner.filter(plugin, pod_class.view, pod_class.pod, pod_class.rows)
                 pod_class.add_filter(FilterColumn(plugin, codes))
             else:
@@ -58,7 +58,7 @@ class ClassFilters:
         _join(pod_class)
 
     def renew(self, pod_class: EquivalenceClass, changes: Changes) -> bool:
-        """True if some row became feasible, or ceased to be."""
+        """Renews the filters. Returns True if the feasibility of some row changed."""
         must_join, far = False, NO_ROWS
         passing = pod_class.fixed_pass.take(changes.rows)
         for column in pod_class.filters if changes.is_everywhere else pod_class.moving_filters:
@@ -94,7 +94,7 @@ class ClassFilters:
         return has_moved or changes.is_far
 
     def _ask_again(self, pod_class: EquivalenceClass, column: FilterColumn, changes: Changes) -> Rows:
-        """Renews a filter's codes, of all rows unless it can tell which may have changed; the positions of those that did."""
+        """Renews a filter's codes: of all rows unless the plugin can report which may have changed. Returns changed positions."""
         tracing = self._tracing.get(column.plugin.name)
         if tracing is not None and column.groups is None and not changes.is_everywhere:
             rows = self._runner.moved_rows(tracing, pod_class.view, pod_class.pod)
@@ -129,9 +129,9 @@ class ClassFilters:
 
 
 def check_failure(pod_class: EquivalenceClass, nodes: NodeView) -> None:
-    """Raises PluginFailure where a Filter plugin's code about a row stands for an error.
+    """Raises PluginFailure if a Filter plugin's code for a row means an error.
 
-    The words are upstream's, and the node's name, which upstream leaves out.
+    The message is upstream's, plus the node's name, which upstream leaves out.
     """
     found = pod_class.failure() if pod_class.fallible_filters else None
     if found is not None:
@@ -150,8 +150,8 @@ def _join(pod_class: EquivalenceClass) -> None:
 
 
 def _passing(before: Bools, columns: Sequence[FilterColumn]) -> Bools:
-    """A mask of its own: rows of the one before that pass these filters, too."""
-    if len(before) == 1:  # a number in Python takes a tenth of what an array of one takes
+    """Returns a new mask: the rows of `before` that pass these filters, too."""
+    if len(before) == 1:  # for a single row, Python numbers take a tenth of the time of arrays
         return np.array([before.item() and not any(column.codes.item() for column in columns)])
     passing = before.copy()
     for column in columns:
@@ -160,7 +160,7 @@ def _passing(before: Bools, columns: Sequence[FilterColumn]) -> Bools:
 
 
 def _join_at(pod_class: EquivalenceClass, at: Rows) -> bool:
-    """Renews the mask at these positions; True if it changed."""
+    """Renews the mask at these positions. Returns True if it changed."""
     passing = pod_class.fixed_pass.take(at)
     for column in pod_class.moving_filters:
         passing &= column.codes.take(at) == PASSES
@@ -171,10 +171,10 @@ def _join_at(pod_class: EquivalenceClass, at: Rows) -> bool:
 
 
 def _left_out(some: Rows, others: Rows) -> Rows:
-    """Those that are not among the others; both ascend."""
+    """Returns the elements of `some` that are not in `others`; both ascend."""
     if not len(some) or not len(others):
         return some
-    if some.tobytes() == others.tobytes():  # most often the row that the latest pod went to
+    if some.tobytes() == others.tobytes():  # the most common case: the row of the latest placed pod
         return NO_ROWS
     at = others.searchsorted(some)
     at[at == len(others)] = 0

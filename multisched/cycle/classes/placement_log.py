@@ -1,8 +1,8 @@
-"""The attempts of one domain that placed a pod: every pod leaves one, and nearly none is ever read.
+"""The attempts of one domain that placed a pod: written for every pod, read for almost none.
 
-One flat list stands in for objects because of what a record costs. An object per pod costs twice as much, and the
-garbage collector would visit all of them again and again. Owned and written by `attempt_record`; the latest PLACED_KEPT
-are kept at least, twice as many at most: the older half goes at once.
+A flat list instead of objects, for the cost: an object per pod takes twice the time, and the garbage collector would visit
+all of them repeatedly. Owned and written by `attempt_record`. Keeps at least the latest PLACED_KEPT attempts and at most
+twice as many: the older half is dropped as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from multisched.cycle.classes.score_snapshot import ScoreSnapshot
 
 PLACED_KEPT = 16_384
-"""Attempts of one domain that placed a pod, the latest: some 150 bytes each, besides the pod's uid."""
+"""The latest attempts of one domain that placed a pod: about 150 bytes each, in addition to the pod's uid."""
 
 
 class Placement(NamedTuple):
@@ -23,24 +23,24 @@ class Placement(NamedTuple):
     uid: str
     attempt: int
     at_s: float
-    """Monotonic."""
+    """Monotonic clock."""
     node: str
     at: int
     """Position of the node's row among the rows of the class."""
     finals: bytes
-    """The final scores of that row, then, by the plugins that read pods: all but the last."""
+    """The final scores of that row at that time, by plugins that read pods: all but the last."""
     total: int
     snapshot: ScoreSnapshot
-    """The class's latest at that time."""
+    """The class's latest snapshot at that time."""
 
 
 WIDTH = len(Placement._fields)
-"""Places that one attempt takes up in the list."""
+"""List elements per attempt."""
 FULL = WIDTH * PLACED_KEPT
 
 
 class PlacementLog:
-    """Placements in the order in which they were made."""
+    """Placements, oldest first."""
 
     __slots__ = ("_old", "_young")
 
@@ -52,13 +52,13 @@ class PlacementLog:
         return (len(self._young) + len(self._old)) // WIDTH
 
     def room(self) -> list[object]:
-        """Where the next attempts are to be added, field by field: plain extension with a tuple is all that writing costs."""
+        """Returns the list to which the next attempt's fields are appended: one `+=` of a tuple is the whole cost of a write."""
         if len(self._young) >= FULL:
             self._old, self._young = self._young, []
         return self._young
 
     def of(self, uid: str) -> Iterator[Placement]:
-        """Those of one pod, oldest first. Looks at all: some milliseconds."""
+        """Yields the placements of one pod, oldest first. Scans the whole log: some milliseconds."""
         for half in (self._old, self._young):
             for index, known in enumerate(half[::WIDTH]):
                 if known == uid:

@@ -1,7 +1,7 @@
-"""The PreFilter answers of a class: asked for when it is made, and asked again where they may not hold any more.
+"""The PreFilter results of a class: evaluated when it is built, and again when they may no longer be valid.
 
-Owns nothing but what it knows of the plugins. Writes what PreFilter says of a class: `refusal`, `narrowed`, `narrowed_by`,
-`skipped`, `relates`, `pre_filter_results` and `pre_filtered_by_key`. Called by `ClassCache` alone.
+Owns only what it derives from the plugins. Writes the PreFilter results of a class: `refusal`, `narrowed`, `narrowed_by`,
+`skipped`, `relates`, `pre_filter_results` and `pre_filtered_by_key`. Called by `ClassCache` only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from multisched.framework.status import Code, Status
 
 
 class ClassPreFilters:
-    """Asks PreFilter for a class, and again where an answer may not hold."""
+    """Evaluates PreFilter for a class, and again if a result may no longer be valid."""
 
     def __init__(self, plugins: PluginSet, runner: Runner, keys: CacheKeys, anew: frozenset[str]) -> None:
-        """`anew`: names of the plugins whose answers hold for one attempt."""
+        """`anew`: names of the plugins whose results are valid for one attempt."""
         self._plugins = plugins.pre_filter
         self._runner = runner
         self._anew = anew
@@ -26,7 +26,7 @@ class ClassPreFilters:
         self._scoring = frozenset(p.name for p in plugins.score)
 
     def ask(self, pod_class: EquivalenceClass) -> None:
-        """Asks every PreFilter plugin; an Unschedulable one does not spare the others, as preemption needs them all."""
+        """Runs every PreFilter plugin. Continues after an Unschedulable result, as preemption needs the state of all plugins."""
         skipped = set(pod_class.silent)
         for plugin in self._plugins:
             if plugin.name in pod_class.silent:
@@ -49,13 +49,13 @@ class ClassPreFilters:
                     pod_class.refusal = Status.unresolvable(_nowhere_left(pod_class.narrowed_by))
                     return
         pod_class.skipped = frozenset(skipped)
-        # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
+        # A plugin with a score that skips Filter has preferences only; one without a score skips because of the present pods.
         pod_class.relates = not self._keyed_filters <= pod_class.silent | (pod_class.skipped & self._scoring)
 
     def still_hold(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
-        """Asks the plugins again whose answers hold for one attempt, and those whose keys `moved`; False if one answers otherwise.
+        """Runs PreFilter again for results that are valid for one attempt or whose keys `moved`. Returns False if one differs.
 
-        Who is asked brings its state up to date.
+        Each plugin that is run again updates its cycle state.
         """
         if self._anew and not self._has_same_results(pod_class):
             return False
@@ -75,7 +75,7 @@ class ClassPreFilters:
 
 
 def _nowhere_left(plugins: tuple[str, ...]) -> str:
-    """Upstream's sentence for PreFilter plugins that leave no node."""
+    """Returns upstream's message for PreFilter plugins that leave no node."""
     if len(plugins) == 1:
         return f"node(s) didn't satisfy plugin {plugins[0]}"
     return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"

@@ -1,4 +1,4 @@
-"""ScoreSnapshot: a copy of a class's columns at one moment, for explanations. Its memory is bounded by whoever keeps it."""
+"""A copy of a class's columns at one moment, for explanations. Its owner bounds the memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from multisched.framework.points import FilterPlugin
 from multisched.framework.status import Status
 
 SNAPSHOT_BYTES_MIN = 2_048
-"""What the smallest snapshot costs besides its arrays."""
+"""Bytes of a snapshot in addition to its arrays."""
 OTHERS = "(all others)"
-"""Stands for the score plugins of which nothing is kept any more."""
+"""Represents the score plugins whose scores were dropped."""
 
 Mark = tuple[int, int, int]
-"""Generation of the domain's rows, and how far nodes and rows had changed: moves whenever a row of the class may have."""
+"""Generation of the domain's rows, and sequences of node and row changes: differs whenever a row of the class may have changed."""
 
 
 class Score(NamedTuple):
-    """What one plugin gave the chosen row: `final` times `weight` counts."""
+    """A plugin's score of the chosen row: `final` times `weight` counts in the total."""
 
     plugin: str
     weight: int
@@ -44,11 +44,11 @@ class ScoreCopy(msgspec.Struct, frozen=True):
     weight: int
     final: Finals
     is_moving: bool = False
-    """It reads the pods on a row: each placed pod's own score is kept beside the snapshot."""
+    """The plugin reads the pods on a row: each placed pod's own score is kept with its placement."""
 
 
 class ScoreSnapshot:
-    """The columns of a class at one moment. `drop` empties it when its memory is needed; references to it live on."""
+    """The columns of a class at one moment. `drop` frees its arrays; references to it remain valid."""
 
     __slots__ = (
         "_names",
@@ -84,11 +84,11 @@ class ScoreSnapshot:
         narrowed_by: tuple[str, ...],
         skipped: frozenset[str],
     ) -> None:
-        """Copies the columns. `scores`, `total`: empty where nothing was scored."""
+        """Copies the columns. `scores` and `total` are empty if nothing was scored."""
         self.at_s = at_s
         self.mark = mark
         self.generation = mark[0]
-        """Of the domain's rows: which node a row was is known as long as the row has stayed the domain's since."""
+        """Generation of the domain's rows. The node of a row is known while the row has stayed in the domain since."""
         self.domain_size = domain_size
         self.refusal = refusal
         self.narrowed_by = narrowed_by
@@ -105,14 +105,14 @@ class ScoreSnapshot:
         self.nbytes = SNAPSHOT_BYTES_MIN + columns * len(self.rows) + self.total.nbytes
         self.is_kept = True
         self.of = ("", 0)
-        """uid and attempt of the placed pod that it was taken for."""
+        """uid and attempt of the placed pod for which it was taken."""
 
     def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
-        """The scores of a row that was chosen under this snapshot, where it had `total`.
+        """Returns the scores of a row that was chosen with this snapshot and had this `total`.
 
-        `moving`: scores by plugins that read pods, as they were then, all but the last. The other scores are as they
-        are here; the last plugin has what is left of the total. Once the snapshot is dropped, scores outside `moving`
-        are shown as one sum.
+        `moving`: the final scores at that time of plugins that read pods, all but the last. Other scores are taken from the
+        snapshot; the last moving plugin gets the remainder of the total. After `drop`, scores outside `moving` are shown as
+        one sum.
         """
         if not self.is_kept:
             names = [(name, weight) for name, weight, is_moving in self._names if is_moving]
@@ -132,14 +132,14 @@ class ScoreSnapshot:
         return tuple(scores)
 
     def add_answers(self, total: Totals, scores: Sequence[ScoreCopy]) -> None:
-        """What plugins that asked outside made of it, once they were answered."""
+        """Adds the results of plugins with remote requests, once they were answered."""
         self.total = total
         self.scores = (*self.scores, *scores)
         self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
         self.nbytes += sum(len(c.final) for c in scores)
 
     def shows(self, mark: Mark, refusal: Status | None, filters: Sequence[FilterColumn]) -> bool:
-        """True if a snapshot taken now would show the same refusals."""
+        """Reports whether a snapshot taken now would show the same refusals."""
         return (
             self.is_kept
             and self.mark == mark
@@ -152,7 +152,7 @@ class ScoreSnapshot:
         )
 
     def drop(self) -> None:
-        """Gives the arrays back."""
+        """Frees the arrays."""
         self.is_kept = False
         self.rows = self.rows[:0].copy()
         self.feasible = self.feasible[:0].copy()

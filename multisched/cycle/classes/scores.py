@@ -1,6 +1,6 @@
-"""The scores of a class: asked for when it is first scored, then renewed only where something changed.
+"""The scores of a class: evaluated when it is first scored, then renewed only for what changed.
 
-Owns nothing but what it knows of the plugins; the columns are the class's. Called by `ClassCache` alone.
+Owns only what it derives from the plugins; the columns belong to the class. Called by `ClassCache` only.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class ClassScores:
-    """Computes the scores of classes, and renews them where something changed."""
+    """Computes the scores of classes, and renews them for what changed."""
 
     def __init__(
         self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, keyed: Mapping[str, CacheKeyPlugin]
     ) -> None:
-        """`keyed`: the plugins that have a cache_key."""
+        """`keyed`: the plugins that have a cache key."""
         self._totals = totals_type(map(plugins.weight, plugins.score))
         self._plugins = plugins
         self._runner = runner
@@ -50,21 +50,21 @@ class ClassScores:
         self._remote = frozenset(p.name for p in plugins.remote)
         self._for_one_attempt = frozenset(p.name for p in (*plugins.pre_score, *plugins.score) if is_for_one_attempt(p))
         self._reads_rows = self._for_one_attempt | self._feasible_readers
-        """Plugins whose PreScore is shown the feasible rows; the others go by the pod alone."""
+        """Plugins whose PreScore gets the feasible rows; the others depend on the pod only."""
         self._pre_scores_anew = [p for p in plugins.pre_score if p.name in self._for_one_attempt]
         self._pre_scores_again = [p for p in plugins.pre_score if p.name in self._for_one_attempt or p.name in keyed]
-        """Those that may be asked more than once about a class."""
+        """PreScore plugins that may run more than once for a class."""
 
     def score(self, pod_class: EquivalenceClass) -> None:
-        """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
+        """Scores the class for the first time; `ClassCache.find` keeps the scores up to date later. Raises PluginFailure."""
         if pod_class.is_scored:
             return
-        if not any_true(pod_class.feasible):  # nobody is to be scored: plugins need not be ready for that
+        if not any_true(pod_class.feasible):  # no row to score: plugins need not handle an empty list
             pod_class.total = np.full(len(pod_class.rows), NOWHERE, self._totals)
             return
-        pod_class.scores, pod_class.moving_scores = [], []  # a plugin that failed may have left some
+        pod_class.scores, pod_class.moving_scores = [], []  # an earlier call that failed may have left some
         speaking = [p for p in self._plugins.pre_score if p.name not in pod_class.silent]
-        skipped = self._pre_score(pod_class, speaking)  # PreFilter's Skip concerns Filter only
+        skipped = self._pre_score(pod_class, speaking)  # Skip by PreFilter applies to Filter only
         for scorer in self._plugins.score:
             may_speak_later = scorer.name in self._for_one_attempt or scorer.name in pod_class.keyed_scores
             is_left_out = scorer.name in pod_class.silent or (scorer.name in skipped and not may_speak_later)
@@ -75,10 +75,10 @@ class ClassScores:
                 self._score_all(pod_class, column, is_skipped=scorer.name in skipped)
                 pod_class.add_score(column)
         self._join_scores(pod_class)
-        pod_class.is_scored = True  # last: a class whose scorer failed must not pass for scored
+        pod_class.is_scored = True  # last: a class with a failed scorer must not count as scored
 
     def _pre_score(self, pod_class: EquivalenceClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
-        """Names of the plugins whose Score is left out."""
+        """Runs PreScore. Returns the names of the plugins whose Score is skipped."""
         if not plugins or not any_true(pod_class.feasible):
             return set()
         rows = feasible = pod_class.rows
@@ -94,7 +94,7 @@ class ClassScores:
         }
 
     def _score_all(self, pod_class: EquivalenceClass, column: ScoreColumn, *, is_skipped: bool) -> None:
-        """Scores every row the plugin may be asked about."""
+        """Scores every row that the plugin may be evaluated on."""
         plugin = column.plugin
         column.is_skipped = is_skipped
         if is_skipped:
@@ -124,7 +124,7 @@ class ClassScores:
         self._normalize_all(pod_class, column)
 
     def _raw_of_feasible(self, pod_class: EquivalenceClass, plugin: ScorePlugin) -> Scores:
-        """int64[rows]: raw scores by a plugin that is not to be asked about other rows; 0 for those."""
+        """Returns int64[rows]: raw scores of a plugin that is evaluated on feasible rows only; 0 for all other rows."""
         if all_true(pod_class.feasible):
             return self._runner.score(plugin, pod_class.view, pod_class.pod, pod_class.rows)
         raw = np.zeros(len(pod_class.rows), np.int64)
@@ -135,7 +135,7 @@ class ClassScores:
     def _score_groups(
         self, pod_class: EquivalenceClass, column: ScoreColumn, groups: RowGroups, *, feasible_moved: bool
     ) -> None:
-        """Renews the scores of a plugin that is asked about groups; `final` is another array if one of them changed."""
+        """Renews the scores of a plugin that is evaluated by group; replaces the array `final` if one of them changed."""
         if feasible_moved:
             column.asked = groups.firsts if all_true(pod_class.feasible) else groups.firsts_among(pod_class.feasible)
         by_group = np.zeros(groups.count, np.uint8)
@@ -165,14 +165,14 @@ class ClassScores:
         pod_class.fixed_total = fixed
 
     def _weighed(self, final: Finals, weight: int) -> Totals:
-        """Totals[rows]. Converted first: numpy multiplies and adds mixed types in chunks, at three times the cost."""
+        """Returns Totals[rows]. Converts first: numpy adds and multiplies mixed types in chunks, at three times the cost."""
         found: Totals = final.astype(self._totals)
         if weight != 1:
             found *= weight
         return found
 
     def _replace_in_sum(self, pod_class: EquivalenceClass, column: ScoreColumn, before: Finals) -> None:
-        """Puts a column's final scores into the sum in place of those it had."""
+        """Replaces a column's final scores in the sum."""
         pod_class.sum -= self._weighed(before, column.weight)
         pod_class.sum += self._weighed(column.final, column.weight)
 
@@ -233,7 +233,7 @@ class ClassScores:
         *,
         feasible_moved: bool,
     ) -> None:
-        """Renews the scores of a plugin that has a cache key, into a new array of final scores."""
+        """Renews the scores of a plugin with a cache key. Writes to a new array of final scores."""
         at, is_skipped = changes.concerning(column), column.plugin.name in skipped
         if is_skipped and column.is_skipped and not changes.is_everywhere:
             return
@@ -255,14 +255,14 @@ class ClassScores:
     def _pre_scores_due(
         self, pod_class: EquivalenceClass, changes: Changes, *, feasible_moved: bool
     ) -> Sequence[PreScorePlugin]:
-        """The PreScore plugins whose last answer does not hold any more."""
+        """Returns the PreScore plugins whose last result is no longer valid."""
         if not pod_class.keyed_scores or not (changes.moved_scores or feasible_moved):
             return self._pre_scores_anew
         due = changes.moved_scores | (self._feasible_readers & pod_class.keyed_scores if feasible_moved else _NOBODY)
         return [p for p in self._pre_scores_again if p.name in due or p.name in self._for_one_attempt]
 
     def _score_some(self, pod_class: EquivalenceClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:
-        """Renews the scores of a plugin whose cache key stands, into a new array of final scores."""
+        """Renews scores of a plugin whose cache key is unchanged. Writes to a new array of final scores."""
         column.set_all(column.final.copy())
         if len(at):
             raw = self._runner.score(column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at))
@@ -274,17 +274,17 @@ class ClassScores:
             self._normalize(pod_class, column, at)
 
     def _in_range(self, pod_class: EquivalenceClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
-        """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
+        """Checks the range of plain scores on feasible rows; sets scores out of range on other rows to 0."""
         if not len(raw):
             return raw
-        seen = raw.view(np.uint64)  # what is below zero is large so: one pass in place of two
+        seen = raw.view(np.uint64)  # as uint64, negative values exceed MAX_SCORE: one pass instead of two
         if seen.item(seen.argmax()) <= MAX_SCORE:
             return raw
         self._runner.check_range(plugin, raw[pod_class.feasible if at is None else pod_class.feasible.take(at)])
         return np.where(seen <= MAX_SCORE, raw, 0)
 
     def _normalize(self, pod_class: EquivalenceClass, column: ScoreColumn, at: Rows) -> bool:
-        """Renews the final scores after `raw` changed at `at`; True if they may have changed elsewhere too."""
+        """Renews the final scores after `raw` changed at `at`. Returns True if others may have changed, too."""
         if column.normalizer is None:
             self._normalize_all(pod_class, column)
             return True
@@ -316,7 +316,7 @@ class ClassScores:
 
 
 def _where(feasible: Bools, total: Totals) -> Totals:
-    """The total where feasible, else NOWHERE, in half of np.where's time: NOWHERE is -1, which has every bit set."""
+    """Returns the total where feasible, else NOWHERE, in half the time of np.where: NOWHERE is -1, which has all bits set."""
     found: Totals = total | (feasible.view(np.int8) - _ONE)
     return found
 
@@ -330,5 +330,5 @@ def _largest(pod_class: EquivalenceClass, column: ScoreColumn) -> int:
 
 
 def is_for_one_attempt(plugin: object) -> bool:
-    """Whether it is asked again in every attempt."""
+    """Reports whether the plugin is evaluated again in every attempt."""
     return dependency_of(plugin) is Dependency.ATTEMPT

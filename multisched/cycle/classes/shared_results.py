@@ -1,7 +1,7 @@
-"""Answers that classes share, and the rows that share one answer: what keeps a fresh class from asking everything anew.
+"""Results shared by classes, and groups of rows that share one result: a new class need not evaluate every plugin.
 
-A plugin that reads node objects only gives one answer to all classes that are alike to it, until a node object changes.
-Most workloads differ in what they request and in nothing else. Owned by a class cache, for it and its scores alone.
+A plugin that reads node objects only gives the same result to all classes with the same signature by it, until a node object
+changes. Most workloads differ only in their requests. Owned by a class cache; used by its filters and scores only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
 SHARED_MAX = 64
-"""Answers that classes share; 8 bytes a row each at most."""
+"""Shared results that are kept; at most 8 bytes per row each."""
 
 A = TypeVar("A")
 _Mark = tuple[int, int]
@@ -40,7 +40,7 @@ class SharedAnswers:
         signers: Iterable[SignPlugin],
         keyed: Iterable[Plugin],
     ) -> None:
-        """`signers`: plugins of which those that read no pods have their answers shared; `keyed`: those that may go by groups."""
+        """`signers`: results of those that read no pods are shared. `keyed`: plugins that may be evaluated by group."""
         self._runner = runner
         self._signers = {p.name: p for p in signers if not _reads_pods(p)}
         self._grouping = {p.name: p for p in those(keyed, TopologyKeysPlugin)}
@@ -53,7 +53,7 @@ class SharedAnswers:
         self._scores.clear()
 
     def groups_of(self, pod_class: EquivalenceClass, plugin: Plugin) -> RowGroups | None:
-        """The groups of rows that are alike to the plugin; None: it is to be asked about every row."""
+        """Returns the groups of rows that the plugin treats the same; None: it is evaluated on every row."""
         grouping = self._grouping.get(plugin.name)
         if grouping is None or pod_class.narrowed is not None:
             return None
@@ -61,16 +61,14 @@ class SharedAnswers:
         return None if keys is None else self._groups.by_labels(keys)
 
     def codes(self, plugin: FilterPlugin, pod_class: EquivalenceClass, ask: Callable[[], Codes]) -> Codes | None:
-        """A Filter plugin's codes of all the domain's rows, read only; None where no other class gets the same."""
-        found = self._find(
-            self._codes, plugin, pod_class, lambda: ask().copy()
-        )  # the plugin may use its own array again
+        """Returns a Filter plugin's codes for all rows of the domain, read only; None if they are not shared."""
+        found = self._find(self._codes, plugin, pod_class, lambda: ask().copy())  # the plugin may reuse its array
         return None if found is None else found[1]
 
     def scores(
         self, plugin: ScorePlugin, pod_class: EquivalenceClass, ask: Callable[[], Scores]
     ) -> SharedScores | None:
-        """A Score plugin's raw scores of all the domain's rows; None where no other class gets the same."""
+        """Returns a Score plugin's raw scores for all rows of the domain; None if they are not shared."""
         found = self._find(self._scores, plugin, pod_class, lambda: SharedScores(ask().copy()))
         return None if found is None else found[1]
 

@@ -1,6 +1,6 @@
-"""Which class a pod is of: its signature, equal for pods that every plugin treats alike.
+"""Signatures of pods: equal for pods that every plugin treats the same, and thus the key of their class.
 
-Owns the numbers of specs, and counts the pods that cannot be signed. Called by `ClassCache` alone.
+Owns the numbers given to specs, and counts the pods that cannot be signed. Called by `ClassCache` only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, PodSpec
 
 SPECS_MAX = 65_536
-"""Specs whose number is remembered, by identity."""
+"""Specs whose number is cached, by identity."""
 SPECS_BYTES_MAX = 32 * 1024 * 1024
-"""Of their documents: the pods may be gone."""
+"""Bytes of the cached specs; their pods may be deleted already."""
 
 
 class Signatures:
@@ -36,26 +36,26 @@ class Signatures:
     )
 
     def __init__(self, plugins: Collection[Plugin], runner: Runner) -> None:
-        """`plugins`: those whose answers a class keeps."""
+        """`plugins`: those whose results a class keeps."""
         self._runner = runner
         signers = those(plugins, SignPlugin)
         self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
         self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
         signed = frozenset(p.name for p in signers)
         self._without = [p.name for p in plugins if p.name not in signed]
-        """Plugins that sign nothing: with one of them each pod is a class of its own."""
+        """Plugins that sign nothing. With any of them, each pod gets a class of its own."""
         self.unsigned: dict[str, int] = dict.fromkeys(self._without, 0)
-        """Plugin -> pods it made a class of their own."""
+        """Plugin -> pods that it did not sign, each of which got a class of its own."""
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._numbers: dict[Hashable, int] = {}
         self._given = 0
         self._bytes = 0
 
     def of(self, pod: Pod) -> Hashable | None:
-        """None for a pod that is a class of its own.
+        """Returns the pod's signature; None for a pod in a class of its own.
 
-        Holds for this moment only. Services, namespaces and the terms of placed pods stand in it too, so the same pod
-        may get another class in its next attempt.
+        Valid at this moment only. It includes services, namespaces and affinity terms of placed pods, so that the same pod may
+        get another class in its next attempt.
         """
         if self._without:
             self.unsigned[self._without[0]] += 1
@@ -67,15 +67,15 @@ class Signatures:
         return None if fragments is None else (number, pod.namespace, *fragments)
 
     def forget_all(self) -> None:
-        """Drops what is known of specs; no number is given twice."""
+        """Drops the cached specs. No number is ever reused."""
         self._specs.clear()
         self._numbers.clear()
         self._bytes = 0
 
     def _number(self, pod: Pod) -> int | None:
-        """One number per set of specs that the plugins which read no more than the spec treat alike.
+        """Returns one number per set of specs that the plugins which read only the spec treat the same; None if unsigned.
 
-        Hashing a spec's signature costs more than a decision can spare; specs are shared by all pods of a workload.
+        Hashing a spec's signature in each decision costs too much; all pods of a workload share one spec object.
         """
         known = self._specs.get(id(pod.spec))
         if known is not None:
@@ -89,10 +89,10 @@ class Signatures:
         self._bytes += pod.spec.size_bytes
         number = self._numbers.get(signature)
         if number is None:
-            # Never given twice: the classes of forgotten numbers live on until they are unused for longest.
+            # Never reused: classes with numbers of dropped specs stay cached until they are the least recently used.
             self._given += 1
             number = self._numbers[signature] = self._given
-        self._specs[id(pod.spec)] = (number, pod.spec)  # the spec is kept so that its id stays its own
+        self._specs[id(pod.spec)] = (number, pod.spec)  # keeps the spec alive, so that its id stays unique
         return number
 
     def _fragments(self, plugins: Sequence[SignPlugin], pod: Pod) -> list[Hashable] | None:

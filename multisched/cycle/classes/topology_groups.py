@@ -1,8 +1,8 @@
-"""Rows that are alike to a plugin: those with the same values of the node labels it goes by, its topology domains.
+"""Groups of rows that a plugin treats the same: rows with equal values of the node labels that it reads.
 
-A plugin that goes by labels says the same of all rows of a domain. Asked about one row of each domain, it answers for
-thousands. When a pod comes to one of ten zones, only that zone's answers are renewed. Owned by a class cache, which
-alone calls it.
+Such a plugin gives the same result for all rows of a topology domain, so it is evaluated on one row of each domain instead of
+on thousands. If a pod is placed in one of ten zones, only that zone's results are renewed. Owned by a class cache; called by
+it only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
 ROWS_PER_GROUP_MIN = 4
-"""With fewer rows to a group, asking about every row costs no more than dealing in groups."""
+"""Fewer rows per group than this: evaluating every row costs no more than using groups."""
 
 GROUPINGS_MAX = 256
-"""Combinations of labels that are remembered; past it all are forgotten, which costs time alone."""
+"""Combinations of labels that are cached; beyond that the cache is cleared, which costs only time."""
 
 
 class RowGroups:
@@ -34,21 +34,21 @@ class RowGroups:
         self.count = len(firsts)
 
     def rows_in(self, groups: Bools) -> Rows:
-        """Positions of the rows of these groups (bool[groups])."""
+        """Returns positions of the rows of these groups (bool[groups])."""
         numbers = groups.nonzero()[0]
         held = self.of == numbers.item(0) if len(numbers) == 1 else groups.take(self.of)
         return held.nonzero()[0]
 
     def firsts_among(self, mask: Bools) -> Rows:
-        """The position of one row of each group that has any in the mask, ascending."""
+        """Returns the position of the first row in the mask of each group that has one, ascending."""
         at = mask.nonzero()[0][::-1]
         firsts = np.full(self.count, -1, np.intp)
-        firsts[self.of.take(at)] = at  # of several for one group the last counts, which is the first of its rows
+        firsts[self.of.take(at)] = at  # in reverse order, so that the first row of a group is written last
         return np.sort(firsts[firsts >= 0])
 
 
 class RowGroupCache:
-    """Makes the groups, once for all classes, and anew when a node object changed."""
+    """Builds the groups once for all classes, and again after a node object changed."""
 
     def __init__(self, table: NodeTable, rows: DomainRows) -> None:
         self._table = table
@@ -57,7 +57,7 @@ class RowGroupCache:
         self._known: dict[tuple[str, ...], RowGroups | None] = {}
 
     def by_labels(self, keys: tuple[str, ...]) -> RowGroups | None:
-        """The domain's rows by their values of these labels; None where that makes too many groups to be of use."""
+        """Returns the domain's rows grouped by their values of these labels; None if there would be too many groups."""
         mark = (self._rows.generation, self._table.nodes_version)
         if mark != self._mark:
             self._known.clear()
@@ -71,7 +71,7 @@ class RowGroupCache:
     def _made(self, keys: tuple[str, ...]) -> RowGroups | None:
         rows = self._rows.rows
         of, firsts = np.zeros(len(rows), np.intp), np.zeros(min(len(rows), 1), np.intp)
-        for key in keys:  # numbered from 0 again at each key, so that no product of sizes overflows
+        for key in keys:  # renumbered from 0 after each key, so that the product of sizes does not overflow
             codes = self._table.label_codes(key).take(rows)
             _, firsts, of = np.unique(
                 of * len(self._table.label_values(key)) + codes, return_index=True, return_inverse=True

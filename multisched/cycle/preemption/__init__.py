@@ -1,1 +1,1 @@
-"""Preemption as decided in a cycle: dry runs, their memory, nominations, PostFilter."""
+"""Preemption as decided in a cycle: dry runs, cached victims, nominations, PostFilter."""

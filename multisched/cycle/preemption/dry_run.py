@@ -33,11 +33,11 @@ from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.pods_by_priority import PodColumns
 
 PRE_FILTER_ROWS_MAX: Final = 512
-"""Rows on which a PreFilter that reads pods is asked again: each costs about a millisecond."""
+"""Rows on which a PreFilter that reads pods runs again: each costs about a millisecond."""
 
 
 class _Tally(msgspec.Struct):
-    """What the parts of one dry run have found."""
+    """The combined results of the parts of one dry run."""
 
     rows: list[Rows] = msgspec.field(default_factory=list)
     costs: list[Costs] = msgspec.field(default_factory=list)
@@ -45,7 +45,7 @@ class _Tally(msgspec.Struct):
     undisplaceable: int = 0
     needless: list[str] = msgspec.field(default_factory=list)
     victims: dict[int, tuple[Pod, ...]] = msgspec.field(default_factory=dict)
-    """Row -> its victims, where they are not in the cache."""
+    """Row -> its victims, if they are not in the victim cache."""
 
 
 class AttemptDryRun:
@@ -56,7 +56,7 @@ class AttemptDryRun:
         self._failed = failed
         self.node_count = failed.node_count
 
-    # -- who is asked: most attempts end without a row on which anybody could be displaced -------------------------
+    # -- plugins to run, computed lazily: most attempts have no row with pods that may be displaced -----------------
 
     @cached_property
     def _filters(self) -> list[FilterPlugin]:
@@ -65,7 +65,7 @@ class AttemptDryRun:
 
     @cached_property
     def _refusing(self) -> dict[str, Status]:
-        """Plugins whose PreFilter reads pods and refuses this one, as things stand, and why. Those that pass it always will."""
+        """Plugins whose PreFilter reads pods and refuses this one now, with the reason. Those that pass it now always will."""
         found: dict[str, Status] = {}
         for plugin in self._runs.pre_filters_of(self._failed.skipped):
             refusal = refusal_of(self._runs.runner, plugin, self._failed.view, self._failed.pod)
@@ -80,7 +80,7 @@ class AttemptDryRun:
 
     @cached_property
     def _first_other(self) -> int:
-        """Plugins before this one can be asked about all rows at once."""
+        """Index of the first plugin that must be evaluated row by row; those before it are evaluated on all rows at once."""
         return next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
 
     @cached_property
@@ -112,7 +112,7 @@ class AttemptDryRun:
         return Fitting(np.setdiff1d(rows, kept).astype(np.intp), frozenset(status.plugin for status in statuses))
 
     def _kept(self, node: str, ahead: Sequence[Pod], rows: Rows) -> int:
-        """The row of the node, if it is one of `rows` and takes the pod only while these pods do not come; else -1."""
+        """Returns the node's row if it is in `rows` and takes the pod only without the nominated pods `ahead`; else -1."""
         row = self._runs.table.row_of(node)
         is_one = row is not None and row in rows
         return row if row is not None and is_one and not self._takes(row, ahead, ()) else -1
@@ -128,7 +128,7 @@ class AttemptDryRun:
     def displace(self, rule: DisplacementRule) -> Candidates:
         found = self.displace_sparing(rule)
         if not len(self._runs.cache.gangs) or (len(found.rows) and not found.costs[0].all()):
-            return found  # some node needs nobody who should be spared
+            return found  # some node has victims without a cost in the first criterion
         return self._gang_candidates().added_to(found, rule, self._failed.candidates)
 
     def displace_sparing(self, rule: DisplacementRule) -> Candidates:
@@ -161,7 +161,7 @@ class AttemptDryRun:
         narrow = rows[~alone] if alone.any() else rows
         if self._refusing:
             narrow = self._refused_by_pre_filter(narrow, rule, tally)
-        # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
+        # A nomination of the pod itself does not count on its own node; this holds for no other pod of its class.
         own = runs.table.row_of(self._failed.pod.nominated_node)
         cache.forget(own)
         try:
@@ -175,7 +175,7 @@ class AttemptDryRun:
         return found
 
     def _cheapest(self, rows: Rows, alone: Bools) -> Bools:
-        """Of the rows on which PreFilter would be asked again, some with the least important pods."""
+        """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
         at = np.flatnonzero(alone)
         cheapest = self._runs.standing.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
         found = np.zeros_like(alone)
@@ -183,9 +183,9 @@ class AttemptDryRun:
         return found
 
     def _refused_by_pre_filter(self, rows: Rows, rule: DisplacementRule, tally: _Tally) -> Rows:
-        """Rows on which PreFilter is not asked again: it refuses the pod whoever goes, or enough others were asked about.
+        """Counts the rows on which PreFilter does not run again: no victims would help, or enough other rows were tested.
 
-        None is left.
+        Returns no rows.
         """
         status = next(iter(self._refusing.values()))
         for pods in self._runs.standing.blocks(rows):
@@ -196,7 +196,7 @@ class AttemptDryRun:
         return rows[:0]
 
     def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
-        """The candidates on which somebody may be displaced; the others, often all of them, need no further look."""
+        """Returns the candidates with pods that may be displaced. Often there are none, and nothing else is computed."""
         rows = self._failed.candidates
         if not len(rows):
             return rows
@@ -218,7 +218,7 @@ class AttemptDryRun:
         return self._runs.runner.recheck(plugin, view, self._failed.pod, rows)
 
     def _known(self, plugin: FilterPlugin, rows: Rows) -> Codes | None:
-        """The codes that the attempt got for these rows; None where it has not got all of them."""
+        """Returns the codes that the attempt computed for these rows; None if it lacks some of them."""
         known = self._failed.known.get(plugin.name)
         if known is None:
             return None
@@ -231,17 +231,17 @@ class AttemptDryRun:
         return plugin.name not in self._runs.plugins.remote_names or plugin.name in self._failed.view.responses
 
     def _is_other(self, plugin: FilterPlugin) -> bool:
-        """True for a plugin that must be asked row by row: the pods of other rows count for it, or more than room does."""
+        """Reports whether a plugin must be evaluated row by row: it reads pods of other rows, or more than their resources."""
         is_remote = plugin.name in self._runs.plugins.remote_names
         return is_remote or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
     def _sensitive_rows(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> Bools:
-        """Rows on which a plugin of the tail, or a PreFilter, depends on a possible victim or on a pod nominated there."""
+        """Returns the rows on which a plugin of the tail, or a PreFilter, depends on a possible victim or a nominated pod."""
         runs, failed = self._runs, self._failed
         reading: list[Plugin] = [*self._asked.pre_filters, *(p for p in self._tail if p.depends_on.reads_pods)]
         sensitivities = runs.nominated.sensitivities(reading, failed.view, failed.pod)
         if sensitivities is None:
-            return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
+            return np.ones(len(rows), np.bool_)  # some plugin does not tell which pods matter to it
         sensitive = np.isin(rows, list(runs.nominated.sensitive_rows(sensitivities, failed.pod)))
         for stand_on in [sensitivity.stand_on for sensitivity in sensitivities if sensitivity.stand_on is not None]:
             sensitive |= stand_on(rows)
@@ -256,7 +256,7 @@ class AttemptDryRun:
         return sensitive
 
     def _as_it_stands(self, plugin: FilterPlugin, rows: Rows) -> Codes:
-        """What a plugin of the tail says of rows on which it depends on no pod: the same whoever goes."""
+        """Returns the codes of a plugin of the tail for rows on which it depends on no pod: victims do not change them."""
         known, failed = self._known(plugin, rows), self._failed
         return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
 
@@ -321,7 +321,7 @@ class AttemptDryRun:
         answers: tuple[Int32, list[Status], Bools],
         tally: _Tally,
     ) -> None:
-        """Adds what was found on a block of rows to the tally."""
+        """Adds the results of a block of rows to the tally."""
         refusal, statuses, victims = answers
         has_lower, has_victims = has_any(lower), has_any(victims)
         tally.undisplaceable += int(np.count_nonzero(~has_lower))

@@ -1,6 +1,6 @@
-"""What dry runs are made of: the attempt that failed, and what is shared by all attempts of a domain.
+"""The inputs of dry runs: the failed attempt, and what all attempts of a domain share.
 
-Owns the victim caches. Written by dry runs alone.
+Owns the victim caches, which only dry runs write.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.nominator import Nominator
 
 VICTIM_CACHES_MAX = 32
-"""Classes of preemptors whose rows are remembered, by plugin: some 100 bytes a row each; the one unused for longest goes first."""
+"""Classes of preemptors, by plugin, with a victim cache: about 100 bytes per row each. The least recently used is dropped."""
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
-    """The attempt that found no row, and who would make room."""
+    """An attempt that found no row, and the PostFilter plugin that looks for victims."""
 
     plugin: str
-    """The PostFilter plugin: what came of its rule is of no use to another's."""
+    """The PostFilter plugin. Results of its rule are not valid for another plugin."""
     pod: Pod
     view: CycleView
     candidates: Rows
     node_count: int
     skipped: frozenset[str]
     signature: Hashable | None
-    """Of the pod's class; None for a pod that is a class of its own."""
+    """Signature of the pod's class; None for a pod in a class of its own."""
     known: Mapping[str, tuple[Rows, Codes]]
-    """Plugin -> rows, ascending, and the codes it gave for them; may be empty."""
+    """Plugin -> rows, ascending, and its codes for them; may be empty."""
 
 
 class DryRuns:
-    """What the dry runs of one domain's attempts have in common."""
+    """What the dry runs of all attempts of one domain share."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class DryRuns:
         self._victim_caches: dict[Hashable, VictimCache] = {}
 
     def pre_filters_of(self, skipped: frozenset[str]) -> Sequence[PreFilterPlugin]:
-        """Those that must be asked again when pods are gone, without whom the attempt has skipped."""
+        """Returns the PreFilter plugins that read pods and must run again without victims; not those the attempt skipped."""
         return [p for p in self._pre_filters if p.name not in skipped]
 
     def victim_cache(self, key: Hashable | None) -> VictimCache:
-        """What is remembered for a class of pods, renewed; nothing yet for a new one."""
+        """Returns the victim cache of a class of pods, with outdated rows dropped; an empty one for a new class."""
         depth, capacity = self.standing.shape()
         cache = self._victim_caches.pop(key, None)
         if cache is None or (cache.depth, cache.capacity) != (depth, capacity):

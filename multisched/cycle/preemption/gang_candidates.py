@@ -1,7 +1,7 @@
-"""Candidates whose victims are more than their gangs can spare: whole gangs go, on all their nodes.
+"""Candidates with more victims than their gangs can spare: whole gangs are evicted, on all their nodes.
 
-They count only where no other candidate spares whom budgets protect. First all rows are put in order by what the pods of
-the row alone would cost. Then the cheapest are tried in full, one by one. Nothing is written.
+They are used only if every other candidate violates a disruption budget. All rows are first sorted by the cost of victims
+on the row alone. Then the cheapest are tried in full, one by one. Nothing is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.pods_by_priority import PodColumns
 
 ROWS_TRIED_MAX: Final = 32
-"""Rows on which whole gangs are tried, the cheapest first: each costs milliseconds."""
+"""Rows on which the eviction of whole gangs is tried, the cheapest first: each costs milliseconds."""
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 
 
 class GangCandidates:
-    """Of one failed attempt."""
+    """The candidates with whole gangs of one failed attempt."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class GangCandidates:
         displacement: Displacement,
         overlay: Callable[[], ColumnOverlay],
     ) -> None:
-        """`displacement`, `overlay`: for the filters that can be asked about all rows at once."""
+        """`displacement`, `overlay`: for filters that are evaluated on all rows at once."""
         self._runs = runs
         self._failed = failed
         self._asked = asked
@@ -53,7 +53,7 @@ class GangCandidates:
         self._overlay = overlay
 
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
-        """`found`: what there is without them. Raises PluginFailure."""
+        """Adds such candidates to `found`. Raises PluginFailure."""
         tried = sorted(self.likely(rule, rows)[:ROWS_TRIED_MAX])
         more = [one for row in tried if (one := self._tried(rule, row)) is not None]
         if not more:
@@ -68,14 +68,14 @@ class GangCandidates:
         )
 
     def likely(self, rule: DisplacementRule, rows: Rows) -> list[int]:
-        """Rows on which the pod would fit without some pods that their gangs cannot spare, the cheapest first."""
+        """Returns rows on which the pod fits only without pods that their gangs cannot spare, the cheapest first."""
         runs, found, costs = self._runs, list[Rows](), list[Float64]()
         for pods in runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below]):
             lower = rule.displaceable(pods)
             beyond = runs.gang_columns.beyond_surplus(pods, lower)
             first = rule.first(pods, lower)
             refusal, _, victims = self._displacement.look(pods, lower, first, self._overlay())
-            victims = np.where(has_any(victims), victims, lower)  # for room nobody has to go: for another plugin then
+            victims = np.where(has_any(victims), victims, lower)  # no victims for resources: another plugin needs them
             at = np.flatnonzero((refusal < 0) & has_any(beyond))
             if not len(at):
                 continue
@@ -91,7 +91,7 @@ class GangCandidates:
         return cheapest
 
     def _tried(self, rule: DisplacementRule, row: int) -> _Candidate | None:
-        """The victims of a row, with the rest of the gangs that go; None where nobody's leaving helps, or nobody must go."""
+        """Returns the victims for a row, with the rest of evicted gangs; None if no victims help, or none are needed."""
         runs = self._runs
         units = self._units(rule, row)
         everybody = [one for unit in units for one in unit.members]

@@ -1,6 +1,6 @@
-"""Which gang each standing pod belongs to, in columns, and a rule that takes of no gang more than it can spare.
+"""The gangs of placed pods as columns, and a rule that takes no more pods of a gang than it can spare.
 
-Owns the numbers of gangs, and those of the pods on each row until the row changes.
+Owns the numbers of gangs, and caches those of the pods on each row until the row changes.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from multisched.framework.standing_gangs import StandingGangs
 from multisched.state.pods_by_priority import Order, PodColumns
 
 NUMBERS_MAX: Final = 65_536
-"""Gangs that are numbered, or twice as many as there are if that is more; beyond it all are numbered anew."""
+"""Numbered gangs, or twice as many as exist if that is more; beyond this all are renumbered."""
 NO_GANG: Final = -1
 
 
 class GangColumns:
-    """Of one cluster. A pod that is leaving belongs to no gang here: it goes, whoever preempts."""
+    """Gang numbers of one cluster. A pod that is being deleted or evicted belongs to no gang here."""
 
     def __init__(self, gangs: StandingGangs) -> None:
         self._gangs = gangs
         self._numbers: dict[str, int] = {}
         self._keys: list[str] = []
         self._rows: dict[int, tuple[Order, Int32 | None]] = {}
-        """Row -> its pods, and the number of each pod's gang; None where none has one."""
+        """Row -> its pods, and the number of each pod's gang; None if no pod has one."""
         self._surplus: Int64 = np.zeros(0, np.int64)
         self._version = -1
 
     def beyond_surplus(self, pods: PodColumns, displaceable: Bools) -> Bools:
-        """bool[k, rows]: those whose gang can only spare less important ones on the same row."""
+        """Returns bool[k, rows]: pods that exceed the surplus of their gang. Less important ones on the same row use it first."""
         found = np.zeros_like(displaceable)
         gang = self.of(pods)
         k, i = np.nonzero(displaceable & (gang != NO_GANG))
         if not len(k):
             return found
         number = gang[k, i]
-        order = np.lexsort((-k, number, i))  # the least important of each gang on each row first
+        order = np.lexsort((-k, number, i))  # per row and gang, the least important first
         k, i, number = k[order], i[order], number[order]
         begins = np.ones(len(k), np.bool_)
         begins[1:] = (number[1:] != number[:-1]) | (i[1:] != i[:-1])
@@ -50,7 +50,7 @@ class GangColumns:
         return found
 
     def of(self, pods: PodColumns) -> Int32:
-        """int32[k, rows]: a number for each gang; NO_GANG for a pod without one."""
+        """Returns int32[k, rows]: a number for each gang; NO_GANG for a pod without one."""
         self._renew()
         gang = np.full(pods.priority.shape, NO_GANG, np.int32)
         if not len(self._gangs):
@@ -65,7 +65,7 @@ class GangColumns:
         return gang
 
     def key(self, number: int) -> str:
-        """The gang with this number; valid until pods are looked at again."""
+        """Returns the gang with this number; valid until the next call of `of`."""
         return self._keys[number]
 
     def _numbered(self, order: Order) -> Int32 | None:
@@ -88,7 +88,7 @@ class GangColumns:
             self._version = -1
 
     def _surpluses(self) -> Int64:
-        """int64[numbers]"""
+        """Returns the surplus of each gang: int64[numbers]."""
         if self._version != self._gangs.version or len(self._surplus) != len(self._numbers):
             self._surplus = np.fromiter(map(self._gangs.surplus, self._numbers), np.int64, len(self._numbers))
             self._version = self._gangs.version
@@ -96,7 +96,7 @@ class GangColumns:
 
 
 class SparingGangs:
-    """A rule as far as it leaves each gang its minimum."""
+    """A displacement rule, restricted so that each gang keeps its minimum."""
 
     def __init__(self, rule: DisplacementRule, columns: GangColumns, gangs: StandingGangs) -> None:
         self.rule = rule

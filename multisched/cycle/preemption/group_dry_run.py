@@ -1,14 +1,14 @@
-"""Dry runs for pods that start together (`framework.preemption.GroupDryRun`): on the table itself, within one trial.
+"""Dry runs for pods that start together (`framework.preemption.GroupDryRun`): on the node table itself, within one trial.
 
-The least important units go first, more and more of them, until all members stand. Units on rows that no member uses come
-back at once. Each of the others comes back in order, if all members still find room. Nothing is left of it on the table,
-in the ledgers or among the nominations, also where a plugin fails.
+Units of victims are removed, the least important first and more each time, until all members are placed. Units on rows that
+no member uses are restored at once. Each of the others is restored in order, if all members still fit. Afterwards the table,
+the ledgers and the nominations are as before, also if a plugin fails.
 
-Pods that must stay within one topology domain are tried in one after the other, and the domain that costs least is cleared.
-Nobody goes elsewhere, but for a ledger about the cluster and with a gang that goes whole.
+If the pods must stay within one topology domain, the domains are tried one after the other, and the one with the cheapest
+victims is chosen. Pods elsewhere are victims only for a cluster-wide ledger or as part of a whole gang.
 
-A search pauses where its effort says so, and begins again when a pause has outdated it. It ends with the best it has when it
-has paused too often.
+A search pauses when its effort says so, and restarts if a pause has outdated it. If it has paused too often, it ends with the
+best result so far.
 Source: kube-scheduler 1.37, pod group preemption.
 """
 
@@ -37,13 +37,13 @@ from multisched.state.domain_rows import DomainRows
 from multisched.state.trial import Stand, Trial
 
 SERVED_MAX: Final = 5_000
-"""Members for whom victims are looked for one by one in one search, some milliseconds each."""
+"""Members for which victims are searched one by one in one search, some milliseconds each."""
 RESTARTS_MAX: Final = 3
-"""Times that a search begins again because the cluster changed during a pause, before it gives up for now."""
+"""Restarts of a search because the cluster changed during a pause, before it is given up for now."""
 
 
 class GroupAttemptDryRun:
-    """Of one attempt of one group."""
+    """The dry run of one attempt of one group."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class GroupAttemptDryRun:
         group: GroupOfPods,
         effort: Effort,
     ) -> None:
-        """`plugin`: the PostFilter plugin that asks."""
+        """`plugin`: name of the PostFilter plugin."""
         self._plugin = plugin
         self._runs = runs
         self._rows = rows
@@ -63,7 +63,7 @@ class GroupAttemptDryRun:
         self._effort = effort
         self.name = group.name
         self.placings = 0
-        """How often pods were placed."""
+        """Number of placements tried."""
 
     def displace(self, rule: DisplacementRule) -> Search[GroupVictims | None]:
         if self._group.domains:
@@ -82,9 +82,9 @@ class GroupAttemptDryRun:
     def _cheapest(
         self, search: Callable[[GroupAttemptDryRun], Search[GroupVictims | None]]
     ) -> Search[GroupVictims | None]:
-        """Of the domains; those that come last are left out if the search takes long.
+        """Searches the domains and returns the cheapest result; leaves out the last domains if the search takes long.
 
-        If the cluster may have changed since the cheapest one was searched, that domain is searched once more.
+        If the search has paused since the cheapest domain was searched, that domain is searched again.
         """
         candidates = list[tuple[GroupVictims, GroupAttemptDryRun, int]]()
         for allowed in self._group.domains:
@@ -103,11 +103,11 @@ class GroupAttemptDryRun:
         return None
 
     def _spares_gangs(self, found: GroupVictims) -> bool:
-        """False if other plans have taken during a pause what the gangs of the victims could spare."""
+        """Returns False if, during a pause, other preemptions took members that the gangs of the victims could spare."""
         return gangs_are_spared(chain.from_iterable(found.victims.values()), self._runs.cache.gangs)
 
     def _until_current(self, search: Callable[[], Search[GroupVictims | None]]) -> Search[GroupVictims | None]:
-        """What the search ends with; it begins again if the cluster changed under it."""
+        """Returns the result of the search. Restarts it if the cluster changed during a pause."""
         for _ in range(RESTARTS_MAX + 1):
             try:
                 found = yield from search()
@@ -118,7 +118,7 @@ class GroupAttemptDryRun:
         return None
 
     def _displaced(self, rule: DisplacementRule, *, everywhere: bool) -> Search[GroupVictims | None]:
-        """`everywhere`: pods may go from rows, too, on which the group may not stand."""
+        """`everywhere`: victims may also be on rows that the group may not use."""
         runs = self._runs
         with Trial(runs.cache, runs.nominator) as trial:
             trial.lift_nominations(self._group.pods)
@@ -129,7 +129,7 @@ class GroupAttemptDryRun:
                 yield from ground.pause()
             pool = VictimPool(runs, rule, rows)
             if pool.is_empty:
-                return None  # the attempt has just shown that they do not fit beside those who stay
+                return None  # the attempt has shown that they do not fit with the remaining pods in place
             is_cleared = yield from self._clear(pool, ground, trial)
             found = (yield from self._spare(pool.away(), ground)) if is_cleared else None
             stands = yield from self._standing(found, ground)
@@ -162,9 +162,10 @@ class GroupAttemptDryRun:
         return GroupVictims(by_node(left.victims), nominations, costs, is_minimal=not ground.is_exhausted)
 
     def _standing(self, found: Needed | None, ground: GroupGround) -> Search[Sequence[Stand] | None]:
-        """Where the members stand without those that go; None: they do not.
+        """Returns the members' places without the victims; None if there are none.
 
-        More of a gang would have to go than may, or a member wants to be near one who goes. Raises OutdatedSearchError.
+        None means that more of a gang would have to be evicted than allowed, or that a member needs a victim nearby. Raises
+        OutdatedSearchError.
         """
         self.placings += ground.placings
         if found is None or (ground.reaches_far and not (yield from ground.place_anew())):
@@ -173,14 +174,14 @@ class GroupAttemptDryRun:
         return ground.stands()
 
     def _placed(self, entries: Sequence[PlacedPod]) -> list[PlacedPod]:
-        """Without those that left the cache during a pause."""
+        """Drops pods that left the cache during a pause."""
         return [one for one in entries if self._runs.cache.placed(one.pod.uid) is one]
 
     def _still_there(self, found: Needed) -> Needed:
         return found._replace(victims=self._placed(found.victims))
 
     def _dry_run_of(self, pod: Pod) -> AttemptDryRun:
-        """Of one of them, as things stand within the trial."""
+        """Returns a dry run for one member, in the present state of the trial."""
         attempt, rows = self._group.attempt, self._rows.rows
         pod_class = self._places.class_of(pod, attempt)
         usable = self._allowed(_usable(pod_class, rows), everywhere=False)
@@ -193,7 +194,7 @@ class GroupAttemptDryRun:
         return units_of(away, cache.gangs, cache, lambda members: True)
 
     def _rows_of_use(self, ground: GroupGround, *, everywhere: bool) -> Search[Rows]:
-        """Rows whose pods may be in the way: if only room is wanted, those which a member can use."""
+        """Returns rows whose pods may be victims: if only resources are short, the rows that a member can use."""
         if ground.shares_room:
             live = np.array([row for row, _ in self._runs.table.live_rows()], np.intp)
             return self._allowed(live, everywhere=everywhere)
@@ -212,12 +213,12 @@ class GroupAttemptDryRun:
         found: Rows = rows if everywhere or allowed is None else rows[allowed[rows]]
         return found
 
-    # -- taking away and giving back -------------------------------------------------------------------------------
+    # -- removing and restoring units ------------------------------------------------------------------------------
 
     def _clear(self, pool: VictimPool, ground: GroupGround, trial: Trial) -> Search[bool]:
-        """Takes units away, the least important first and twice as many each time, until all members stand.
+        """Removes units, the least important first and twice as many each time, until all members are placed.
 
-        False: not even that helps.
+        Returns False if removing all does not help.
         """
         count = 1
         while not (yield from ground.place_all()):
@@ -255,12 +256,12 @@ class GroupAttemptDryRun:
 
 
 def _in_order(units: Sequence[Unit], found: MemberVictims) -> list[Unit]:
-    """As the plugin would have them given back."""
+    """Sorts the units in the order in which the plugin wants them restored."""
     importance = found.importance([[one.pod for one in unit.members] for unit in units])
     order = sorted(range(len(units)), key=lambda at: importance[at], reverse=True)
     return [replace(units[at], order=(float(place),)) for place, at in enumerate(order)]
 
 
 def _usable(pod_class: EquivalenceClass, rows: Rows) -> Rows:
-    """Rows that pass every filter of the class which no pod can make pass; all where PreFilter refuses the class."""
+    """Returns rows that pass all filters of the class that do not read pods; all rows if PreFilter refuses the class."""
     return rows if pod_class.refusal is not None else pod_class.rows[pod_class.fixed_pass]

@@ -1,11 +1,11 @@
-"""The members of a group, standing on the table within a trial while units of victims go and come back.
+"""The members of a group, placed on the table within a trial while units of victims are removed and restored.
 
-Members stay where they are as long as they fit there. When a unit comes back, only those are placed anew whom it may
-concern: those on its rows; all of them, where filters go by other rows too. If that fails, and others could make room by
-moving, the whole group is placed anew. Both searches are bounded.
+Members keep their rows as long as they fit there. When a unit is restored, only members that it may affect are placed again:
+those on its rows, or all of them if filters read pods of other rows. If that fails, and other members could make room by
+moving, the whole group is placed again. Both searches are bounded.
 
-Searches pause between placements. Members whose rows changed during a pause stand no more, and are placed again. Where that
-fails in the middle of a unit's return, the search is outdated.
+Searches pause between placements. Members whose rows changed during a pause lose their place and are placed again. If that
+fails while a unit is being restored, the search is outdated.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from multisched.state.cluster_cache import ClusterCache, PlacedPod
 from multisched.state.trial import Stand, Trial
 
 PLACINGS_MAX: Final = 5_000
-"""Times that members are placed in one search, about 0.2 ms each. From then on no unit comes back."""
+"""Placements tried in one search, about 0.2 ms each. Beyond this, no unit is restored."""
 WHOLE_TRIES_MAX: Final = 64
-"""Times that a whole group is placed anew because it did not do to move the members concerned."""
+"""Times that a whole group is placed again because placing only the affected members failed."""
 
 
 class OutdatedSearchError(Exception):
-    """The cluster changed during a pause in a way that the search cannot follow: it has to begin again."""
+    """The cluster changed during a pause in a way that the search cannot follow: it must restart."""
 
 
 class GroupOfPods(msgspec.Struct, frozen=True):
@@ -44,9 +44,9 @@ class GroupOfPods(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...]
     attempt: int = 1
     allowed: Bools | None = None
-    """bool[rows of the table]: where they may go, one topology domain; None: wherever their filters pass."""
+    """bool[rows of the table]: the rows of one topology domain that they may use; None: all that pass their filters."""
     domains: tuple[Bools, ...] = ()
-    """Where they must stay within one topology domain: those that may be cleared for them, the likeliest first."""
+    """Set if they must stay within one topology domain: the domains in which room may be made, the most promising first."""
 
 
 class GroupGround:
@@ -55,7 +55,7 @@ class GroupGround:
     def __init__(
         self, group: GroupOfPods, cache: ClusterCache, places: MemberPlaces, trial: Trial, effort: Effort
     ) -> None:
-        """To be followed by `begin`."""
+        """The caller must call `begin` next."""
         self._group = group
         self._places = places
         self._trial = trial
@@ -63,17 +63,17 @@ class GroupGround:
         self._stands: dict[str, Stand] = {}
         self._kinds: dict[str, Hashable] = {}
         self.reaches_far = False
-        """Some filter of theirs goes by what stands on other rows."""
+        """Some filter of the members reads pods of other rows."""
         self._are_alike = True
         self._orders: Sequence[Sequence[Pod]] = ()
         self.shares_room = any(cache.ledgers.concern_cluster(pod) for pod in group.pods)
-        """Some ledger about the cluster counts them, whatever rows they stand on."""
+        """Some cluster-wide ledger counts them, whichever rows they are on."""
         self._placings = self._whole_tries = 0
         self.is_exhausted = False
-        """Units were kept away although nobody knows whether they need be."""
+        """Units were kept as victims without a check whether they are needed."""
 
     def begin(self) -> Search[None]:
-        """Learns which members are alike. Raises PluginFailure."""
+        """Finds out which members are identical. Raises PluginFailure."""
         pods, attempt = self._group.pods, self._group.attempt
         for pod in pods:
             yield from self.pause()
@@ -86,42 +86,42 @@ class GroupGround:
         self._orders = [pods] if self._are_alike else [pods, sorted(pods, key=_size, reverse=True)]
 
     def one_of_each(self) -> Sequence[Pod]:
-        """A member of each kind that any row takes alike."""
+        """Returns one member of each kind; every row treats the members of a kind the same."""
         return _one_of_each(self._group.pods, self._kinds)
 
     def pause(self) -> Search[None]:
-        """Lets the event loop run if the step has lasted long enough."""
+        """Lets the event loop run if the step has used up its time."""
         if self._effort.is_pause_due():
             for uid in (yield from self._trial.pause()):
                 del self._stands[uid]
             self._effort.begin_step()
 
     def _kind(self, pod: Pod) -> Hashable:
-        """Equal for pods that any row takes alike."""
+        """Returns a value that is equal for pods which every row treats the same."""
         signature = self._places.class_of(pod, self._group.attempt).signature
         return pod.uid if signature is None else (signature, pod.spec.priority)
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
     def place_all(self) -> Search[bool]:
-        """True: all stand. Else those who stood before stand, and more of them where rows speak for themselves.
+        """Places all members and returns True. If that fails, earlier members keep their places, and others may get one.
 
-        Those whose rows changed during a pause may not stand. Raises PluginFailure.
+        Members whose rows changed during a pause may lose their place. Raises PluginFailure.
         """
         return (yield from self.place_anew() if self.reaches_far else self._place_missing(self._group.pods))
 
     def first_missing(self) -> Search[Pod | None]:
-        """Who of them finds no room beside the others, who stand where they find some; None: all stand. Raises PluginFailure."""
+        """Places the missing members, and returns the first that does not fit; None if all are placed. Raises PluginFailure."""
         yield from self._place_missing(self._group.pods)
         return next((pod for pod in self._group.pods if pod.uid not in self._stands), None)
 
     def require_all(self) -> Search[None]:
-        """Places again those who stood, and whose rows changed during a pause. Raises PluginFailure and OutdatedSearchError."""
+        """Places members again whose rows changed during a pause. Raises PluginFailure and OutdatedSearchError."""
         if len(self._stands) < len(self._group.pods) and not (yield from self._place_missing(self._group.pods)):
             raise OutdatedSearchError
 
     def _place_missing(self, pods: Sequence[Pod]) -> Search[bool]:
-        """Places who of them does not stand; whoever finds no row is tried once more after others have found theirs."""
+        """Places the members that have no place; those that find no row are retried after others were placed."""
         while left := [pod for pod in pods if pod.uid not in self._stands]:
             hopeless, placed = set[Hashable](), 0
             for pod in left:
@@ -134,7 +134,7 @@ class GroupGround:
         return True
 
     def place_anew(self) -> Search[bool]:
-        """Places all from the beginning. False: those stand who stood before, where they stood, unless rows changed meanwhile."""
+        """Places all members from scratch. Returns False if that fails, with the earlier places restored as far as possible."""
         before = self._leave(list(self._stands))
         if (yield from self._place_from_nothing()):
             return True
@@ -142,7 +142,7 @@ class GroupGround:
         return False
 
     def _place_from_nothing(self) -> Search[bool]:
-        """In the order of the group, then the largest first. False: nobody stands."""
+        """Places all in the order of the group, then the largest first. Returns False, with no member placed, if both fail."""
         self._leave(list(self._stands))
         for pods in self._orders:
             if (yield from self._place_missing(pods)):
@@ -151,7 +151,7 @@ class GroupGround:
         return False
 
     def _place(self, pod: Pod, hopeless: set[Hashable]) -> bool:
-        """`hopeless`: kinds that no row takes as things stand; the pod's own is added if that is so."""
+        """`hopeless`: kinds that no row takes at present; the pod's kind is added if no row takes it."""
         self._placings += 1
         stand = self._places.place(pod, self._group.attempt, self._group.allowed, self._trial)
         if stand is None:
@@ -189,7 +189,7 @@ class GroupGround:
         return False
 
     def _finds_another(self, uids: Sequence[str]) -> bool:
-        """Whether these find room beside all others, the units that are back among them. Where one does not, all together do not."""
+        """Reports whether these members still fit with the restored units in place. If one does not, the whole group does not."""
         left = self._leave(uids)
         return all(self._place(stand.pod, set()) for stand in left)
 
@@ -206,22 +206,22 @@ class GroupGround:
 
     @property
     def placings(self) -> int:
-        """How often members were placed."""
+        """Number of placements tried."""
         return self._placings
 
     @property
     def rows(self) -> frozenset[int]:
-        """On which members stand."""
+        """Rows on which members are placed."""
         return frozenset(stand.row for stand in self._stands.values())
 
     def stands(self) -> Sequence[Stand]:
-        """In the order of the group."""
+        """Returns the members' places, in the order of the group."""
         return [self._stands[pod.uid] for pod in self._group.pods]
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _concerned_by(self, members: Members) -> list[str]:
-        """Members of the group who may not fit any more once these are back; of those who share room one of each kind will do."""
+        """Returns members that may not fit any more once these are restored; one of each kind is enough for a shared ledger."""
         if self.reaches_far:
             return list(self._stands)
         rows = {one.row for one in members}
@@ -233,11 +233,11 @@ class GroupGround:
         return found
 
     def _is_proof_enough(self) -> bool:
-        """Where all are alike and each row speaks for itself, a member that finds no row finds none however the others stand."""
+        """True if one member that finds no row proves it for all: they are identical, and each row is judged on its own."""
         return self._are_alike and not self.reaches_far
 
     def _leave(self, uids: Sequence[str]) -> list[Stand]:
-        """Those who stood, in the order in which they came."""
+        """Removes the members from their rows; returns their places, in the order in which they were placed."""
         left = []
         for uid in reversed(uids):
             self._trial.leave(uid)
@@ -245,7 +245,7 @@ class GroupGround:
         return left[::-1]
 
     def _stand_again(self, stands: Iterable[Stand]) -> None:
-        """Each where it stood, with what it had; those that stand already stay. After a pause a ledger may refuse one."""
+        """Restores places with their ledger choices; members that are placed keep theirs. After a pause a ledger may refuse."""
         for stand in stands:
             if stand.pod.uid not in self._stands:
                 again = self._trial.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
@@ -254,12 +254,12 @@ class GroupGround:
 
 
 def _size(pod: Pod) -> tuple[int, ...]:
-    """CPU before memory, as the names of resources are ordered."""
+    """Returns requests by resource name, so CPU before memory: the sort key for large members first."""
     return tuple(pod.requests[resource] for resource in sorted(pod.requests))
 
 
 def _differ(stand: Stand, before: Stand | None) -> bool:
-    """Whether a member stands elsewhere, or with something else, than before: after a pause equal ones are other objects."""
+    """Reports whether a member's row or choices differ from before. Compares values: a pause replaces the objects."""
     return before is None or stand.row != before.row or stand.choices != before.choices
 
 

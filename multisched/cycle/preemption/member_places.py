@@ -1,7 +1,7 @@
-"""One member of a group, placed on the table itself as any pod is: by its class, its scores and the ledgers.
+"""Places one member of a group on the node table, as any pod is placed: by its class, its scores and the ledgers.
 
-Works within a `Trial`, which undoes it. Plugins that answer from outside are not asked: the caller leaves out the rows that
-they have not allowed. Reserve and Permit are not asked either.
+Works within a `Trial`, which undoes it. Plugins with remote requests are not evaluated: the caller leaves out the rows that they
+have not allowed. Reserve and Permit do not run either.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from multisched.state.transaction import Choose
 from multisched.state.trial import Stand, Trial
 
 ROWS_TRIED_MAX: Final = 8
-"""Rows that pass all filters and that a ledger refuses, before the pod counts as refused."""
+"""Rows that pass all filters but are refused by a ledger, before the pod counts as refused."""
 
 Best = Callable[[Rows, Bools, Totals, Pod, int], int]
 """(rows, feasible, totals, pod, attempt) -> position of the best row (`SchedulingCycle`)."""
 
 
 class MemberPlaces:
-    """Of one domain."""
+    """Placement of members in one domain."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class MemberPlaces:
         best: Best,
         chooser: Callable[[CycleView], Choose],
     ) -> None:
-        """`chooser`: what the profile's plugins choose of ledgers."""
+        """`chooser`: returns the function that chooses from ledgers for the profile's plugins."""
         self._classes = classes
         self._nominated = nominated
         self._best = best
         self.chooser = chooser
 
     def class_of(self, pod: Pod, attempt: int) -> EquivalenceClass:
-        """As things stand at this moment. Raises PluginFailure."""
+        """Returns the pod's class as of now. Raises PluginFailure."""
         return self._classes.find(pod, attempt)
 
     def place(self, pod: Pod, attempt: int, allowed: Bools | None, trial: Trial) -> Stand | None:
-        """The pod on its best row that is left; None where no row takes it. `allowed`: bool[rows of the table].
+        """Places the pod on its best row; None if no row takes it. `allowed`: bool[rows of the table].
 
         Raises PluginFailure.
         """

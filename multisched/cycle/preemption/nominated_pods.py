@@ -1,7 +1,7 @@
-"""Rows that take a pod only as long as the pods nominated there do not come (upstream's second pass over the filters).
+"""Rows that take a pod only without the pods nominated there (upstream's second pass over the filters).
 
 If filters depend only on the nominated pods' resources, a few vector operations test all their rows at once. Other rows
-are tested one by one on overlays. Owns nothing that changes.
+are tested one by one on overlays. Owns no mutable state.
 Source: kube-scheduler 1.36, framework/runtime, RunFilterPluginsWithNominatedPods.
 """
 
@@ -27,7 +27,7 @@ from multisched.state.nominator import NominatedRequests, Nominator
 from multisched.state.overlay import OverlayCycle
 
 Blocked = dict[int, Status]
-"""Position in the class's rows -> why the row is kept for the pods nominated there."""
+"""Position in the class's rows -> why pods nominated there block the row."""
 
 
 def wants_room_only(plugin: FilterPlugin) -> bool:
@@ -35,7 +35,7 @@ def wants_room_only(plugin: FilterPlugin) -> bool:
 
 
 class NominatedPodsFilter:
-    """The nominated pods as the cycles of one domain see them."""
+    """Nominated pods as they affect the cycles of one domain."""
 
     def __init__(self, plugins: PluginSet, runner: Runner, table: NodeTable, nominator: Nominator) -> None:
         self._plugins = plugins
@@ -48,9 +48,9 @@ class NominatedPodsFilter:
         self._sensitive_plugins = {p.name: p for p in those(asked.values(), PodSensitivePlugin)}
 
     def blocked(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, *, everywhere: bool = False) -> Blocked:
-        """Feasible rows of the class that are not, once the nominated pods have come. Raises PluginFailure.
+        """Returns the feasible rows of the class that refuse the pod once the nominated pods are added. Raises PluginFailure.
 
-        `everywhere`: also rows that are infeasible anyway, since the diagnosis shows the first pass.
+        `everywhere`: includes rows that are infeasible anyway; for the diagnosis, which reports the pass with nominated pods.
         """
         if not len(self._nominator):
             return {}
@@ -78,7 +78,7 @@ class NominatedPodsFilter:
         return together | self._blocked_by_rows(pod_class, pod, attempt, at[alone])
 
     def sensitivities(self, plugins: Sequence[Plugin], view: CycleView, pod: Pod) -> list[PodSensitivity] | None:
-        """Which other pods make a difference to these plugins; None where one of them does not say."""
+        """Returns which other pods matter to these plugins; None if one of them does not tell."""
         if any(p.name not in self._sensitive_plugins or p.name in self._plugins.remote_names for p in plugins):
             return None
         return [
@@ -87,7 +87,7 @@ class NominatedPodsFilter:
         ]
 
     def sensitive_rows(self, sensitivities: Sequence[PodSensitivity], pod: Pod) -> set[int]:
-        """Rows promised to somebody who makes a difference."""
+        """Returns the rows with a nominated pod that matters."""
         known: dict[tuple[str, int, int, int], bool] = {}
         rows = set()
         for node, ahead in self._nominator.ahead_of(pod):
@@ -101,11 +101,11 @@ class NominatedPodsFilter:
         return rows
 
     def extensions(self, skipped: frozenset[str]) -> list[PreFilterExtensions]:
-        """Those whose PreFilter did not skip the pod."""
+        """Returns the plugins with AddPod and RemovePod whose PreFilter did not skip the pod."""
         return [p for p in self._extensions if p.name not in skipped]
 
     def columns(self, pod: Pod, nominated: NominatedRequests | None) -> ColumnOverlay:
-        """The node table with the promised pods on it."""
+        """Returns the node table with the nominated pods added."""
 
         def pods() -> list[tuple[int, Pod]]:
             found = []
@@ -120,9 +120,9 @@ class NominatedPodsFilter:
     def refusal_of_move(
         self, pod_class: EquivalenceClass, pod: Pod, row: int, left: tuple[Pod, int] | None
     ) -> Status | None:
-        """Why the row refuses the pod once another has left its row and the promised pods have come; None: it does not.
+        """Returns why the row refuses the pod once another has left its row and the nominated pods are added; None if it does not.
 
-        `pod_class`: of this pod and this row alone. Raises PluginFailure.
+        `pod_class`: of this pod and this row alone. `left`: the pod that leaves, and its row. Raises PluginFailure.
         """
         ahead = self._nominator.ahead_on(self._table.node(row).name, pod)
         overlay = OverlayCycle(
@@ -175,7 +175,7 @@ class NominatedPodsFilter:
         ahead: Sequence[Pod],
         gone: Sequence[Pod] = (),
     ) -> bool:
-        """Whether the row takes the pod once some of its pods are gone and others have come. Raises PluginFailure."""
+        """Reports whether the row takes the pod once pods in `gone` are removed and `ahead` are added. Raises PluginFailure."""
         overlay = OverlayCycle(self._table, view.state, pod, self.extensions(skipped), self._runner, view.attempt)
         for other in gone:
             status = overlay.remove_pod(other, row)
@@ -195,7 +195,7 @@ class NominatedPodsFilter:
 
 
 def _added(overlay: OverlayCycle, pods: Sequence[Pod], row: int) -> Status | None:
-    """Adds pods to a row in thought; the first refusal of a plugin that keeps count. Raises PluginFailure for an error."""
+    """Adds pods to a row of the overlay. Returns the first refusal by AddPod. Raises PluginFailure for an error."""
     for other in pods:
         status = overlay.add_pod(other, row)
         if status.code is Code.ERROR:

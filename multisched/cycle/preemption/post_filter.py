@@ -1,6 +1,6 @@
-"""Runs the PostFilter plugins over a refused pod, and shows them why it was refused.
+"""Runs the PostFilter plugins for a refused pod, and gives them the reasons of the refusal.
 
-Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunPostFilterPlugins.
+Owns no mutable state. Source: kube-scheduler 1.36, framework/runtime, RunPostFilterPlugins.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from multisched.model.objects import Pod
 from multisched.state.domain_rows import DomainRows
 
 CLEARED = ""
-"""The nomination of a pod that no PostFilter plugin speaks for."""
+"""The nomination of a pod is cleared."""
 
 
 class Aftermath(msgspec.Struct, frozen=True):
-    """What PostFilter came to."""
+    """The result of PostFilter."""
 
     sentence: str = ""
     nominated_node: str | None = None
-    """As `PostFilterResult.nominated_node`."""
+    """See `PostFilterResult.nominated_node`."""
     preemption: Preemption | None = None
     rejectors: frozenset[str] = frozenset()
-    """As `PostFilterResult.rejectors`."""
+    """See `PostFilterResult.rejectors`."""
 
 
 class GroupPostFilters:
@@ -55,10 +55,11 @@ class GroupPostFilters:
         self._plugins = runs.plugins.post_filter_group
 
     def run(self, group: GroupOfPods, effort: Effort) -> Search[Aftermath]:
-        """The plugins in order until one makes room for all of them. The nominated nodes are the preemption's.
+        """Runs the plugins in order until one makes room for all members. The preemption contains the nominated nodes.
 
-        Without a preemption the result says whether members keep theirs. Within no transaction of theirs; may pause.
-        Without nodes none is asked, as for a single pod: a plugin that refuses then would hear of no node that comes.
+        Without a preemption, the result says whether members keep their nominations. Must be called outside their transaction;
+        may pause. Runs no plugin if the domain has no nodes, as for a single pod: the pod would be parked with that plugin as its
+        rejector and miss the event of a new node.
         """
         if not self._plugins or not len(self._rows.rows):
             return Aftermath(nominated_node=CLEARED)
@@ -90,7 +91,7 @@ class PostFilterRuns:
     def offers(
         self, pod: Pod, view: CycleView, pod_class: EquivalenceClass, found: Diagnosis
     ) -> Iterator[tuple[NegotiablePostFilter, Sequence[Offer] | PostFilterResult]]:
-        """What the plugins that can be talked to would choose from."""
+        """Yields, for each plugin that extenders may influence, the candidates it would choose from."""
         if not found.node_count:
             return
         for plugin in self._plugins:
@@ -109,7 +110,7 @@ class PostFilterRuns:
         found: Diagnosis,
         settled: Mapping[str, PostFilterResult],
     ) -> Aftermath:
-        """The plugins in order until one makes room. `settled`: plugin -> its result, where it was asked before."""
+        """Runs the plugins in order until one makes room. `settled`: plugin -> its result, for those that ran before."""
         if not self._plugins or not found.node_count:
             return Aftermath(nominated_node=CLEARED)
         reasons: list[str] = []
@@ -153,7 +154,7 @@ class PostFilterRuns:
         return AttemptDryRun(self._runs, failed)
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
-        """Rows whose first refusal was Unschedulable, as far as they are the domain's still."""
+        """Returns rows whose first refusal was Unschedulable, and that still belong to the domain."""
         if found.pre_filter is not None:
             is_curable = found.pre_filter.code is Code.UNSCHEDULABLE
             return self._rows.rows if is_curable else self._rows.rows[:0]
@@ -175,7 +176,7 @@ def _cured_by_room(verdicts: Verdicts) -> Rows:
 
 
 class _Refusals:
-    """`points.Refusals` over a diagnosis, for one plugin."""
+    """`points.Refusals` from a diagnosis, for one plugin."""
 
     def __init__(
         self,

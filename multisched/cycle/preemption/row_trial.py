@@ -1,8 +1,8 @@
-"""One row with some of its pods gone: does the pod of a failed attempt fit there?
+"""Tests whether the pod of a failed attempt fits on one row without some of the row's pods.
 
-For rows on which a filter depends on more than the room that pods leave. Works on an overlay with AddPod and RemovePod.
-Where PreFilter reads pods, it is asked again, and what its plugin's ledgers about the cluster hold for them is lifted.
-Used within one synchronous step and never kept.
+For rows on which a filter depends on more than resources. Works on an overlay with AddPod and RemovePod. A PreFilter that
+reads pods runs again, and what its plugin's cluster-wide ledgers hold for removed pods is lifted. Used within one synchronous
+step and never kept.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from multisched.state.overlay import OverlayCycle
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The plugins of an attempt that are asked again without some pods."""
+    """The plugins of an attempt that run again without some pods."""
 
     pre_filters: Sequence[PreFilterPlugin]
-    """Those whose PreFilter reads pods (`Traits.pre_filter_reads_pods`)."""
+    """Plugins whose PreFilter reads pods (`Traits.pre_filter_reads_pods`)."""
     filters: Sequence[FilterPlugin]
 
     @property
     def reading(self) -> Sequence[FilterPlugin]:
-        """Filters that a pod more or less may matter to."""
+        """Filters that depend on the pods on a row."""
         return [p for p in self.filters if p.depends_on.reads_pods]
 
 
 class RowTrial:
-    """`victim_units.Ground` for one pod on one row. When the block ends, the ledgers hold what they held."""
+    """`victim_units.Ground` for one pod on one row. At the end of the block the ledgers are restored."""
 
     def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: Asked, row: int) -> None:
         self._runner = runs.runner
@@ -47,7 +47,7 @@ class RowTrial:
         self._asked = asked
         self._owners = frozenset(p.name for p in asked.pre_filters)
         self._lifted: dict[str, Pod] = {}
-        """Pods for which the ledgers of those plugins hold nothing within the block."""
+        """Removed pods, for which the ledgers of those plugins hold nothing within the block."""
         self._row = row
         self._rows = np.array([row], np.intp)
         self._node = runs.table.node(row).name
@@ -66,13 +66,13 @@ class RowTrial:
             self._ledgers.set_down_in(self._owners, pod)
 
     def without(self, gone: Sequence[Pod]) -> Status | None:
-        """Takes pods of the row away; why the pod does not fit even so."""
+        """Removes pods from the row. Returns why the pod does not fit even so; None if it fits."""
         for one in gone:
             self._remove(one, self._row)
         return self._refusal(self._asked.filters)
 
     def is_spared(self, other: Pod) -> bool:
-        """Gives a pod of the row back, unless the pod does not fit beside it."""
+        """Restores a pod of the row if the pod of the attempt still fits with it. Returns whether it was restored."""
         self._add(other, self._row)
         if self._refusal(self._asked.reading) is None:
             return True
@@ -82,11 +82,11 @@ class RowTrial:
     # -- Ground ----------------------------------------------------------------------------------------------------
 
     def fits(self) -> bool:
-        """By every filter, without whom was taken away."""
+        """Reports whether the pod passes every filter without the removed pods."""
         return self._refusal(self._asked.filters) is None
 
     def give_back(self, members: Members) -> Search[bool]:
-        yield from ()  # one pod on one row is looked at without a pause
+        yield from ()  # a single pod on one row: no pause is needed
         for one in members:
             self._add(one.pod, one.row)
         if self._refusal(self._asked.reading) is None:
@@ -107,7 +107,7 @@ class RowTrial:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _remove(self, other: Pod, row: int) -> None:
-        if row != NO_ROW:  # else it is on no row, and keeps nobody away from one
+        if row != NO_ROW:  # else it is on no row and blocks none
             _must_agree(self._overlay.remove_pod(other, row))
         if self._owners:
             self._ledgers.lift_from(self._owners, other)
@@ -120,7 +120,7 @@ class RowTrial:
             self._ledgers.set_down_in(self._owners, self._lifted.pop(other.uid))
 
     def _refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
-        """With the pods nominated there, then without."""
+        """Returns the first refusal with the nominated pods added, then without them; None if the pod passes both."""
         if self._ahead:
             for other in self._ahead:
                 _must_agree(self._overlay.add_pod(other, self._row))
@@ -146,9 +146,9 @@ class RowTrial:
 def refusal_of(
     runner: Runner, plugin: PreFilterPlugin, view: CycleView, pod: Pod, node: str | None = None
 ) -> Status | None:
-    """Why PreFilter refuses the pod, on this node if one is given; None: it does not. Raises PluginFailure.
+    """Returns why PreFilter refuses the pod (on this node, if one is given); None if it does not. Raises PluginFailure.
 
-    Its state is another one than Filter reads, which is kept true by AddPod and RemovePod.
+    Works on a copy of the cycle state; the state that Filter reads is updated by AddPod and RemovePod.
     """
     result = runner.pre_filter(plugin, replace(view, state=view.state.copy()), pod)
     if result.status.code is not Code.SKIP and not result.status.is_success:
@@ -159,6 +159,6 @@ def refusal_of(
 
 
 def _must_agree(status: Status) -> None:
-    """AddPod and RemovePod keep count and decide nothing: one that refuses has failed."""
+    """Raises PluginFailure if AddPod or RemovePod did not succeed: they update state and must not refuse a pod."""
     if not status.is_success:
         raise PluginFailure(Status.error(*status.reasons).by(status.plugin))

@@ -1,8 +1,8 @@
-"""Displacing pods on thousands of rows at once, and remembering what came of it for the next pod of the same class.
+"""Finds victims on thousands of rows at once, and caches the results for the next pod of the same class.
 
-Works where only plugins that want room read pods. Then a row's answer depends on that row alone, and stays true until
-its node, its pods or its nominations change. A `VictimCache` holds the answers for one class by one plugin's rule. Each
-pod in a burst of equal preemptors tests only the rows that the ones before it have touched.
+Works if only plugins that depend on resources read pods. Then a row's result depends on that row alone, and stays valid until
+its node, its pods or its nominations change. A `VictimCache` holds the results for one class by one plugin's rule. Each pod
+in a burst of identical preemptors tests only the rows changed by those before it.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from multisched.state.nominator import Nominator
 from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 
 STATUSES_MAX = 1_024
-"""Distinct refusals one cache keeps apart before it begins anew."""
+"""Distinct refusals that one cache stores before it is cleared."""
 
 Ask = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
-"""Runs one plugin's Filter over an overlay."""
+"""Runs one plugin's Filter on an overlay."""
 
 
 class VictimCache:
-    """Per row of the table: whether the pod fits, whom it displaces, at what cost."""
+    """Results per row of the table: whether the pod fits, which pods it displaces, at what cost."""
 
     def __init__(self, depth: int, capacity: int) -> None:
         self.depth = depth
         self.capacity = capacity
         self.mark: Hashable = None
-        """What the rule's answers depended on besides the pods."""
+        """What the rule's results depend on in addition to the pods."""
         self.known: Bools = np.zeros(capacity, np.bool_)
         self.has_lower: Bools = np.zeros(capacity, np.bool_)
-        """Somebody there may be displaced."""
+        """Rows with a pod that may be displaced."""
         self.refusal: Int32 = np.full(capacity, -1, np.int32)
         """Index into `statuses`; -1 where the pod fits."""
         self.statuses: list[Status] = []
         self._numbers: dict[Status, int] = {}
         self.lower: Bools = np.zeros((depth, capacity), np.bool_)
-        """Who may be displaced."""
+        """bool[k, rows]: pods that may be displaced."""
         self.first: Bools = np.zeros((depth, capacity), np.bool_)
         self.victims: Bools = np.zeros((depth, capacity), np.bool_)
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
         self.costs: Costs = np.zeros((0, capacity))
-        """Made with the first update, as many as the rule has criteria."""
+        """float64[criteria, rows], allocated at the first update."""
         self._sensitive: Bools = np.zeros(0, np.bool_)
         self._sensitivity_mark: Hashable = None
         self._sensitivity_sets: Sequence[LabelSet] = ()
         self._sequences = (-1, -1, -1)
 
     def renew(self, table: NodeTable, nominator: Nominator) -> None:
-        """Forgets the rows on which something has changed."""
+        """Drops the results of rows that changed."""
         row, start, nomination = self._sequences
         self._sequences = table.row_log.sequence, table.start_log.sequence, nominator.sequence
         if row < 0:
@@ -80,7 +80,7 @@ class VictimCache:
             self.known[row] = False
 
     def sensitive(self, sensitivities: Sequence[PodSensitivity], label_sets: Sequence[LabelSet]) -> Bools:
-        """bool[label sets]: whose coming and going makes a difference to some plugin that goes by them."""
+        """Returns bool[label sets]: whether pods with these labels matter to some plugin that depends on labels."""
         mark = tuple(sensitivity.mark for sensitivity in sensitivities)
         if mark != self._sensitivity_mark or label_sets is not self._sensitivity_sets:
             self._sensitivity_mark, self._sensitivity_sets, self._sensitive = mark, label_sets, self._sensitive[:0]
@@ -99,17 +99,17 @@ class VictimCache:
         return number
 
     def report(self, rows: Rows) -> Counter[Status]:
-        """Why the pod does not fit on these rows although somebody may be displaced."""
+        """Counts, for these rows, why the pod does not fit although some pods may be displaced."""
         refusals = self.refusal[rows[self.has_lower[rows]]]
         counts = np.bincount(refusals[refusals >= 0], minlength=len(self.statuses))
         return Counter({status: int(count) for status, count in zip(self.statuses, counts, strict=True) if count})
 
 
 class Displacement:
-    """Answers for one class of pods, on the rows of a table."""
+    """Computes results for one class of pods on the rows of a table."""
 
     def __init__(self, pods: PodsByPriority, filters: Sequence[FilterPlugin], ask: Ask) -> None:
-        """`filters`: of the attempt, in order: those with fixed answers and those that want room."""
+        """`filters`: those of the attempt, in order, that read no pods or depend on resources only."""
         self._pods = pods
         self._filters = filters
         self._moving = [p for p in filters if p.depends_on.reads_pods]
@@ -118,7 +118,7 @@ class Displacement:
     def update(
         self, cache: VictimCache, rows: Rows, rule: DisplacementRule, overlay: Callable[[], ColumnOverlay]
     ) -> None:
-        """Makes the cache know all these (narrow) rows."""
+        """Fills the cache for all these (narrow) rows."""
         mark = (rule.below, rule.mark)
         if cache.mark != mark:
             self._keep_same(cache, rows, rule)
@@ -130,13 +130,13 @@ class Displacement:
     def look(
         self, pods: PodColumns, lower: Bools, first: Bools, overlay: ColumnOverlay
     ) -> tuple[Int32, list[Status], Bools]:
-        """Of each row: why it does not do (index into the list; -1 where it does), and the victims where it does."""
+        """Returns, per row, the refusal (index into the list; -1 if the pod fits) and the victims if it fits."""
         overlay.take_away(pods, lower)
         refusal, statuses = self.screen(pods.rows, has_any(lower), overlay)
         return refusal, statuses, self._spare(pods, lower & (refusal < 0), first, overlay)
 
     def screen(self, rows: Rows, asked_about: Bools, overlay: ColumnOverlay) -> tuple[Int32, list[Status]]:
-        """The first refusal of each row that is asked about, with what the overlay has taken away."""
+        """Returns the first refusal of each row in `asked_about`, with the overlay's pods removed."""
         return first_refusals(self._filters, asked_about, lambda plugin: self._ask(plugin, overlay, rows))
 
     def _update_block(
@@ -158,7 +158,7 @@ class Displacement:
         cache.known[rows] = True
 
     def _update_costs(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> None:
-        """Of rows with victims."""
+        """Computes the costs of rows with victims."""
         for some in self._pods.blocks(rows):
             k = len(some.priority)
             none_whole = np.zeros(len(some.rows), np.int64)
@@ -168,7 +168,7 @@ class Displacement:
             cache.costs[:, some.rows] = costs
 
     def _keep_same(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> None:
-        """The rule may say otherwise now: the rows where it does are forgotten, and the others' costs are computed anew."""
+        """Called if the rule may have changed: drops rows where it differs, and recomputes the costs of the others."""
         known = rows[cache.known[rows]]
         cache.known[:] = False
         for pods in self._pods.blocks(known):
@@ -201,9 +201,9 @@ class Displacement:
 def first_refusals(
     plugins: Sequence[FilterPlugin], asked_about: Bools, ask: Callable[[FilterPlugin], Codes]
 ) -> tuple[Int32, list[Status]]:
-    """Of each row that is asked about the first refusal, as an index into the list; -1 where there is none.
+    """Returns, for each row in `asked_about`, the first refusal as an index into the list; -1 if there is none.
 
-    `ask`: what a plugin says of all these rows.
+    `ask`: returns a plugin's codes for all these rows.
     """
     refusal, statuses = np.full(len(asked_about), -1, np.int32), list[Status]()
     for plugin in plugins:
@@ -216,10 +216,10 @@ def first_refusals(
 
 
 def has_any(mask: Bools) -> Bools:
-    """bool[rows] of a bool[k, rows]."""
+    """Reduces bool[k, rows] to bool[rows]."""
     return np.asarray(mask.any(axis=0), np.bool_)
 
 
 def victims_on(pods: PodColumns, i: int, victims: Bools) -> tuple[Pod, ...]:
-    """`victims`: bool[k] of the i-th row."""
+    """Returns the victims of the i-th row. `victims`: bool[k] of that row."""
     return tuple(pods.pod(k, i) for k in np.flatnonzero(victims).tolist())

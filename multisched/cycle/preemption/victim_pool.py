@@ -1,6 +1,6 @@
-"""Everybody who may go for a group, to be taken away unit by unit, the least important first.
+"""All possible victims for a group, removed unit by unit, the least important first.
 
-There may be a hundred thousand of them, and few will be taken. So they stay numbers in columns until they are.
+There may be a hundred thousand of them, and few are removed. Until then they are numbers in columns, without objects.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from multisched.state.cluster_cache import PlacedPod
 from multisched.state.pods_by_priority import JoinedColumns, PodColumns
 
 ROWS_AT_ONCE: Final = 512
-"""Rows whose pods are written into columns in one step: some 30 ms where nobody has preempted before, at 20 pods each."""
+"""Rows whose pods are written to columns in one step: about 30 ms before the first preemption, at 20 pods each."""
 
 
 def learn(runs: DryRuns, rule: DisplacementRule, rows: Rows) -> Iterator[None]:
-    """Brings the columns of all pods on the rows up to date, so that a pool can be filled at once. Yields between its pieces."""
+    """Updates the columns of all pods on the rows, so that a pool can be filled in one step. Yields between blocks."""
     for at in range(0, len(rows), ROWS_AT_ONCE):
         some = rows[at : at + ROWS_AT_ONCE]
         for block in runs.standing.blocks(some[runs.standing.lowest(some) < rule.below]):
@@ -33,18 +33,18 @@ def learn(runs: DryRuns, rule: DisplacementRule, rows: Rows) -> Iterator[None]:
 
 
 class VictimPool:
-    """By one rule, on some rows."""
+    """The possible victims by one rule, on some rows."""
 
     def __init__(self, runs: DryRuns, rule: DisplacementRule, rows: Rows) -> None:
-        """`rows`: where somebody might be in the way. Raises PluginFailure."""
+        """`rows`: those whose pods may be victims. Raises PluginFailure."""
         self._runs = runs
         self._rule = rule
         self._cores: list[tuple[str, Rows]] = []
-        """Gang, and positions of its members who may go, the most important first. Beyond the surplus they are its core."""
+        """Gang, and positions of its possible victims, the most important first. Those beyond the surplus are the gang's core."""
         self._pods: Sequence[Pod] = ()
         self._first: Bools = np.zeros(0, np.bool_)
         self._steps: list[int] = []
-        """The most important first: the position of a pod that may go alone, or -1 - the number of a core."""
+        """Units, the most important first: the position of a pod that may be evicted alone, or -1 - the index of a core."""
         blocks = runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below])
         if blocks:
             self._fill(JoinedColumns(blocks, [rule.displaceable(some) for some in blocks]), blocks)
@@ -52,15 +52,15 @@ class VictimPool:
         self._singles: dict[str, Unit] = {}
         self._whole: list[Unit] = []
         self._limited: list[Unit] = []
-        """Gangs that may lose their surplus at most, and of whom more than that would be in the way."""
+        """Gangs that may lose at most their surplus, and have more possible victims than that."""
 
     @property
     def is_empty(self) -> bool:
-        """Nobody is left to be taken away."""
+        """True if no unit is left to remove."""
         return not self._steps and not self._limited
 
     def take(self, count: int) -> list[PlacedPod]:
-        """The pods of so many more units; at last those of gangs that may not go whole, all together."""
+        """Returns the pods of `count` more units; in the last step those of all gangs that must not be evicted whole."""
         taken: list[PlacedPod] = []
         for _ in range(min(count, len(self._steps))):
             step = self._steps.pop()
@@ -73,7 +73,7 @@ class VictimPool:
         return taken
 
     def away(self) -> list[Unit]:
-        """The units of all who were taken away."""
+        """Returns the units of all removed pods."""
         gangs = {one.pod.uid for unit in self._whole for one in unit.members}
         return [*self._whole, *(unit for uid, unit in self._singles.items() if uid not in gangs)]
 
@@ -87,7 +87,7 @@ class VictimPool:
         self._steps = self._ordered(alone, pods.priority[:, 0], pods.started_s[:, 0])
 
     def _split(self, gang: Int32) -> Rows:
-        """Positions of pods that may go alone; of the other members of each gang a core is made."""
+        """Returns positions of pods that may be evicted alone; the other members of each gang become a core."""
         gangs, columns = self._runs.cache.gangs, self._runs.gang_columns
         may_go_alone = gang == NO_GANG
         for number in np.unique(gang[~may_go_alone]).tolist():
@@ -99,7 +99,7 @@ class VictimPool:
         return np.flatnonzero(may_go_alone)
 
     def _ordered(self, alone: Rows, priority: Int64, started_s: Float64) -> list[int]:
-        """As `Unit.importance`."""
+        """Sorts as `Unit.importance` does."""
         cores = [at[: len(at) - self._runs.cache.gangs.surplus(key)] for key, at in self._cores]
         none = np.zeros(len(alone), np.int64)
         keys: Sequence[tuple[Int64 | Float64 | Bools, Sequence[float]]] = (
@@ -122,7 +122,7 @@ class VictimPool:
         return self._taken(unit)
 
     def _core(self, gang: str, at: Rows) -> list[PlacedPod]:
-        """The rest of a gang whose surplus may be away already, if all of it may go."""
+        """Returns the rest of a gang if all of it may be evicted; its surplus may be removed already."""
         cache, standing = self._runs.cache, self._runs.standing
         members = standing_members(gang, cache.gangs, cache)
         if not members:
@@ -138,7 +138,7 @@ class VictimPool:
         return []
 
     def _taken(self, unit: Unit) -> list[PlacedPod]:
-        """Those of the unit who were there until now."""
+        """Marks the unit's pods as removed; returns those that were not removed before."""
         news = {one.pod.uid: one for one in unit.members if one.pod.uid not in self._away}
         self._away |= news
         return list(news.values())

@@ -1,8 +1,7 @@
-"""Victims in units, and which few of them are needed.
+"""Victims in units, and the search for the few that are needed.
 
-A pod is a unit of one. A gang loses the surplus over its minimum pod by pod. Beyond that it is one unit, which goes whole,
-on whatever nodes its members stand. Owns nothing that changes; what the victims make room for is the
-caller's (`Ground`).
+A pod without a gang is a unit. A gang loses the surplus over its minimum pod by pod; the rest is one unit, which is evicted
+whole, on all nodes of its members. Owns no mutable state; the caller decides what the victims make room for (`Ground`).
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache, PlacedPod
 
 SUBSETS_MAX: Final = 64
-"""Sets of members of one gang that are tried in place of the whole gang. Beyond them it goes whole."""
+"""Sets of members of one gang that are tried instead of the whole gang. Beyond them it is evicted whole."""
 
 R = TypeVar("R")
 
 Members = Sequence[PlacedPod]
 Search = Generator[None, None, R]
-"""Yields where the event loop may run, and ends with a result."""
+"""Yields where the event loop may run, and returns a result."""
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Pods that go together."""
+    """Pods that are evicted together."""
 
     members: tuple[PlacedPod, ...]
     """The most important first."""
     gang: str = ""
-    """The gang that they are, all that stand of it; empty for a pod that may go alone."""
+    """The gang, if these are all its placed members; empty for a pod that may be evicted alone."""
     surplus: int = 0
-    """As many of them may go without the others."""
+    """Members that may be evicted without the others."""
     may_go_whole: bool = True
-    """False for some of a gang that has members who may not go: never more than the surplus goes."""
+    """False if the gang has members that must not be evicted: then at most its surplus is."""
     is_first: bool = False
-    """It is given back before those that are not, as its removal breaks a budget."""
+    """It is restored before units without this flag, as its eviction violates a disruption budget."""
     order: tuple[float, ...] = ()
-    """Where it is not empty, it decides alone: the least is given back first."""
+    """If not empty, it alone decides the order: the smallest is restored first."""
 
     @property
     def importance(self) -> tuple[float, ...]:
-        """Ascending: the first is given back first.
+        """The order of restoring, ascending.
 
         By priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
         kube-scheduler 1.37, pod group preemption).
@@ -59,35 +58,35 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Ground(Protocol):
-    """Rows from which all units are gone at first, and what is to find room there."""
+    """Rows from which all units were removed, and the pods that need room there."""
 
     def give_back(self, members: Members) -> Search[bool]:
-        """They stand again if all that is to be placed finds room beside them. False: it does not, and all is as before."""
+        """Restores the members if the pods that need room still fit. If not, changes nothing and returns False."""
         ...
 
     def take_away(self, members: Members) -> None:
-        """They are gone again."""
+        """Removes the members again."""
         ...
 
     def is_near(self, member: PlacedPod) -> bool:
-        """False for one whose leaving makes no room where room is wanted at this moment."""
+        """Returns False if removing it makes no room where room is needed now."""
         ...
 
     def could_help(self, member: PlacedPod) -> bool:
-        """False for one whose leaving never makes room for what is to be placed."""
+        """Returns False if removing it can never make room for the pods that need it."""
         ...
 
 
 class Needed(NamedTuple):
-    """What is left of the units once all that can be spared are given back."""
+    """What remains of the units after all unneeded pods were restored."""
 
     victims: list[PlacedPod]
     whole_gangs: int
-    """Gangs of which nobody is left."""
+    """Gangs without a remaining member."""
 
 
 def at_once(search: Search[R]) -> R:
-    """The result of a search that never pauses."""
+    """Returns the result of a search that never pauses."""
     try:
         next(search)
     except StopIteration as ended:
@@ -97,10 +96,10 @@ def at_once(search: Search[R]) -> R:
 
 
 def needed(units: Iterable[Unit], ground: Ground) -> Search[Needed | None]:
-    """Gives back unit by unit, the most important first, whatever is not needed. Raises what the ground raises.
+    """Restores whatever is not needed, unit by unit, the most important first. Raises what the ground raises.
 
-    Before all others come gangs that may not go whole. None: more of one of them would have to go than may. No proper subset
-    of what it returns would do, as long as more room never hinders what is to be placed.
+    Gangs that must not be evicted whole come first. Returns None if more of one of them would have to be evicted than allowed.
+    No proper subset of the result suffices, provided that more room never prevents a placement.
     """
     victims: list[PlacedPod] = []
     whole_gangs = 0
@@ -116,7 +115,7 @@ def needed(units: Iterable[Unit], ground: Ground) -> Search[Needed | None]:
 
 
 def _few_of(unit: Unit, ground: Ground) -> Search[Members]:
-    """Members that the gang can spare, if those are enough: the others stand again. Else all, who are gone as before."""
+    """Returns members that the gang can spare, if they suffice, and restores the others. Else returns all, none restored."""
     if not unit.surplus:
         return unit.members
     far = [one for one in unit.members if not ground.is_near(one)]
@@ -143,7 +142,7 @@ def units_of(
     cache: ClusterCache,
     may_go: Callable[[Sequence[Pod]], bool],
 ) -> list[Unit]:
-    """The units of these pods, each of which may go as far as its gang can spare it. `may_go`: whether all of these may."""
+    """Groups pods into units as far as their gangs can spare them. `may_go`: reports whether all of these may be evicted."""
     units, by_gang = list[Unit](), dict[str, list[PlacedPod]]()
     for one in pods:
         gang = None if one.pod.is_leaving else gangs.key_of(one.pod.uid)
@@ -165,7 +164,7 @@ def units_of(
 
 
 def gangs_are_spared(victims: Iterable[Pod], gangs: StandingGangs) -> bool:
-    """Whether each gang that loses pods here keeps its minimum or goes whole, as things stand now."""
+    """Reports whether each gang that loses pods keeps its minimum or is evicted whole, as of now."""
     by_gang: dict[str, set[str]] = {}
     for pod in victims:
         key = gangs.key_of(pod.uid)
@@ -179,23 +178,23 @@ def gangs_are_spared(victims: Iterable[Pod], gangs: StandingGangs) -> bool:
 
 
 def standing_members(gang: str, gangs: StandingGangs, cache: ClusterCache) -> tuple[PlacedPod, ...]:
-    """All that stand of a gang, the most important first."""
+    """Returns all placed members of a gang, the most important first."""
     entries = (cache.placed(uid) for uid in gangs.standing(gang))
     return tuple(by_importance(entry for entry in entries if entry is not None))
 
 
 def by_importance(pods: Iterable[PlacedPod]) -> list[PlacedPod]:
-    """Source: kube-scheduler 1.36, util.MoreImportantPod."""
+    """Sorts the most important first. Source: kube-scheduler 1.36, util.MoreImportantPod."""
     return sorted(pods, key=lambda one: (-one.pod.spec.priority, one.pod.started_s or np.inf, one.pod.uid))
 
 
 def with_first(units: Iterable[Unit], first: Collection[str]) -> list[Unit]:
-    """`first`: uids of pods whose removal breaks a budget."""
+    """Sets `is_first` of the units. `first`: uids of pods whose eviction violates a disruption budget."""
     return [msgspec.structs.replace(unit, is_first=any(one.pod.uid in first for one in unit.members)) for unit in units]
 
 
 def by_node(victims: Iterable[PlacedPod], node: str = "") -> dict[str, tuple[Pod, ...]]:
-    """The victims of each node, the most important first. `node`: comes first of all."""
+    """Groups the victims by node, the most important first. `node`: the node that comes first."""
     found: dict[str, tuple[Pod, ...]] = {}
     for one in sorted(by_importance(victims), key=lambda one: (one.node != node, one.node)):
         found[one.node] = (*found.get(one.node, ()), one.pod)

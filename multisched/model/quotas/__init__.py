@@ -1,1 +1,1 @@
-"""Quota objects of other APIs as trees: one file per API, and a tree written down as an ElasticQuotaTree."""
+"""Quota objects of other APIs as trees, one file per API, and the writer of a tree as an ElasticQuotaTree."""

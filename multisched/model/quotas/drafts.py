@@ -1,6 +1,6 @@
-"""Trees as other APIs describe them, before they are written: levels that grow while objects are read, and what gets lost on the way.
+"""Drafts of trees: levels that readers of other APIs fill while they read objects, and the losses of the translation.
 
-Readers of several APIs make drafts; `writing` turns a tree into an ElasticQuotaTree.
+`writing` turns the resulting tree into an ElasticQuotaTree.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from multisched.model.quotas.reading import Problems, ProblemsByObject
 Json = Mapping[str, Any]
 
 LOSSES_MAX: Final = 1_000
-"""Losses of one translation; beyond it none is added."""
+"""Losses of one translation that are kept; others are dropped."""
 ROOT: Final = "root"
-"""Name of the level above all others, where the other API names none."""
+"""Name of the top level, if the other API does not name it."""
 WEIGHT_MAX: Final = 999_999_999
-"""Of a level, as whole number."""
-NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has nothing like it"
+"""Largest weight of a level, a whole number."""
+NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has no such field"
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What of an object an ElasticQuotaTree does not say, or says otherwise."""
+    """A part of an object that an ElasticQuotaTree cannot express, or expresses differently."""
 
     key: str
     """The object: kind and name, `ClusterQueue team-a`; empty for the tree as a whole."""
@@ -38,16 +38,16 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Translation(msgspec.Struct, frozen=True):
-    """Objects of another API as a tree; without one where they have problems."""
+    """Objects of another API as a tree; no tree if they have problems."""
 
     tree: QuotaTree | None
     problems: Problems = {}
-    """Key of an object -> what is wrong with it."""
+    """Key of an object -> its problems."""
     losses: tuple[Loss, ...] = ()
 
 
 class Losses:
-    """Gathers what is lost."""
+    """Collects losses."""
 
     def __init__(self) -> None:
         self._found: list[Loss] = []
@@ -57,7 +57,7 @@ class Losses:
             self._found.append(Loss(key, path, text))
 
     def report_others(self, key: str, above: str, fields: Json, carried: Collection[str]) -> None:
-        """Every field that says something and is not among the carried ones."""
+        """Reports every field with a value that is not in `carried`."""
         for name, value in fields.items():
             if name not in carried and value not in (None, "", {}, [], ()):
                 self.report(key, f"{above}.{name}" if above else name, NOTHING_LIKE_IT)
@@ -67,7 +67,7 @@ class Losses:
 
 
 class Draft:
-    """One level of a tree in the making."""
+    """One level of a tree that is being built."""
 
     def __init__(self, name: str, key: str = "") -> None:
         """`key`: the object that it comes from."""
@@ -81,7 +81,7 @@ class Draft:
         self.children: list[Draft] = []
 
     def below(self) -> Iterator[Draft]:
-        """The draft itself and all below it, parents first."""
+        """Yields the draft itself and all below it, parents first."""
         waiting = [self]
         while waiting:
             one = waiting.pop()
@@ -90,7 +90,7 @@ class Draft:
 
 
 def sum_of(amounts: Sequence[Requests]) -> dict[str, int]:
-    """Resource -> sum."""
+    """Returns resource -> sum."""
     found: dict[str, int] = {}
     for one in amounts:
         for resource, amount in one.items():
@@ -99,7 +99,7 @@ def sum_of(amounts: Sequence[Requests]) -> dict[str, int]:
 
 
 def tree_of(root: Draft) -> QuotaTree:
-    """The tree of a draft and all below it, parents first."""
+    """Returns the tree of a draft and all below it, parents first."""
     nodes: list[QuotaNode] = []
     children: list[list[int]] = []
     waiting: list[tuple[Draft, int]] = [(root, -1)]
@@ -128,36 +128,38 @@ def tree_of(root: Draft) -> QuotaTree:
 
 
 def translated(root: Draft, problems: ProblemsByObject, losses: Losses) -> Translation:
-    """The tree below `root`, or what is wrong with the objects that it was to be made of."""
+    """Returns the tree below `root`, or the problems of its objects."""
     return Translation(None if problems else tree_of(root), problems.by_object(), losses.found())
 
 
 class NamespaceOwners:
-    """Which draft each namespace is below: the first that names it."""
+    """The draft of each namespace: the first that names it."""
 
     def __init__(self, losses: Losses) -> None:
         self._owners: dict[str, Draft] = {}
         self._losses = losses
 
     def give(self, namespace: str, draft: Draft, key: str, path: str) -> None:
-        """`key` and `path`: who says so."""
+        """Assigns a namespace to a draft. `key` and `path`: the object and field that name it."""
         first = self._owners.setdefault(namespace, draft)
         if first is not draft:
-            what = f"its pods count for {first.key}: a namespace is in one leaf, and {namespace} is in that one already"
+            what = (
+                f"its pods count for {first.key}: a namespace has one leaf only, and {namespace} is already in that one"
+            )
             self._losses.report(key, path, what)
         elif namespace not in draft.namespaces:
             draft.namespaces.append(namespace)
 
 
 def report_empty_leaves(root: Draft, losses: Losses, hint: str) -> None:
-    """A leaf without namespaces bounds nobody."""
+    """Reports leaves without namespaces, which bound no pods."""
     for one in root.below():
         if one.key and not one.children and not one.namespaces:
-            losses.report(one.key, "", f"no namespace leads to it; {hint}")
+            losses.report(one.key, "", f"it has no namespaces; {hint}")
 
 
 class Objects:
-    """Documents of one API by kind, in their order; a second one of a name is a problem."""
+    """Documents of one API by kind, in their order; reports a duplicate name as a problem."""
 
     def __init__(self, documents: Sequence[Json], problems: ProblemsByObject) -> None:
         self._by_kind: dict[str, dict[str, Json]] = {}
@@ -171,20 +173,20 @@ class Objects:
             known.setdefault(key, one)
 
     def of(self, kind: str) -> Iterator[tuple[str, str, Json]]:
-        """(key, name, document), by name."""
+        """Yields (key, name, document), sorted by key."""
         for key, one in sorted(self._by_kind.get(kind, {}).items()):
             yield key, name_of(one), one
 
 
 def name_of(document: Json) -> str:
-    """Empty where it has none."""
+    """Returns the name; empty if there is none."""
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
 def key_of(document: Json) -> str:
-    """`ClusterQueue team-a`, and with a namespace `LocalQueue team-a/queue`."""
+    """Returns `ClusterQueue team-a`, or with a namespace `LocalQueue team-a/queue`."""
     metadata = document.get("metadata")
     namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
     place = f"{namespace}/" if isinstance(namespace, str) and namespace else ""
@@ -192,22 +194,22 @@ def key_of(document: Json) -> str:
 
 
 def part_of(document: Json, name: str, key: str, above: str, problems: ProblemsByObject) -> Json:
-    """The object at a field; empty where it is missing, and with a problem where it is anything else."""
+    """Returns the object at a field; empty if it is missing or, with a problem, if it is not an object."""
     part = document.get(name)
     if part is None:
         return {}
     if isinstance(part, Mapping):
         return part
-    problems.report(key, f"{above}.{name}" if above else name, "no object", "write fields below it")
+    problems.report(key, f"{above}.{name}" if above else name, "not an object", "write its fields below it")
     return {}
 
 
 def text_of(document: Json, name: str, key: str, above: str, problems: ProblemsByObject) -> str:
-    """The text at a field; empty where it is missing, and with a problem where it is anything else."""
+    """Returns the string at a field; empty if it is missing or, with a problem, if it is not a string."""
     text = document.get(name)
     if text is None:
         return ""
     if isinstance(text, str):
         return text
-    problems.report(key, f"{above}.{name}", "no text", "write a name")
+    problems.report(key, f"{above}.{name}", "not a string", "write a name")
     return ""

@@ -1,11 +1,12 @@
-"""ElasticQuotas of Koordinator as a tree: labels say which stands below which.
+"""ElasticQuotas of Koordinator as a tree that is described by labels.
 
 Source: koordinator apis/extension/elastic_quota.go, pkg/webhook/elasticquota/quota_topology_check.go and
-pkg/scheduler/plugins/elasticquota/plugin_helper.go. All trees (label tree-id) stand below one root, which has no
-bound of its own: nodes have. A label of the pod names its leaf, if that leaf lists the pod's namespace. Without it, the leaf is the
-quota in the pod's namespace that has the namespace's name, else the first by name whose annotation lists the namespace. Unlike there,
-a label that names no leaf counts as none: a pod does not leave its namespace's quota by it. Nor does one that names a leaf which does
-not list the pod's namespace; a pending pod is refused for it. Several quotas may list one namespace, and labels choose among them.
+pkg/scheduler/plugins/elasticquota/plugin_helper.go. All trees (label tree-id) are below one root, which has no bound of its own:
+the nodes of the cluster bound it. A label of the pod names its leaf, if that leaf lists the pod's namespace. Without the label, the
+leaf is the quota in the pod's namespace that has the namespace's name, else the first by name whose annotation lists the namespace.
+Unlike in Koordinator, a label that names no leaf counts as missing, so that a pod cannot leave its namespace's quota. Nor can it
+with the name of a leaf that does not list the namespace: a pending pod is refused for it. Several quotas may list one namespace;
+labels choose among them.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from multisched.model.quotas.reading import ProblemsByObject, ReadQuotas
 POD_LABEL: Final = f"{KOORDINATOR}name"
 ROOT: Final = "koordinator-root-quota"
 BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-default-quota"})
-"""Quotas that Koordinator makes for pods without one: they bound nobody here."""
+"""Quotas that Koordinator creates for pods without one; they bound no pods here."""
 
 
 def read_linked(quotas: Iterable[KoordinatorQuota]) -> ReadQuotas:
-    """The tree of all of them; none where there are none."""
+    """Returns the tree of all quotas; no tree if there are none."""
     forest = _Forest(one for one in quotas if one.name not in BUILT_IN)
     if forest.problems or not forest.quotas:
         return ReadQuotas(None, forest.problems.by_object())
@@ -36,7 +37,7 @@ def read_linked(quotas: Iterable[KoordinatorQuota]) -> ReadQuotas:
 
 
 class _Forest:
-    """The quotas by name, and what is wrong with how they hang together."""
+    """The quotas by name, and the problems of their relations."""
 
     def __init__(self, quotas: Iterable[KoordinatorQuota]) -> None:
         self.problems = ProblemsByObject()
@@ -51,17 +52,17 @@ class _Forest:
 
     def _add(self, one: KoordinatorQuota) -> None:
         if one.malformed and not one.problems:
-            self.problems.report(one.key, "spec", one.malformed, "write it anew")
+            self.problems.report(one.key, "spec", one.malformed, "rewrite it")
         self.problems.add(one.key, *one.problems)
         first = self.quotas.setdefault(one.name, one)
         if first is not one:
             self.problems.report(
-                one.key, "metadata.name", f"{first.key} has the same name", "give each quota one of its own"
+                one.key, "metadata.name", f"{first.key} has the same name", "give each quota a unique name"
             )
             return
         self._children.setdefault(self._parent(one), []).append(one)
         if len(self.quotas) == NODES_MAX:
-            self.problems.report(one.key, "metadata.name", f"there are {NODES_MAX} quotas or more", "make them fewer")
+            self.problems.report(one.key, "metadata.name", f"there are {NODES_MAX} quotas or more", "use fewer")
 
     @staticmethod
     def _parent(one: KoordinatorQuota) -> str:
@@ -74,14 +75,14 @@ class _Forest:
         place, parent = label_path("parent"), self.quotas.get(name)
         if parent is None:
             self.problems.report(
-                one.key, place, f"there is no quota {name}", "name one that is there, or leave the label out"
+                one.key, place, f"there is no quota {name}", "name an existing one, or remove the label"
             )
             return
         if not parent.is_parent:
-            self.problems.report(one.key, place, f"{name} is no parent", f"label {name} is-parent: true")
+            self.problems.report(one.key, place, f"{name} is not a parent", f"label {name} is-parent: true")
         if parent.tree_id != one.tree_id:
             what = f"{one.tree_id or '(none)'} is not {parent.tree_id or '(none)'} of its parent {name}"
-            self.problems.report(one.key, label_path("tree-id"), what, "write the same in all of one tree")
+            self.problems.report(one.key, label_path("tree-id"), what, "write the same in all quotas of a tree")
         for number, above in enumerate(self._above(one)):
             if above is one or number >= DEPTH_MAX:
                 what = f"it is below itself, or below more than {DEPTH_MAX} others"
@@ -89,7 +90,7 @@ class _Forest:
                 return
 
     def _above(self, one: KoordinatorQuota) -> Iterator[KoordinatorQuota]:
-        """Its parent and so on; without an end where they stand in a circle."""
+        """Yields its parent and so on; endless if the quotas form a cycle."""
         above = self.quotas.get(self._parent(one))
         while above is not None:
             yield above
@@ -105,11 +106,11 @@ class _Forest:
     def _check_namespaces(self) -> None:
         for one in self.quotas.values():
             if one.is_parent and one.namespaces:
-                what = "pods stand below leaves only, and it is a parent"
-                self.problems.report(one.key, annotation_path("namespaces"), what, "name them at a child of it")
+                what = "only leaves have pods, and it is a parent"
+                self.problems.report(one.key, annotation_path("namespaces"), what, "list them in a child of it")
 
     def tree(self) -> QuotaTree:
-        """Parents before children, siblings by name."""
+        """Builds the tree: parents before children, siblings by name."""
         quotas = self.quotas.values()
         own = {one.namespace: one.name for one in quotas if one.name == one.namespace and not one.is_parent}
         defaults = {**{name: one.name for one in reversed(quotas) for name in one.namespaces}, **own}
@@ -130,12 +131,12 @@ class _Forest:
 
 
 def _listed(one: KoordinatorQuota) -> frozenset[str]:
-    """Namespaces whose pods may count for the quota: those of its annotation, and its own if it has that name."""
+    """Returns the namespaces whose pods may use the quota: those of its annotation, and its own if they have the same name."""
     return frozenset((*one.namespaces, one.namespace) if one.name == one.namespace else one.namespaces)
 
 
 def _node(one: KoordinatorQuota, parent: int, path: str, defaults: Mapping[str, str]) -> QuotaNode:
-    """`defaults`: namespace -> the quota for which its pods without a label count."""
+    """Builds a node. `defaults`: namespace -> the quota of its pods without a label."""
     listed = () if one.is_parent else (*one.namespaces, one.namespace)
     namespaces = [name for name in listed if defaults.get(name) == one.name]
     return QuotaNode(
@@ -152,7 +153,7 @@ def _node(one: KoordinatorQuota, parent: int, path: str, defaults: Mapping[str, 
 
 
 def _within(one: KoordinatorQuota, resource: str, total: int) -> int:
-    """The bound of the root of a tree that has so much in all."""
+    """Returns the bound of the root of a tree with this total."""
     return max(one.min.get(resource, 0), min(total, one.max.get(resource, total)))
 
 

@@ -1,8 +1,8 @@
 """ClusterQueues, Cohorts and LocalQueues of Kueue as a tree: cohorts are inner levels, ClusterQueues leaves, LocalQueues their namespaces.
 
-Source: kueue apis/kueue/v1beta2 (clusterqueue_types.go, cohort_types.go, localqueue_types.go); v1beta1 and v1alpha1 names are read as
-well. nominalQuota is min, nominalQuota and borrowingLimit together are max, and what lendingLimit holds back is the guarantee. Quotas of
-several flavors are added up. A cohort is sure of what its members are sure of and of its own quota; one without a parent borrows nothing.
+Source: kueue apis/kueue/v1beta2 (clusterqueue_types.go, cohort_types.go, localqueue_types.go); v1beta1 and v1alpha1 names are read, too.
+nominalQuota is min, nominalQuota plus borrowingLimit is max, and what lendingLimit keeps is the guarantee. Quotas of several flavors
+are summed. A cohort is guaranteed the sum of its members' min and its own quota; a cohort without a parent cannot borrow.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ QUEUE, COHORT, LOCAL_QUEUE, FLAVOR = "ClusterQueue", "Cohort", "LocalQueue", "Re
 KINDS: Final = frozenset({QUEUE, COHORT, LOCAL_QUEUE, FLAVOR})
 
 WEIGHT_SCALE: Final = 1_000
-"""Weights of Kueue may be fractions, those of a tree are whole numbers."""
+"""Weights of Kueue may be fractions; those of a tree are whole numbers."""
 NANO: Final = 10**9
 
 
 class _Quota(msgspec.Struct):
-    """Of one resource, over all flavors."""
+    """The quota of one resource, over all flavors."""
 
     nominal: int = 0
     borrowing: int | None = 0
-    """None: without a limit."""
+    """None: unlimited."""
     lending: int = 0
-    """What may be lent; all of it where there is no limit."""
+    """The amount that may be lent; all of it if there is no limit."""
     is_lending_limited: bool = True
-    """For every flavor."""
+    """True if every flavor has a limit."""
     flavors: list[str] = []
 
 
 def read_kueue(documents: Sequence[Json]) -> Translation:
-    """The tree of all of them."""
+    """Returns the tree of all objects."""
     reader = _Reader(documents)
     return translated(reader.root, reader.problems, reader.losses)
 
@@ -121,17 +121,19 @@ class _Reader:
         self.losses.report_others(key, "spec", spec, carried)
 
     def _report_limits(self, key: str, quotas: Mapping[str, _Quota]) -> None:
-        """Limits of who has nobody to borrow from and to lend to."""
+        """Reports limits without effect: of a queue or cohort that can neither borrow nor lend."""
         for resource, quota in quotas.items():
             if quota.borrowing:
                 self.losses.report(
-                    key, "spec.resourceGroups", f"borrowingLimit of {resource}: it has nobody to borrow from"
+                    key, "spec.resourceGroups", f"borrowingLimit of {resource}: it has no siblings to borrow from"
                 )
             if quota.is_lending_limited:
-                self.losses.report(key, "spec.resourceGroups", f"lendingLimit of {resource}: it has nobody to lend to")
+                self.losses.report(
+                    key, "spec.resourceGroups", f"lendingLimit of {resource}: it has no siblings to lend to"
+                )
 
     def _cohort(self, name: str) -> Draft:
-        """A cohort need not be an object."""
+        """Returns the draft of a cohort; a cohort need not exist as an object."""
         return self._cohorts.setdefault(name, Draft(name, f"{COHORT} {name}"))
 
     def _link_cohorts(self) -> None:
@@ -187,13 +189,13 @@ class _Reader:
             return []
         if isinstance(items, list) and all(isinstance(one, Mapping) for one in items):
             return items
-        self.problems.report(key, path, "no list of objects", "write a list")
+        self.problems.report(key, path, "not a list of objects", "write a list")
         return []
 
     def _add(self, key: str, place: str, flavor: str, quota: Json, found: dict[str, _Quota]) -> None:
         resource = quota.get("name")
         if not isinstance(resource, str) or not resource:
-            self.problems.report(key, f"{place}.name", "no name of a resource", "write for example cpu")
+            self.problems.report(key, f"{place}.name", "not the name of a resource", "write for example cpu")
             return
         if quota.get("nominalQuota") is None:
             self.problems.report(key, f"{place}.nominalQuota", "it is missing", "write an amount, 0 for none")
@@ -231,7 +233,7 @@ class _Reader:
         weight = nano * WEIGHT_SCALE // NANO
         if nano < 0 or weight > WEIGHT_MAX:
             self.problems.report(
-                key, "spec.fairSharing.weight", f"{text!r:.63} is no weight", "write for example 1 or 0.5"
+                key, "spec.fairSharing.weight", f"{text!r:.63} is not a weight", "write for example 1 or 0.5"
             )
             return None
         return weight
@@ -239,7 +241,7 @@ class _Reader:
     # -- the whole -------------------------------------------------------------------------------------------------
 
     def _sum_up(self) -> None:
-        """What each cohort, and the root, is sure of: all that is below it, and its own; from the leaves upward."""
+        """Computes min of each cohort and the root: their own quota and all below, from the leaves upward."""
         queues = {draft.key for draft in self._queues.values()}
         for draft in reversed(list(self.root.below())):
             if draft.key in queues:
@@ -258,7 +260,7 @@ class _Reader:
                     draft.guarantee[resource] = least - min(least, quota.lending)
 
     def _share_out(self) -> None:
-        """Weights as small whole numbers; where anybody has one, who has none has the default of Kueue."""
+        """Scales weights to small whole numbers. If any object has a weight, the others get Kueue's default."""
         drafts = [one for one in self.root.below() if one is not self.root]
         if all(one.weight is None for one in drafts):
             return

@@ -1,4 +1,4 @@
-"""What several quota objects make together: a tree, or what is wrong with each of them."""
+"""The result of reading several quota objects together: a tree, or the problems of each object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from multisched.model.quota_tree import PROBLEMS_MAX, QuotaTree, TreeProblem
 
 Problems = Mapping[str, tuple[TreeProblem, ...]]
-"""Key of an object -> what is wrong with it."""
+"""Key of an object -> its problems."""
 
 
 class ReadQuotas(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class ReadQuotas(msgspec.Struct, frozen=True):
 
 
 class ProblemsByObject:
-    """Gathers problems by object."""
+    """Collects problems by object."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[TreeProblem]] = {}

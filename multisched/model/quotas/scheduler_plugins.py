@@ -1,8 +1,8 @@
 """ElasticQuotas of scheduler-plugins as a tree: a root, and a leaf for each namespace.
 
-Source: scheduler-plugins pkg/capacityscheduling/elasticquota.go. A namespace may use up to its max, as long as all
-together stay within the sum of all min. That sum is the root's max, and 0 for what no min names. Unlike there, a resource
-that neither min nor max of a quota names is not bounded by it; there CPU and memory are then 0.
+Source: scheduler-plugins pkg/capacityscheduling/elasticquota.go. A namespace may use up to its max while all
+together stay within the sum of all min. That sum is the root's max, and 0 for a resource in no min. Unlike there, a quota
+does not bound a resource that neither its min nor its max names; there CPU and memory are then 0.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROOT: Final = "root"
 
 
 def read_flat(quotas: Iterable[ElasticQuota]) -> ReadQuotas:
-    """The tree of all of them; none where there are none."""
+    """Returns the tree of all quotas; no tree if there are none."""
     problems, by_namespace = ProblemsByObject(), dict[str, ElasticQuota]()
     for one in sorted(quotas, key=lambda one: one.key):
         if one.malformed and not one.problems:
-            problems.report(one.key, "spec", one.malformed, "write it anew")
+            problems.report(one.key, "spec", one.malformed, "rewrite it")
         problems.add(one.key, *one.problems)
         first = by_namespace.setdefault(one.namespace, one)
         if first is not one:

@@ -1,6 +1,6 @@
-"""Quota documents of any API that is known, as one tree: which API they are of, what they say together, and what gets lost.
+"""Translates quota documents of any known API into one tree: finds their API, reads them together, and lists what is lost.
 
-Pure: documents are plain data, as JSON or YAML gives them. A document that cannot be read is a problem of that document, never an error.
+Pure: documents are plain data, as JSON or YAML gives them. An unreadable document is a problem of that document, never an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from multisched.model.wire import UNREADABLE
 
 
 class QuotaApi(Enum):
-    """Who defines the kind."""
+    """The API that defines the kind."""
 
     ACK = "ElasticQuotaTree"
     KOORDINATOR = "ElasticQuota of Koordinator"
@@ -50,7 +50,7 @@ KNOWN: Final = (
     "ElasticQuotaTree or ElasticQuota of scheduling.sigs.k8s.io, ElasticQuota of scheduling.x-k8s.io, "
     "ClusterQueue, Cohort and LocalQueue of kueue.x-k8s.io, or Queue of scheduling.volcano.sh"
 )
-WHOLE: Final = "the tree that is made of them"
+WHOLE: Final = "the resulting tree"
 """Key of problems of the tree as a whole."""
 
 _KOORDINATOR_CARRIED: Final = frozenset(
@@ -60,11 +60,11 @@ _KOORDINATOR_STATUS: Final = frozenset(
     {"runtime", "request", "child-request", "used", "allocated", "guaranteed", "non-preemptible-request"}
     | {"non-preemptible-used", "unschedulable-resource", "is-root"}
 )
-"""What its controllers write."""
+"""Written by its controllers."""
 
 
 def api_of(document: Json) -> QuotaApi | None:
-    """By `apiVersion` and `kind`; None for a kind that is no quota."""
+    """Finds the API by `apiVersion` and `kind`; None if the kind is not a quota."""
     group, kind = group_of(document), document.get("kind")
     if group == SIGS_GROUP and kind == "ElasticQuotaTree":
         return QuotaApi.ACK
@@ -76,32 +76,32 @@ def api_of(document: Json) -> QuotaApi | None:
 
 
 def group_of(document: Json) -> str:
-    """API group; empty for the core."""
+    """Returns the API group; empty for the core group."""
     version = document.get("apiVersion")
     return version.rpartition("/")[0] if isinstance(version, str) else ""
 
 
 def is_beside(document: Json) -> bool:
-    """Whether the document is no quota, but says to which quota pods belong: a Namespace."""
+    """Reports whether the document is a Namespace: not a quota, but it tells which quota its pods belong to."""
     return document.get("kind") == volcano.NAMESPACE and document.get("apiVersion") == "v1"
 
 
 def translate(api: QuotaApi, documents: Sequence[Json]) -> Translation:
-    """The tree of all documents of one API; `is_beside` ones may be among them."""
+    """Returns the tree of all documents of one API; `is_beside` documents may be among them."""
     return _READERS[api](documents if api is QuotaApi.VOLCANO else own_documents(api, documents))
 
 
 def own_documents(api: QuotaApi, documents: Sequence[Json]) -> list[Json]:
-    """Without those that are `is_beside`."""
+    """Returns the documents without `is_beside` ones."""
     return [one for one in documents if api_of(one) is api]
 
 
 def checked(
     translation: Translation, name: str = DEFAULT_NAME, total: Requests = NO_TOTAL
 ) -> tuple[WrittenTree | None, Translation]:
-    """The tree as a document that has no problems, or the problems that it would have; and all that is lost.
+    """Returns the tree as a document without problems; or None, and a translation with the document's problems.
 
-    `total`: as `writing.written` takes it.
+    The translation contains all losses. `total`: see `writing.written`.
     """
     if translation.tree is None:
         return None, translation
@@ -114,7 +114,7 @@ def checked(
 
 
 def tree_name(api: QuotaApi, documents: Sequence[Json]) -> str:
-    """What the tree that is made of them is called: as it was, where it was one."""
+    """Returns the name of the resulting tree: that of the first document if it is an ElasticQuotaTree."""
     return name_of(documents[0]) if api is QuotaApi.ACK and name_of(documents[0]) else DEFAULT_NAME
 
 
@@ -125,12 +125,12 @@ def _read_trees(documents: Sequence[Json]) -> Translation:
     problems, losses = ProblemsByObject(), Losses()
     first = documents[0]
     for other in documents[1:]:
-        what = f"{key_of(first)} is there too, and one tree is all there may be"
-        problems.report(key_of(other), "metadata.name", what, "give one of them")
+        what = f"{key_of(first)} exists, too, and only one tree is allowed"
+        problems.report(key_of(other), "metadata.name", what, "pass one of them")
     found = _decoded(first, decode_quota_tree, problems)
     if found is not None:
         if found.malformed:
-            problems.report(key_of(first), "spec", found.malformed, "write it anew")
+            problems.report(key_of(first), "spec", found.malformed, "rewrite it")
         problems.add(key_of(first), *found.problems)
         _report_attributes(key_of(first), first, losses)
     tree = found.tree if isinstance(found, ElasticQuotaTree) and not problems else None
@@ -138,7 +138,7 @@ def _read_trees(documents: Sequence[Json]) -> Translation:
 
 
 def _report_attributes(key: str, document: Json, losses: Losses) -> None:
-    """Attributes that nobody reads here, and bounds of ACK's queue. A level without a name goes by its place."""
+    """Reports unknown attributes and the bounds of ACK's queue. A level without a name is identified by its place."""
     spec = document.get("spec")
     waiting = [(spec.get("root"), "", "spec.root")] if isinstance(spec, Mapping) else []
     while waiting:
@@ -177,7 +177,7 @@ def _report_koordinator(document: Json, losses: Losses) -> None:
         }
         known = {f"[{KOORDINATOR}{name}]" for name in _KOORDINATOR_CARRIED | _KOORDINATOR_STATUS}
         for name in sorted(ours.keys() - known):
-            losses.report(key_of(document), f"metadata.{field}{name}", "not carried over; nothing here goes by it")
+            losses.report(key_of(document), f"metadata.{field}{name}", "not carried over; it has no effect here")
 
 
 def _read_scheduler_plugins(documents: Sequence[Json]) -> Translation:
@@ -202,11 +202,11 @@ def _combined(problems: ProblemsByObject, losses: Losses, found: ReadQuotas) -> 
 
 
 def _decoded(document: Json, decode: Callable[[msgspec.Raw], Any], problems: ProblemsByObject) -> Any:
-    """None, and a problem, for a document that cannot be read."""
+    """Decodes a document. Reports a problem and returns None if it cannot be read."""
     try:
         return decode(msgspec.Raw(msgspec.json.encode(document)))
     except (DecodeError, TypeError, *UNREADABLE) as error:
-        problems.add(key_of(document), TreeProblem("metadata", str(error), "write it anew"))
+        problems.add(key_of(document), TreeProblem("metadata", str(error), "rewrite it"))
         return None
 
 

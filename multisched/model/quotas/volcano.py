@@ -1,8 +1,8 @@
-"""Queues of Volcano as a tree: deserved is min, guarantee what is lent to nobody, capability max, and parent what stands above.
+"""Queues of Volcano as a tree: deserved is min, guarantee the part that is never lent, capability max, and parent the level above.
 
-Source: volcano-sh/apis pkg/apis/scheduling/v1beta1/types.go, and the capacity plugin (docs/design/capacity-scheduling.md). A queue that
-names no deserved is sure of its guarantee alone, and one with children at least of what they are sure of. Which namespaces a queue serves
-is read of Namespaces (annotation `scheduling.volcano.sh/queue-name`) and of PodGroups.
+Source: volcano-sh/apis pkg/apis/scheduling/v1beta1/types.go, and the capacity plugin (docs/design/capacity-scheduling.md). A queue
+without deserved has its guarantee as min, and a queue with children at least the sum of their min. The namespaces of a queue are
+read from Namespaces (annotation `scheduling.volcano.sh/queue-name`) and from PodGroups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HIERARCHY: Final = ("volcano.sh/hierarchy", "volcano.sh/hierarchy-weights")
 
 
 def read_volcano(documents: Sequence[Json]) -> Translation:
-    """The tree of all queues."""
+    """Returns the tree of all queues."""
     reader = _Reader(documents)
     return translated(reader.root, reader.problems, reader.losses)
 
@@ -93,7 +93,7 @@ class _Reader:
             return None
         if isinstance(weight, int) and not isinstance(weight, bool) and 0 < weight <= WEIGHT_MAX:
             return weight
-        self.problems.report(key, "spec.weight", f"{weight!r:.63} is no weight", "write a whole number from 1 on")
+        self.problems.report(key, "spec.weight", f"{weight!r:.63} is not a weight", "write a whole number, 1 or more")
         return None
 
     def _report_losses(self, key: str, one: Json, spec: Json) -> None:
@@ -151,7 +151,7 @@ class _Reader:
             owners.give(namespace, draft, key, path)
 
     def _sum_up(self) -> None:
-        """A queue with children is sure at least of what they are sure of, where it names no amount itself."""
+        """Sets the min of a queue with children to the sum of theirs, for resources that it does not name."""
         for draft in reversed(list(self.root.below())):
             for resource, amount in sum_of([child.min for child in draft.children]).items():
                 draft.min.setdefault(resource, amount)

@@ -1,7 +1,7 @@
-"""A tree of any API written down as an ElasticQuotaTree, with what had to be changed for it.
+"""Writes a tree of any API as an ElasticQuotaTree, and lists what had to be changed.
 
-What is written keeps the rules of `read_tree` where the tree leaves a choice. Each name is there once. The root has one
-amount as min and max. No max is over that of the level above. Rules that the tree itself breaks are left to be found there.
+Where the tree leaves a choice, the result follows the rules of `read_tree`: names are unique, the root has the same amounts as
+min and max, and no max exceeds that of the level above. Rules that the tree itself violates are reported by `read_tree`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KIND: Final = "ElasticQuotaTree"
 TREE_NAMESPACE: Final = "kube-system"
 DEFAULT_NAME: Final = "elasticquotatree"
 OPEN_SHOWN: Final = 3
-"""Levels without a bound that are named."""
+"""Levels without a bound that are named in a message."""
 
 
 class WrittenTree(msgspec.Struct, frozen=True):
-    """A document and what was changed on the way."""
+    """A document, and what had to be changed."""
 
     document: dict[str, Any]
     losses: tuple[Loss, ...] = ()
@@ -41,7 +41,7 @@ NO_TOTAL: Final[Requests] = {}
 
 
 def written(tree: QuotaTree, name: str = DEFAULT_NAME, total: Requests = NO_TOTAL) -> WrittenTree:
-    """The tree as an object of that name. `total`: what the root has of resources in which it has no bound of its own."""
+    """Returns the tree as an object of that name. `total`: the root's amounts of resources without a bound in the tree."""
     losses = Losses()
     root = _Writer(tree, total, losses).root()
     document = {
@@ -75,7 +75,7 @@ class _Writer:
     # -- what is changed -------------------------------------------------------------------------------------------
 
     def _unique_names(self) -> list[str]:
-        """Objects of two kinds may have one name."""
+        """Makes names unique: objects of two kinds may have the same name."""
         taken: set[str] = set()
         names = []
         for node in self._nodes:
@@ -83,13 +83,13 @@ class _Writer:
             while name in taken:
                 name, number = f"{node.name}-{number}", number + 1
             if name != node.name:
-                self._losses.report("", node.path, f"it is written as {name}: each name is there once")
+                self._losses.report("", node.path, f"it is written as {name}: names must be unique")
             taken.add(name)
             names.append(name)
         return names
 
     def _root_bounds(self, root: QuotaNode) -> tuple[Requests, Requests]:
-        """min and max of the root, which are the same: nobody else lends to it."""
+        """Returns min and max of the root, which are equal: it has no siblings to borrow from."""
         children = [self._nodes[child] for child in root.children]
         least = sum_of([child.min for child in children])
         found: dict[str, int] = {}
@@ -103,24 +103,24 @@ class _Writer:
         return found, found
 
     def _free_bound(self, root: QuotaNode, children: Sequence[QuotaNode], resource: str, sure: int) -> int | None:
-        """For a root without a bound: what the levels below it may hold together; None where nobody needs one."""
+        """Returns the bound of a root without one: what its children may hold together; None if none is needed."""
         open_ones = [child.path for child in children if resource not in child.max]
         if not open_ones:
             bound = max(sure, sum(child.max[resource] for child in children))
-            return self._chosen(root, resource, bound, "all that its children may hold")
+            return self._chosen(root, resource, bound, "the sum of its children's max")
         if not sure:
             return None
-        why = f"all that its children are sure of, and {', '.join(open_ones[:OPEN_SHOWN])} may borrow no more"
+        why = f"the sum of its children's min, and {', '.join(open_ones[:OPEN_SHOWN])} may borrow no more"
         return self._chosen(root, resource, sure, why)
 
     def _chosen(self, root: QuotaNode, resource: str, bound: int, why: str) -> int:
-        what = f"the root has no bound of its own and is written with {shown_amount(resource, bound)}: {why}"
-        fix = f"say with --total {resource}=AMOUNT what the cluster has"
+        what = f"the root has no bound and is written with {shown_amount(resource, bound)}: {why}"
+        fix = f"set the cluster's total with --total {resource}=AMOUNT"
         self._losses.report("", f"{root.path}.max.{resource}", f"{what}; {fix}")
         return bound
 
     def _within(self, node: QuotaNode, above: Requests) -> Requests:
-        """A max over that of the level above would never be reached; it is written as that."""
+        """Limits max to that of the level above, which could never be exceeded."""
         return {r: min(amount, above.get(r, amount)) for r, amount in node.max.items()}
 
     # -- what is written -------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class _Writer:
     def _attributes(self, node: QuotaNode) -> dict[str, str]:
         found = {}
         if node.weights is not None and node.weights != node.max:
-            what = "weights by resource are not carried over: its siblings and it share what is idle by max"
+            what = "weights by resource are not carried over: it and its siblings share idle resources by max"
             self._losses.report("", node.path, what)
         elif node.weights is None and node.weight is not None:
             found[WEIGHT_ATTRIBUTE] = str(node.weight)
@@ -158,7 +158,7 @@ class _Writer:
 
 
 def exact_root(tree: QuotaTree) -> dict[str, Any]:
-    """`spec.root` of a tree that `read_tree` made; read again it is the same tree."""
+    """Returns `spec.root` of a tree that `read_tree` returned; reading it again gives the same tree."""
     documents: list[dict[str, Any]] = []
     for node in tree.nodes:
         document: dict[str, Any] = {"name": node.name, "min": quantities(node.min), "max": quantities(node.max)}
@@ -178,5 +178,5 @@ def exact_root(tree: QuotaTree) -> dict[str, Any]:
 
 
 def quantities(amounts: Requests) -> dict[str, str]:
-    """As people write them, without loss."""
+    """Formats amounts without loss."""
     return {resource: shown_amount(resource, amount) for resource, amount in amounts.items()}

@@ -44,7 +44,7 @@ BAD = {
         child(1, max={"cpu": 4, "gpus": 1}),
         "root.q2.max.'gpus': no pod can ask for such a resource",
     ),
-    "no amount": (child(1, min={"cpu": "lots"}), "root.q2.min.cpu: 'lots' is no amount"),
+    "no amount": (child(1, min={"cpu": "lots"}), "root.q2.min.cpu: 'lots' is not an amount"),
     "a name twice": (child(1, name="q1"), "root.children[1].name: root.q1 has the same name 'q1'"),
 }
 
@@ -151,7 +151,7 @@ def test_a_tree_that_is_deleted_without_consent_holds_until_it_is_back() -> None
             await becomes(house, [4])
             (said,) = await events(house)
             assert said[0] == "tree"
-            assert said[1].startswith("The tree was deleted without consent: limits that were in force stay so")
+            assert said[1].startswith("The tree was deleted without consent: its limits stay in force")
             await tree(house, two((1, 2), (1, 4), 4))
             await replicas(house, "namespace2", 2, "1")
             await becomes(house, [3, 1])

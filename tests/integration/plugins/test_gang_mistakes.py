@@ -69,7 +69,10 @@ async def says(house: House, name: str, words: str, within_s: float = 5.0) -> No
         ),
         (koordinator("g", 2, waiting_time="10"), f"annotation {KOORDINATOR}waiting-time is '10'; write a duration"),
         (koordinator("g", 2, groups="[1]"), f"annotation {KOORDINATOR}groups is '[1]'; write a list"),
-        ({**ack("g", 2), "annotations": {TOPOLOGY_ANNOTATION: "a b"}}, "'a b' is no level; write KEY or KEY:required"),
+        (
+            {**ack("g", 2), "annotations": {TOPOLOGY_ANNOTATION: "a b"}},
+            "'a b' is not a level; write KEY or KEY:required",
+        ),
     ],
 )
 def test_a_pod_that_says_what_cannot_be_hears_it_and_starts_when_it_is_mended(

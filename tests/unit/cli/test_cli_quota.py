@@ -265,7 +265,7 @@ def test_each_api_becomes_a_tree_that_lint_finds_good(documents: list[Json], lea
 def test_what_is_lost_is_said_on_stderr_with_its_place_and_heads_the_file(tmp_path: Path) -> None:
     path = tmp_path / "queues.yaml"
     path.write_text(manifests(*KUEUE))
-    lost = "spec.stopPolicy: not carried over; an ElasticQuotaTree has nothing like it"
+    lost = "spec.stopPolicy: not carried over; an ElasticQuotaTree has no such field"
     code, text, errors = call("convert", str(path))
     assert (code, errors) == (0, f"{path}:13: ClusterQueue web: {lost}\n")
     head = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
@@ -282,7 +282,7 @@ def test_the_cluster_total_bounds_a_root_without_a_bound() -> None:
     text = call("convert", "-", "--total", "cpu=40,memory=64Gi", stdin=manifests(*VOLCANO))[1]
     assert yaml.safe_load(text)["spec"]["root"]["max"] == {"cpu": "40", "memory": "64Gi"}
     code, _, errors = call("convert", "-", "--total", "cpu=many", stdin=manifests(*VOLCANO))
-    assert (code, "--total.cpu: 'many' is no amount" in errors) == (2, True)
+    assert (code, "--total.cpu: 'many' is not an amount" in errors) == (2, True)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (code, text) == (1, "")
     line = next(at for at, text in enumerate(source.read_text().splitlines(), 1) if "much" in text)
     assert f"{source}:{line}: ClusterQueue bad: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: " in errors
-    assert "'much' is no amount; write for example 500m, 40 or 64Gi" in errors
+    assert "'much' is not an amount; write for example 500m, 40 or 64Gi" in errors
     assert target.read_text() == before
     assert sorted(one.name for one in tmp_path.iterdir()) == ["queues.yaml", "tree.yaml"]
     assert call("convert", str(target), "-o", str(target))[0] == 2

@@ -51,14 +51,12 @@ def test_json_says_it_all(tmp_path: Path) -> None:
                 "pod": "default/large",
                 "node": "n1",
                 "rule": "resources",
-                "message": "with it the node's pods ask for 5000 of 4000 milli-CPU cpu",
+                "message": "with it, the node's pods request 5000 of 4000 milli-CPU cpu",
             }
         ],
         "maybe": [],
         "unreadable": [],
-        "notJudged": [
-            {"rule": "domain", "reason": "needs --config FILE, which also says what taints its pods tolerate"}
-        ],
+        "notJudged": [{"rule": "domain", "reason": "needs --config FILE, which also has tolerations that domains add"}],
         "checked": {"nodes": 1, "pods": 1, "unreadable": 0},
     }
 
@@ -112,13 +110,13 @@ def test_what_is_unreadable_is_listed_and_fails_nothing() -> None:
     odd = make_pod("odd", "n1", requests={"cpu": "lots"})
     code, text, _ = call("--snapshot", "-", stdin=dump(make_node("n1"), odd))
     assert code == 0
-    assert "unreadable: pod default/odd: requests.cpu: 'lots' is no quantity" in text
+    assert "unreadable: pod default/odd: requests.cpu: 'lots' is not a quantity" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--snapshot", "-"), "-: it is no JSON (line 1, column 1"),
+        (("--snapshot", "-"), "-: it is not JSON (line 1, column 1"),
         (("--snapshot", "/none.json"), "/none.json cannot be read: No such file"),
         (("--snapshot", "-", "--kubeconfig", "k"), "--snapshot excludes --kubeconfig"),
         (("--snapshot", "-", "--config", "/none.yaml"), "/none.yaml"),

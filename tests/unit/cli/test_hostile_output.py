@@ -57,7 +57,7 @@ def test_a_kubeconfig_within_a_file_is_refused(tmp_path: Path) -> None:
     [
         (b"kind: Stage\nspec: 3\n", "stage 1: Expected `object`, got `int` - at `$.spec`"),
         (b"{[", "not YAML: line 2: "),
-        (b"!!int x", "not YAML: a value is not of its kind"),
+        (b"!!int x", "not YAML: a value does not match its type"),
         (b"", "0 stages; write 1 to 256 documents of kind Stage"),
         (b"\xff\xfe\xff", "is not UTF-8 text; name a file of Stage documents"),
         (None, "cannot be read: No such file or directory"),

@@ -152,7 +152,7 @@ def test_a_large_gang_without_room_is_refused_before_anybody_is_placed() -> None
     domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(20)], 20))
     assert result.unplaced[0].message == (
-        "gang g: the nodes have room for 10 of the 20 members that are alike and must start together"
+        "gang g: the nodes have room for 10 of the 20 identical members that must start together"
     )
     small = gang_of([make_pod(f"s{at}", spec=SPEC) for at in range(3)], 3)
     assert len(attempt(domain, small).placed) == 3, "small ones go on beside it"

@@ -161,7 +161,7 @@ def test_topology_is_read_of_each_annotation(key: str, text: str, levels: Any) -
     ("key", "text", "words"),
     [
         (ACK_TOPOLOGY, "rack", "cannot be read; write"),
-        (ACK_TOPOLOGY, '{"required": {"topologies": [{"key": "a b"}]}}', "'a b' is no label key"),
+        (ACK_TOPOLOGY, '{"required": {"topologies": [{"key": "a b"}]}}', "'a b' is not a label key"),
         (ACK_TOPOLOGY, '{"required": {"topologies": [], "nodeSelectors": [{}]}}', "node affinity"),
         (KOORDINATOR_TOPOLOGY, gather(("spine", "Maybe")), "MustGather or PreferGather"),
         (KOORDINATOR_TOPOLOGY, "[]", "cannot be read; write"),

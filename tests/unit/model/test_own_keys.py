@@ -106,10 +106,7 @@ def test_key_of_a_pod_without_effect_gets_a_remark(
             {"multisched.io/gpu-indices": "Honoured"},
             {},
             [
-                (
-                    'label multisched.io/gpu-indices is "Honoured", not "honoured": the kubelet is taken to choose the devices'
-                    " by itself"
-                )
+                'label multisched.io/gpu-indices is "Honoured", not "honoured": the kubelet is assumed to choose the devices'
             ],
         ),
         (

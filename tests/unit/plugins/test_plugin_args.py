@@ -155,7 +155,7 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             DynamicResourcesArgs.from_config,
             {"filterTimeout": "5"},
-            'args.filterTimeout: \'5\' is no duration; write for instance "5s", "500ms" or "1m30s"',
+            'args.filterTimeout: \'5\' is not a duration; write for example "5s", "500ms" or "1m30s"',
         ),
         (
             DynamicResourcesArgs.from_config,

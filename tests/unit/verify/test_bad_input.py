@@ -60,7 +60,7 @@ def test_quantities_are_exact(text: object, amount: Fraction) -> None:
     "text", ["", "m", "1 ", "1mm", "1ki", "0x1", "1e", "1e999999999", "9" * 70, "\u0661", True, None, [], {}]
 )
 def test_what_is_no_quantity_is_refused(text: object) -> None:
-    with pytest.raises(Unreadable, match="is no quantity"):
+    with pytest.raises(Unreadable, match="is not a quantity"):
         quantity(text)
 
 
@@ -84,28 +84,32 @@ NODE = make_node("n1")
         (
             patched(POD, "spec.containers.0.resources.requests.cpu", "lots"),
             "pod default/one",
-            "requests.cpu: 'lots' is no quantity",
+            "requests.cpu: 'lots' is not a quantity",
         ),
         (
             patched(POD, "spec.containers.0.resources.requests.cpu", "-1"),
             "pod default/one",
             "requests.cpu: '-1' is below 0",
         ),
-        (patched(POD, "spec.containers", "c"), "pod default/one", "containers: 'c' is no list"),
-        (patched(POD, "spec.containers", [None]), "pod default/one", "containers[0]: None is no object"),
-        (patched(POD, "metadata.labels", ["x"]), "pod default/one", "metadata.labels: ['x'] is no object"),
-        (patched(POD, "metadata.labels", {"x": 1}), "pod default/one", "metadata.labels.x: 1 is no string"),
-        (patched(POD, "metadata.creationTimestamp", "noon"), "pod default/one", "creationTimestamp: 'noon' is no time"),
-        (patched(POD, "spec.nodeName", 7), "pod default/one", "nodeName: 7 is no string"),
+        (patched(POD, "spec.containers", "c"), "pod default/one", "containers: 'c' is not a list"),
+        (patched(POD, "spec.containers", [None]), "pod default/one", "containers[0]: None is not an object"),
+        (patched(POD, "metadata.labels", ["x"]), "pod default/one", "metadata.labels: ['x'] is not an object"),
+        (patched(POD, "metadata.labels", {"x": 1}), "pod default/one", "metadata.labels.x: 1 is not a string"),
+        (
+            patched(POD, "metadata.creationTimestamp", "noon"),
+            "pod default/one",
+            "creationTimestamp: 'noon' is not a time",
+        ),
+        (patched(POD, "spec.nodeName", 7), "pod default/one", "nodeName: 7 is not a string"),
         (patched(POD, "metadata.name", ""), "pod default", "metadata.name: is missing"),
-        (patched(POD, "spec.tolerations", {"a": 1}), "pod default/one", "spec.tolerations: {'a': 1} is no list"),
-        (patched(POD, "spec.affinity", {"nodeAffinity": []}), "pod default/one", "nodeAffinity: [] is no object"),
+        (patched(POD, "spec.tolerations", {"a": 1}), "pod default/one", "spec.tolerations: {'a': 1} is not a list"),
+        (patched(POD, "spec.affinity", {"nodeAffinity": []}), "pod default/one", "nodeAffinity: [] is not an object"),
         (patched(POD, "spec.affinity", anti_affinity({})), "pod default/one", "spec.topologyKey: is missing"),
         (patched(NODE, "status.allocatable", None), "node n1", "allocatable: is missing"),
-        (patched(NODE, "status.allocatable.cpu", []), "node n1", "allocatable.cpu: [] is no quantity"),
-        (patched(NODE, "spec.taints", [{"timeAdded": 1}]), "node n1", "spec.timeAdded: 1 is no string"),
+        (patched(NODE, "status.allocatable.cpu", []), "node n1", "allocatable.cpu: [] is not a quantity"),
+        (patched(NODE, "spec.taints", [{"timeAdded": 1}]), "node n1", "spec.timeAdded: 1 is not a string"),
         (("Node", {}), "a node without a name", "metadata.name: is missing"),
-        (("Node", {"metadata": []}), "a node without a name", "metadata: [] is no object"),
+        (("Node", {"metadata": []}), "a node without a name", "metadata: [] is not an object"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_field(told: Told, name: str, problem: str) -> None:
@@ -242,18 +246,18 @@ def test_all_forms_of_a_snapshot_are_read(body: bytes) -> None:
     [
         (b"", "it is empty"),
         (b"  \n", "it is empty"),
-        (b"nonsense", "it is no JSON (line 1, column 1"),
-        (b'{"kind": "List", "items": [', "it is no JSON"),
-        (listed(NODE) + b"\n{", "document 2 is no JSON"),
+        (b"nonsense", "it is not JSON (line 1, column 1"),
+        (b'{"kind": "List", "items": [', "it is not JSON"),
+        (listed(NODE) + b"\n{", "document 2 is not JSON"),
         (b"\xff\xfe{}", "it is not UTF-8 (byte 0)"),
-        (b"7", "it is no list of objects"),
-        (b'"text"', "it is no list of objects"),
+        (b"7", "it is not a list of objects"),
+        (b'"text"', "it is not a list of objects"),
         (b"{}", "kind: is missing"),
-        (b'{"kind": "List", "items": 7}', "it is no list of objects"),
-        (b'{"kind": "Status", "status": "Failure"}', "kind: 'Status' says nothing of pods"),
-        (listed(*TWO), "there are pods and no nodes"),
-        (b"[" * 20_000, "is no JSON"),
-        (b"[" * 100 + b"]" * 100, "lists within lists"),
+        (b'{"kind": "List", "items": 7}', "it is not a list of objects"),
+        (b'{"kind": "Status", "status": "Failure"}', "kind: 'Status' has no pods"),
+        (listed(*TWO), "it has pods but no nodes"),
+        (b"[" * 20_000, "is not JSON"),
+        (b"[" * 100 + b"]" * 100, "nested too deeply"),
     ],
 )
 def test_what_is_no_snapshot_is_refused_with_what_to_do(body: bytes, message: str) -> None:

@@ -77,12 +77,15 @@ def test_two_apis_that_agree_are_one_gang() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"labels": {"scheduling.x-k8s.io/pod-group": "g", f"{ACK}name": "h"}}, "is of several gangs"),
-        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "0"}}, "'0' is no number of members"),
-        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "few"}}, "'few' is no number of members"),
-        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}waiting-time": "soon"}}, "'soon' is no duration"),
-        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "g"}}, "'g' is no JSON list"),
-        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "[1]"}}, "is no JSON list of names"),
+        ({"labels": {"scheduling.x-k8s.io/pod-group": "g", f"{ACK}name": "h"}}, "belongs to several gangs"),
+        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "0"}}, "'0' is not a number of members"),
+        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "few"}}, "'few' is not a number of members"),
+        (
+            {"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}waiting-time": "soon"}},
+            "'soon' is not a duration",
+        ),
+        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "g"}}, "'g' is not a JSON list"),
+        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "[1]"}}, "is not a JSON list of names"),
     ],
 )
 def test_what_cannot_be_read_is_named_and_not_judged(fields: Document, said: str) -> None:

@@ -33,19 +33,19 @@ LEAF = level("a", 1, 2, namespaces=("x",))
         (level("root", 2, 2, LEAF, level("b", 2, 2)), "root: its children's min are 3000 cpu, and its own is 2000"),
         (level("root", 2, 2, level("a", 1, 3)), "root.a: max 3000 cpu is over its parent's 2000"),
         (level("root", 2, 2, LEAF, level("a", 1, 2)), "a: the name of 2 levels"),
-        (level("root", 2, 2, LEAF, level("b", 1, 2, namespaces=("x",))), "namespace x stands 2 times"),
+        (level("root", 2, 2, LEAF, level("b", 1, 2, namespaces=("x",))), "namespace x is listed 2 times"),
         (level("root", 2, 2, LEAF, namespaces=("y",)), "root: namespaces at a level that has children"),
         (level("root", 2, 3, LEAF), "root: min and max of the root differ in cpu"),
         (level("root", {}, {"cpu": 0}, LEAF), "root: min and max of the root differ in cpu"),
         (level("root", {"cpu": 0}, {}, LEAF), "root: min and max of the root differ in cpu"),
-        (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root.a: min.cpu: 'a lot' is no quantity"),
+        (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root.a: min.cpu: 'a lot' is not a quantity"),
         (level("root", 2, 2, level("a", {"cpu": "-1"}, 2)), "root.a: min.cpu: '-1' is below 0"),
-        (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root.a: min: gpus is no resource of pods"),
-        (level("root", 2, 2, level("a", 1, {"a.b/c": "1.5m"})), "root.a: max: a.b/c is no whole number"),
-        (level("root", 2, 2, level("a", 1, 2, namespaces=("Team",))), "namespace 'Team' cannot be"),
+        (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root.a: min: gpus is not a resource of pods"),
+        (level("root", 2, 2, level("a", 1, {"a.b/c": "1.5m"})), "root.a: max: a.b/c is not a whole number"),
+        (level("root", 2, 2, level("a", 1, 2, namespaces=("Team",))), "namespace 'Team' is not a valid name"),
         (level("root", 2, 2, level("", 1, 2)), "root: a level without a name"),
         ({}, "spec.root: is missing"),
-        (level("root", 2, 2, {**LEAF, "children": "a"}), "root.a: children: 'a' is no list"),
+        (level("root", 2, 2, {**LEAF, "children": "a"}), "root.a: children: 'a' is not a list"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_place(root: Document, said: str) -> None:
@@ -140,7 +140,7 @@ def test_pods_are_a_resource_of_which_each_takes_one() -> None:
 def test_a_pod_that_cannot_be_read_is_named_and_counts_nowhere() -> None:
     found = judge(MANUAL, make_pod("odd", "n1", namespace="namespace1", requests={"cpu": "much"}))
 
-    assert "'much' is no quantity" in found.problems["namespace1/odd"]
+    assert "'much' is not a quantity" in found.problems["namespace1/odd"]
     assert not found.pods
 
 
@@ -228,7 +228,7 @@ def test_a_status_that_says_what_the_pods_make_has_no_fault() -> None:
         ("root.b", "min", "7", "root.b: status says 7000 cpu min, it is 20000"),
         ("root.b", "max", "7", "root.b: status says 7000 cpu max, it is 40000"),
         ("root.b", "requested", "7", "root.b: status says 7000 cpu requested, it is 0"),
-        ("root.b", "lent", "21", "root.b: status says 21000 cpu lent, of 20000 that is idle"),
+        ("root.b", "lent", "21", "root.b: status says 21000 cpu lent, but 20000 is idle"),
     ],
 )
 def test_a_status_is_compared_with_the_sums(path: str, field: str, amount: str, fault: str) -> None:
@@ -242,7 +242,7 @@ def test_a_status_has_every_level_and_no_other() -> None:
     status = shown(**ROUND)
     status["levels"]["c"] = status["levels"].pop("root.b.2")
 
-    assert said_of(status) == ["status.levels: c is no level of the tree", "status.levels: root.b.2 is missing"]
+    assert said_of(status) == ["status.levels: c is not a level of the tree", "status.levels: root.b.2 is missing"]
 
 
 def test_a_pod_that_waits_is_requested_and_one_with_gates_is_not() -> None:

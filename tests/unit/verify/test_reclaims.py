@@ -48,7 +48,7 @@ def test_a_leaf_that_has_borrowed_nothing_gives_nothing() -> None:
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
-    assert found == ["namespace1/v0 goes for namespace3/claim, and root.a.1 has borrowed nothing of that"]
+    assert found == ["namespace1/v0 is evicted for namespace3/claim, but root.a.1 has borrowed none of its resources"]
 
 
 def test_a_pod_is_borrowed_as_a_whole_and_the_last_one_that_is_goes_last() -> None:
@@ -57,7 +57,7 @@ def test_a_pod_is_borrowed_as_a_whole_and_the_last_one_that_is_goes_last() -> No
     assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 6))
     assert not reclaim_faults(state, claim("namespace3", 7), victims("namespace1", 6, 1))
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 6, 6))
-    assert "namespace1/v1 goes for namespace3/claim, and root.a.1 has borrowed nothing of that" in found
+    assert "namespace1/v1 is evicted for namespace3/claim, but root.a.1 has borrowed none of its resources" in found
 
 
 def test_levels_above_the_leaves_count_too() -> None:
@@ -66,7 +66,7 @@ def test_levels_above_the_leaves_count_too() -> None:
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
-    assert found == ["namespace1/v0 goes for namespace3/claim, and root.a.1 has borrowed nothing of that"]
+    assert found == ["namespace1/v0 is evicted for namespace3/claim, but root.a.1 has borrowed none of its resources"]
 
 
 def test_whoever_shares_a_level_with_the_victim_needs_not_stay_within_that_levels_min() -> None:
@@ -92,8 +92,8 @@ def test_who_goes_is_not_entitled_to_come_back() -> None:
         state, QuotaClaim("a/c", "a", {"cpu": 2000}), [Victim("b/v", "b", {"cpu": 4000, "memory": 2})]
     )
 
-    assert "b/v goes for a/c, and root.b has borrowed nothing of that" in found
-    assert "b/v goes for a/c, and is entitled to come back for it" in found
+    assert "b/v is evicted for a/c, but root.b has borrowed none of its resources" in found
+    assert "b/v is evicted for a/c, but is entitled to come back for it" in found
 
 
 def test_who_goes_may_be_entitled_to_come_back_where_the_other_leaf_could_give_nothing() -> None:
@@ -103,15 +103,15 @@ def test_who_goes_may_be_entitled_to_come_back_where_the_other_leaf_could_give_n
 
     for size, is_said in ((2, False), (3, True)):
         found = reclaim_faults(state, QuotaClaim("a/c", "a", cpus(size)), [Victim("b/v", "b", cpus(4))])
-        assert ("b/v goes for a/c, and is entitled to come back for it" in found) is is_said
+        assert ("b/v is evicted for a/c, but is entitled to come back for it" in found) is is_said
 
 
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
         ((5,), []),
-        ((5, 5), ["2 pods go for namespace3/claim, and namespace1/v0 would do"]),
-        ((2, 5), ["2 pods go for namespace3/claim, and namespace1/v1 would do"]),
+        ((5, 5), ["2 pods are evicted for namespace3/claim; needed: namespace1/v0"]),
+        ((2, 5), ["2 pods are evicted for namespace3/claim; needed: namespace1/v1"]),
         ((2, 3), []),
     ],
 )
@@ -127,8 +127,8 @@ def test_nobody_goes_in_vain() -> None:
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 4))
     without_a_node = reclaim_faults(state, claim("namespace3", 4), victims("namespace1", 4), lambda gone: False)
 
-    assert found == ["1 pods go for namespace3/claim in vain: root holds 41000 of at most 40000 cpu"]
-    assert without_a_node == ["1 pods go for namespace3/claim in vain: there is no room for it"]
+    assert found == ["evictions of 1 pods for namespace3/claim do not suffice: root holds 41000 of at most 40000 cpu"]
+    assert without_a_node == ["evictions of 1 pods for namespace3/claim do not suffice: there is no room for it"]
 
 
 def test_nobody_goes_where_there_is_room() -> None:
@@ -136,7 +136,7 @@ def test_nobody_goes_where_there_is_room() -> None:
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
-    assert found == ["1 pods go for namespace3/claim, and nobody would do"]
+    assert found == ["1 pods are evicted for namespace3/claim; needed: nobody"]
 
 
 def test_who_goes_for_room_on_a_node_is_needed() -> None:
@@ -185,7 +185,7 @@ def test_what_was_reclaimed_is_not_reclaimed_back() -> None:
     assert not history.reclaimed("a", "b", "a/2")
     assert not history.reclaimed("c", "b", "c/1")
     assert not history.reclaimed("b", "b", "b/0")
-    assert history.reclaimed("b", "a", "b/1") == "b reclaims from a for b/1 what that reclaimed for a/2"
+    assert history.reclaimed("b", "a", "b/1") == "b reclaims from a for b/1, which undoes the reclaim for a/2"
 
 
 def test_after_news_it_may_be() -> None:

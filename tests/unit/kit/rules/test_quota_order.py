@@ -105,8 +105,8 @@ def test_what_pods_that_start_together_take_back_is_judged_by_the_amounts_of_all
     claims = [(fellow(0), NODE), (fellow(1), NODE)]
 
     assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], A + B) == ""
-    assert "2 pods go for c/claim0, and" in fault_of_reclaim(three(), claims[:1], [[A[0]], [A[1]]], A + B)
-    assert "in vain" in fault_of_reclaim(three(), claims, [[A[0]]], A + B)
+    assert "2 pods are evicted for c/claim0; needed: " in fault_of_reclaim(three(), claims[:1], [[A[0]], [A[1]]], A + B)
+    assert "do not suffice" in fault_of_reclaim(three(), claims, [[A[0]]], A + B)
     assert "is not entitled" in fault_of_reclaim(three(), [(fellow(0, 3), NODE), (fellow(1, 2), NODE)], [[A[0]]], A + B)
 
 
@@ -114,13 +114,13 @@ def test_pods_that_start_together_leave_each_other_room_on_a_node() -> None:
     small, pods = make_node("n", cpu_milli=11_000), [*A[:6], *B]
     claims = [(fellow(0), small), (fellow(1), small)]
 
-    assert "in vain" in fault_of_reclaim(three(), claims, [[A[0]]], pods)
+    assert "do not suffice" in fault_of_reclaim(three(), claims, [[A[0]]], pods)
     assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], pods) == ""
 
 
 def test_a_gang_that_goes_whole_is_no_pod_too_many() -> None:
     assert fault_of_reclaim(three(), [(CLAIM, NODE)], [A], A + B) == ""
-    assert "would do" in fault_of_reclaim(three(), [(CLAIM, NODE)], [A, [B[0]]], A + B)
+    assert "; needed: " in fault_of_reclaim(three(), [(CLAIM, NODE)], [A, [B[0]]], A + B)
 
 
 def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
@@ -130,8 +130,8 @@ def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
 
     assert fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [going]], there) == ""
     assert fault_of_reclaim(three(), [(large, NODE)], [[going]], there) == ""
-    assert "2 pods go" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
-    assert "1 pods go" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
+    assert "2 pods are evicted" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
+    assert "1 pods are evicted" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
 
 
 def test_no_member_of_a_gang_has_to_go_in_the_place_of_a_victim() -> None:
@@ -149,5 +149,5 @@ def test_nominated_pods_count_with_the_parts_of_devices_that_they_ask_for() -> N
     assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods, [(half, NODE)]) == ""
     assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(half, NODE)]) == "", "as they are alike"
     urgent = make_pod("half", namespace="c", annotations=HALF, priority=1)
-    assert "in vain" in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(urgent, NODE)])
-    assert "would do" in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods)
+    assert "do not suffice" in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(urgent, NODE)])
+    assert "; needed: " in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods)

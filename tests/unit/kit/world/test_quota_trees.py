@@ -26,9 +26,9 @@ NAMESPACES = ("team-1", "team-2", "team-3", "team-4")
 SAID = {
     "min over max": "is over max",
     "children over parent": "its children's min are",
-    "namespace twice": "stands 2 times",
+    "namespace twice": "is listed 2 times",
     "name twice": "the name of 2 levels",
-    "unreadable amount": "'a lot' is no quantity",
+    "unreadable amount": "'a lot' is not a quantity",
     "negative amount": "is below 0",
     "namespace above a leaf": "namespaces at a level that has children",
 }

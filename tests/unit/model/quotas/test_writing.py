@@ -74,7 +74,7 @@ def test_a_root_without_a_bound_has_what_its_children_may_hold() -> None:
     assert (root_of(tree)["min"], root_of(tree)["max"]) == ({"cpu": "5"}, {"cpu": "5"})
     ((path, text),) = losses(tree)
     assert path == "root.max.cpu"
-    assert "written with 5: all that its children may hold; say with --total cpu=AMOUNT what the cluster has" in text
+    assert "written with 5: the sum of its children's max; set the cluster's total with --total cpu=AMOUNT" in text
 
 
 def test_a_root_with_a_child_without_a_bound_has_what_its_children_are_sure_of() -> None:

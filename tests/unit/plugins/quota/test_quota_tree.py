@@ -142,8 +142,8 @@ def test_all_problems_are_told_at_once_with_how_to_mend_them() -> None:
 def test_a_name_that_is_missing_or_there_twice_is_told_with_the_other_node() -> None:
     root = node("root", TEN, TEN, node("a", {}, {}, leaf("web", 0, 1)), node("b", {}, {}, leaf("web", 0, 1, "x"), {}))
     assert [str(one) for one in read_tree(root)[1]][:2] == [
-        "root.b.children[0].name: root.a.web has the same name 'web'; give each node a name of its own",
-        "root.b.children[1].name: it has no name; write a word",
+        "root.b.children[0].name: root.a.web has the same name 'web'; give each node a unique name",
+        "root.b.children[1].name: it has no name; write a name",
     ]
 
 

@@ -97,7 +97,7 @@ async def test_a_look_counts_by_rule_and_tells_the_pods(process: ChildProcess) -
     assert [(event.regarding.name, event.type, event.reporter) for event in town.events] == [
         ("over", "Warning", "work-scheduler")
     ]
-    assert "resources: with it the node's pods ask for 5000 of 4000" in town.events[0].note
+    assert "resources: with it, the node's pods request 5000 of 4000" in town.events[0].note
     assert process.pid is None, "its memory is given back between looks"
 
 
@@ -137,7 +137,7 @@ async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_re
     found = await judge_cluster(transport, ())
     assert [one.pod for one in found.violations] == ["default/over"]
     assert [(one.rule, one.reason.split(":")[0]) for one in found.not_judged] == [
-        ("domain", "needs --config FILE, which also says what taints its pods tolerate"),
+        ("domain", "needs --config FILE, which also has tolerations that domains add"),
         ("volumes", "PersistentVolumeClaim cannot be listed"),
     ]
 

@@ -108,7 +108,7 @@ def test_a_reclaim_is_undone_by_another_unless_something_came_that_counts_betwee
         stand.checker.quotas.reclaimed(mine, [theirs])
         await stand.add_pod("news", namespace)
         stand.checker.quotas.reclaimed(theirs, [mine])
-        undone = "I14: root.b reclaims from root.a for b/b what that reclaimed for a/a"
+        undone = "I14: root.b reclaims from root.a for b/b, which undoes the reclaim for a/a"
         assert stand.broken == ([undone] if namespace == "default" else [])
 
     play(scene)
