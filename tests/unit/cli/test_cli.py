@@ -178,8 +178,8 @@ def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> Non
         0,
         [
             (
-                f"{path}: job: DefaultPreemption: minCandidateNodesPercentage: every candidate node is looked at,"
-                " as upstream does at 100 percent: these change nothing"
+                f"{path}: job: DefaultPreemption: minCandidateNodesPercentage: no effect: every candidate node is examined,"
+                " as upstream does at 100 percent"
             ),
             f"{path}: good; domains: job (job-scheduler)",
         ],

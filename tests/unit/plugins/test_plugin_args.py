@@ -120,12 +120,12 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             NodeResourcesFitArgs.from_config,
             {"scoringStrategy": {"resources": [{"name": "cpuu"}]}},
-            "args.scoringStrategy.resources[0].name: cpuu counts in no score; did you mean cpu?",
+            "args.scoringStrategy.resources[0].name: cpuu does not count in scores; did you mean cpu?",
         ),
         (
             NodeResourcesBalancedAllocationArgs.from_config,
             {"resources": [{"name": "fpga"}]},
-            "args.resources[0].name: fpga counts in no score; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
+            "args.resources[0].name: fpga does not count in scores; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
         ),
         (
             DefaultPreemptionArgs.from_config,
@@ -165,7 +165,7 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             VolumeBindingArgs.from_config,
             {"shape": []},
-            "args.shape: is empty; write at least one point of utilization and score",
+            "args.shape: is empty; write at least one point with utilization and score",
         ),
         (
             PodTopologySpreadArgs.from_config,
@@ -214,7 +214,7 @@ REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
 )
-NO_TERM = "is no node selector term; check operators, the number of values and their characters"
+NO_TERM = "is not a valid node selector term; check its operators, the number of values and their characters"
 
 
 @pytest.mark.parametrize(

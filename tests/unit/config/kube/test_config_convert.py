@@ -364,8 +364,8 @@ profiles:
         "17:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
         "18:26: warning: profiles[0].pluginConfig[1].args: NodeName takes no arguments; its arguments are left out",
         (
-            "19:35: note: profiles[0].pluginConfig[2].args: every candidate node is looked at,"
-            " as upstream does at 100 percent: these change nothing"
+            "19:35: note: profiles[0].pluginConfig[2].args: no effect: every candidate node is examined,"
+            " as upstream does at 100 percent"
         ),
     ]
     assert conversion.findings.has_warnings

@@ -128,11 +128,11 @@ LIES = [
         "claims to preempt pod team/proud on node n1, whose priority is not lower",
     ),
     ("nobody", wanting(n1=[]), 'expected at least one victim pod on node "n1"'),
-    ("a wrong shape", lambda _: {"NodeNameToMetaVictims": {"n1": ["a"]}}, "answered what cannot be read"),
+    ("a wrong shape", lambda _: {"NodeNameToMetaVictims": {"n1": ["a"]}}, "sent a response that cannot be decoded"),
     (
         "no victims of the kind",
         lambda _: {"nodeNameToMetaVictims": {"n1": {"pods": "a"}}},
-        "answered what cannot be read",
+        "sent a response that cannot be decoded",
     ),
     ("hanging", hanging, "no answer within 0.2 s"),
 ]
