@@ -324,7 +324,7 @@ def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, 
         desk.paths()
     desk.delete(tree())
     assert desk.paths() == OF_TREE
-    assert "kube-system/tree was deleted, and stays in force" in desk.source.trouble_text()
+    assert "kube-system/tree was deleted, but stays in force" in desk.source.trouble_text()
     desk.apply(tree(least=9, uid="broken"))
     assert bounds(desk) == {"web": (1, 3)}
     desk.apply(tree(most=2, uid="another"))
