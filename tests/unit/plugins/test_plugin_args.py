@@ -180,7 +180,7 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             PodTopologySpreadArgs.from_config,
             listed({"maxSkew": 1, "topologyKey": ZONE}),
-            "args.defaultConstraints[0].whenUnsatisfiable: is missing; each constraint needs it",
+            "args.defaultConstraints[0].whenUnsatisfiable: is missing; it is required for each constraint",
         ),
         (
             PodTopologySpreadArgs.from_config,
@@ -190,17 +190,17 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             PodTopologySpreadArgs.from_config,
             listed(constraint(topologyKey="no key")),
-            "args.defaultConstraints[0].topologyKey: 'no key' is no label key; write for example " + ZONE,
+            "args.defaultConstraints[0].topologyKey: 'no key' is not a label key; write for example " + ZONE,
         ),
         (
             PodTopologySpreadArgs.from_config,
             listed(constraint(labelSelector={})),
-            "args.defaultConstraints[0].labelSelector: is deduced for each pod from what it belongs to; remove it",
+            "args.defaultConstraints[0].labelSelector: is derived for each pod from its services and controller; remove it",
         ),
         (
             PodTopologySpreadArgs.from_config,
             listed(constraint(), constraint(maxSkew=2)),
-            "args.defaultConstraints[1]: {topology.kubernetes.io/zone, ScheduleAnyway} stands above already; remove one",
+            "args.defaultConstraints[1]: {topology.kubernetes.io/zone, ScheduleAnyway} is listed twice; remove one",
         ),
     ],
 )
