@@ -155,9 +155,7 @@ class AffinityRuleCache:
         if affinity is None and concern.is_silent:
             return None
         if counts is not self._counts and not isinstance(counts, PodCounts):
-            return self._made(
-                pod, concern, is_kept=False
-            )  # hypothetical pods may have terms that no real pod has
+            return self._made(pod, concern, is_kept=False)  # hypothetical pods may have terms that no real pod has
         versions = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
         key = (id(affinity), id(pod.labels), pod.namespace)
         known = self._remembered.get(key)
@@ -167,7 +165,11 @@ class AffinityRuleCache:
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
         self._make_room(len(pod.labels) + pod.spec.size_bytes // BYTES_PER_TEXT)
-        self._remembered[key] = (versions, rules, (affinity, pod.labels))  # the objects are kept so that their ids are not reused
+        self._remembered[key] = (
+            versions,
+            rules,
+            (affinity, pod.labels),
+        )  # the objects are kept so that their ids are not reused
         return rules
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
