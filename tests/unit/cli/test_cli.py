@@ -121,8 +121,8 @@ def messages(err: str) -> list[str]:
 @pytest.mark.parametrize(
     ("server", "port", "told"),
     [
-        ("{enabled: false}", "1", "--port goes without server.enabled: false; remove one"),
-        ("{probePort: 7}", "7", "--port 7 is server.probePort, too; name another one"),
+        ("{enabled: false}", "1", "--port conflicts with server.enabled: false; remove one"),
+        ("{probePort: 7}", "7", "--port 7 is the same as server.probePort; choose another port"),
     ],
 )
 def test_a_port_that_cannot_be_is_refused(server: str, port: str, told: str, tmp_path: Path) -> None:
@@ -525,7 +525,7 @@ def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_dif
 
     code, printed, told = call("config", "convert", str(source))
     assert (code, yaml.safe_load(printed)["kind"]) == (0, "MultischedConfiguration")
-    assert f"{source}:3:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100" in told
+    assert f"{source}:3:1: warning: percentageOfNodesToScore: 30: all nodes are evaluated, as with 100" in told
 
     assert call("config", "convert", str(source), "-o", str(target))[:2] == (0, "")
     assert target.read_text() == printed
@@ -557,7 +557,7 @@ def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: P
             "path": "percentageOfNodesToScore",
             "line": 3,
             "column": 1,
-            "message": "30: all nodes are looked at, as with 100",
+            "message": "30: all nodes are evaluated, as with 100",
         }
     ]
     source.write_text(KUBE.replace("30", "100"))

@@ -56,7 +56,7 @@ server: {port: abc}
             "f.yaml:13:22: domains[1].schedulerNames[0]: schedulerName 'forecast-scheduler' is claimed by"
             " domains[0].name already; each needs its own"
         ),
-        "f.yaml:15:20: domains[2].loans[0].from: no domain is called 'qoss' (did you mean qos?)",
+        "f.yaml:15:20: domains[2].loans[0].from: no domain is named 'qoss' (did you mean qos?)",
         "f.yaml:16:8: lease: duration must be longer than renewDeadline",
         "f.yaml:17:16: server.port: must be a valid integer",
     ]
@@ -95,8 +95,8 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
         ("server: {bindAddress: 0.0.0.0}", "without tls only loopback is served, not 0.0.0.0"),
         ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),
-        ("server: {port: 9000, probePort: 9000}", "probePort must be another port than port (9000)"),
-        ("server: {tls: {certFile: a}}", "certFile and keyFile belong together"),
+        ("server: {port: 9000, probePort: 9000}", "probePort must differ from port (9000)"),
+        ("server: {tls: {certFile: a}}", "certFile and keyFile must be set together"),
         ("server: {bindAddress: 0.0.0.0, tls: {selfSigned: true}, authentication: false}", "on loopback only"),
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
         ("lease: {renewDeadline: 2s}", "renewDeadline must be longer than 1.2 times retryPeriod"),
@@ -383,11 +383,11 @@ def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> 
         ),
         (
             "[{urlPrefix: 'http://a'}]",
-            "4:29: domains[0].extenders[0]: has no verb and would never be asked; set filterVerb, or remove it",
+            "4:29: domains[0].extenders[0]: has no verb and would never be called; set a verb such as filterVerb, or remove the extender",
         ),
         (
             "[{urlPrefix: 'http://u:p@a', filterVerb: f}]",
-            "4:41: domains[0].extenders[0].urlPrefix: holds credentials, which no extender is sent; remove them",
+            "4:41: domains[0].extenders[0].urlPrefix: contains credentials, which are never sent to an extender; remove them",
         ),
         (
             "[{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]",
@@ -395,15 +395,15 @@ def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> 
         ),
         (
             "[{urlPrefix: 'http://a', filterVerb: f, managedResources: [{name: cpu}]}]",
-            "4:94: domains[0].extenders[0].managedResources[0].name: 'cpu' is no extended resource; write for instance example.com/fpga",
+            "4:94: domains[0].extenders[0].managedResources[0].name: 'cpu' is not an extended resource; write for example example.com/fpga",
         ),
         (
             "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {insecure: true, caFile: /ca}}]",
-            "4:80: domains[0].extenders[0].tlsConfig: insecure takes any certificate, which leaves nothing for a CA to do; remove one",
+            "4:80: domains[0].extenders[0].tlsConfig: insecure accepts any certificate, so a CA has no effect; remove one",
         ),
         (
             "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {certFile: /cert}}]",
-            "4:80: domains[0].extenders[0].tlsConfig: a certificate and its key belong together; give both or neither",
+            "4:80: domains[0].extenders[0].tlsConfig: certificate and key must be set together; set both or neither",
         ),
         (
             "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {caData: '???'}}]",

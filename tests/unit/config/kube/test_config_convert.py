@@ -342,23 +342,23 @@ profiles:
     )
     about_others = [line for line in told(conversion) if "on by default" in line]
     assert [line for line in told(conversion) if line not in about_others] == [
-        "3:1: note: parallelism: nodes are not shared out among goroutines: all are looked at in one vector operation",
-        "4:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100",
-        "5:1: warning: delayCacheUntilActive: a standby's caches are always filled: it takes over faster, and needs the memory",
-        "6:1: note: enableProfiling: there are no profiling endpoints; py-spy attaches to the process",
+        "3:1: note: parallelism: has no effect: all nodes are evaluated in one vector operation, without goroutines",
+        "4:1: warning: percentageOfNodesToScore: 30: all nodes are evaluated, as with 100",
+        "5:1: warning: delayCacheUntilActive: a standby always fills its caches: it takes over faster and uses the memory",
+        "6:1: note: enableProfiling: there are no profiling endpoints; attach py-spy to the process",
         "7:18: note: leaderElection.resourceName: the Lease is called kube-scheduler-DOMAIN, by the first domain",
         (
-            "9:3: warning: clientConnection.kubeconfig: is said on the command line:"
+            "9:3: warning: clientConnection.kubeconfig: must be set on the command line:"
             " multisched run --kubeconfig /etc/kubernetes/scheduler.conf"
         ),
-        "10:3: note: clientConnection.contentType: the API server is spoken to in JSON",
-        "11:3: warning: clientConnection.burst: there is no burst: the API server's own 429 is what slows us down",
+        "10:3: note: clientConnection.contentType: multisched uses JSON for the API server",
+        "11:3: warning: clientConnection.burst: has no counterpart: the API server's 429 responses limit the rate",
         (
             "13:5: note: profiles[0].schedulerName: kube-scheduler must stop serving default-scheduler before multisched"
-            " runs with this file: else both place the same pods, each without knowing what the other is about to place"
+            " runs with this file: else both place the same pods, without knowing of each other's decisions"
         ),
         (
-            "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is no plugin of kube-scheduler 1.36"
+            "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is not a plugin of kube-scheduler 1.36"
             " (did you mean NodeAffinity?); it is left out: add it as package.module:Class once it is ported"
         ),
         "17:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
@@ -417,13 +417,9 @@ profiles:
         "k.yaml",
     )
     lines = told(conversion)
-    assert (
-        "5:7: warning: profiles[0].plugins.queueSort: MySort is not known here; PrioritySort does it instead" in lines
-    )
-    assert (
-        "6:7: warning: profiles[0].plugins.bind: MySort is not known here; DefaultBinder does it instead" not in lines
-    )
-    assert "6:7: warning: profiles[0].plugins.bind: MyBinder is not known here; DefaultBinder does it instead" in lines
+    assert "5:7: warning: profiles[0].plugins.queueSort: MySort is not known here; PrioritySort replaces it" in lines
+    assert "6:7: warning: profiles[0].plugins.bind: MySort is not known here; DefaultBinder replaces it" not in lines
+    assert "6:7: warning: profiles[0].plugins.bind: MyBinder is not known here; DefaultBinder replaces it" in lines
     domain = conversion.data["domains"][0]
     assert {"PrioritySort", "DefaultBinder"} <= {entry["name"] for entry in domain["profile"]["plugins"]["enabled"]}
 
@@ -526,7 +522,7 @@ profiles:
         ),
         (
             "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity}, {name: NodeAffinity}]}}}]\n",
-            "3:63: profiles[0].plugins.score.enabled[1]: stands there twice; remove one",
+            "3:63: profiles[0].plugins.score.enabled[1]: is listed twice; remove one",
         ),
         (
             "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]\n",
@@ -534,11 +530,11 @@ profiles:
         ),
         (
             "profiles: [{pluginConfig: [{name: NodeAffinity, args: {kind: NodeResourcesFitArgs}}]}]\n",
-            "3:62: profiles[0].pluginConfig[0].args.kind: 'NodeResourcesFitArgs' does not fit; write NodeAffinityArgs",
+            "3:62: profiles[0].pluginConfig[0].args.kind: 'NodeResourcesFitArgs' does not match the plugin; write NodeAffinityArgs",
         ),
         (
             "profiles: [{pluginConfig: [{name: NodeAffinity}, {name: NodeAffinity}]}]\n",
-            "3:57: profiles[0].pluginConfig[1].name: NodeAffinity has arguments above already; remove one",
+            "3:57: profiles[0].pluginConfig[1].name: NodeAffinity has two entries of arguments; remove one",
         ),
         (
             "profiles: [{plugins: {queueSort: {disabled: [{name: '*'}]}}}]\n",
@@ -562,19 +558,19 @@ profiles:
         ),
         (
             "extenders: [{urlPrefix: 'http://a', filterVerb: f, managedResources: [{name: cpu}]}]\n",
-            "3:78: extenders[0].managedResources[0].name: 'cpu' is no extended resource name",
+            "3:78: extenders[0].managedResources[0].name: 'cpu' is not an extended resource name",
         ),
         (
             "extenders: [{urlPrefix: 'ftp://a', filterVerb: f}]\n",
             (
-                "3:25: extenders[0].urlPrefix: 'ftp://a' is no address of an extender;"
+                "3:25: extenders[0].urlPrefix: 'ftp://a' is not a valid extender URL;"
                 " write for instance http://127.0.0.1:8888/scheduler"
             ),
         ),
         ("leaderElection: {leaseDuration: 5s}\n", "3:17: leaderElection: leaseDuration must be longer than renewDeadline"),
         (
             "leaderElection: {resourceLock: endpoints}\n",
-            "3:17: leaderElection: resourceLock 'endpoints' is no more; write leases",
+            "3:17: leaderElection: resourceLock 'endpoints' is not supported; write leases",
         ),
         (
             "leaderElection: {retryPeriod: 2}\n",

@@ -345,7 +345,7 @@ def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture
     desk.paths()
     desk.delete(tree())
     assert desk.paths() == [], "of one that was deleted without consent, too, once there is consent"
-    assert [vars(one)["namespaces"] for one in caplog.records if "no quota any more" in one.message][-1] == ["web"]
+    assert [vars(one)["namespaces"] for one in caplog.records if "no longer have a quota" in one.message][-1] == ["web"]
 
 
 def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:
