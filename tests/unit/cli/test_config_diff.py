@@ -10,7 +10,7 @@ from multisched.observe.configuration_view import ConfigurationView
 
 COMMAND = "kubectl -n ours rollout restart deployment/ours"
 AT_ONCE = Change("logging.level", "info", "debug")
-WAITING = Change("server.port", "10260", "1", "the server listens by it")
+WAITING = Change("server.port", "10260", "1", "the server is set up at the start")
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ server: {port: abc}
         'f.yaml:11:29: domains[0].queue.initialBackoff: a duration needs a unit, for instance "5s"',
         "f.yaml:11:32: domains[0].queue.maxBackof: unknown key (did you mean maxBackoff?)",
         (
-            "f.yaml:13:22: domains[1].schedulerNames[0]: schedulerName 'forecast-scheduler' is claimed by"
-            " domains[0].name already; each needs its own"
+            "f.yaml:13:22: domains[1].schedulerNames[0]: schedulerName 'forecast-scheduler' is already used by"
+            " domains[0].name; use another one"
         ),
         "f.yaml:15:20: domains[2].loans[0].from: no domain is named 'qoss' (did you mean qos?)",
         "f.yaml:16:8: lease: duration must be longer than renewDeadline",
@@ -83,7 +83,7 @@ def test_a_text_that_is_no_plain_document_is_refused(text: str, told: str) -> No
 
 def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
     assert problems(f"{HEAD}logging: {{}}\nlogging: {{}}\n") == [
-        "f.yaml:4:1: logging: this key stands in line 3 already; remove one"
+        "f.yaml:4:1: logging: duplicate key, first in line 3; remove one"
     ]
 
 
@@ -93,7 +93,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: []", "f.yaml:3:10: domains: needs at least 1"),
         ("domains: [{name: Qos}]", "is not a name of this kind"),
         ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
-        ("server: {bindAddress: 0.0.0.0}", "without tls only loopback is served, not 0.0.0.0"),
+        ("server: {bindAddress: 0.0.0.0}", "without tls, bindAddress must be loopback, got 0.0.0.0"),
         ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),
         ("server: {port: 9000, probePort: 9000}", "probePort must differ from port (9000)"),
         ("server: {tls: {certFile: a}}", "certFile and keyFile must be set together"),
@@ -101,7 +101,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
         ("lease: {renewDeadline: 2s}", "renewDeadline must be longer than 1.2 times retryPeriod"),
         ("lease: {duration: 15500ms}", "duration must be whole seconds"),
-        ("verify: {every: 9s}", "verify: every: 9s is too often; it lists all pods: write 10s or more"),
+        ("verify: {every: 9s}", "verify: every must be at least 10s, since each run lists all pods; got 9s"),
         ("verify: {every: 10}", "verify.every: a duration needs a unit"),
         ("logging: {level: warn}", "write debug, info, warning or error (did you mean warning?)"),
         ("logging: {level: off}", "f.yaml:3:18: logging.level: False is not known here"),
@@ -124,11 +124,11 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
             "domains: [{name: a, policy: {tolerations: [{key: a, effect: NoShedule}]}}]",
             'write "", NoSchedule, PreferNoSchedule or NoExecute (did you mean NoSchedule?)',
         ),
-        ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "exclude each other"),
+        ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "mutually exclusive"),
         ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
         (
             "domains: [{name: a, policy: {tolerations: [{key: k, pods: {}}]}}]",
-            "domains[0].policy.tolerations[0].pods: selects no pod; name requests, annotations or a selector",
+            "domains[0].policy.tolerations[0].pods: selects no pod; set requests, annotations or a selector",
         ),
         (
             "domains: [{name: a, policy: {tolerations: [{key: k, pods: {requests: ['']}}]}}]",
@@ -199,8 +199,8 @@ domains:
 
 def test_two_domains_of_one_name_or_one_scheduler_name_are_refused() -> None:
     told = problems(HEAD + "domains: [{name: gpu}, {name: gpu, nodes: {rule: labelled}}]\n")
-    assert any("domain 'gpu' is claimed by domains[0].name already" in line for line in told)
-    assert any("schedulerName 'gpu-scheduler' is claimed by" in line for line in told)
+    assert any("domain 'gpu' is already used by domains[0].name" in line for line in told)
+    assert any("schedulerName 'gpu-scheduler' is already used by" in line for line in told)
 
 
 def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:

@@ -157,7 +157,10 @@ def test_no_domain_uses_a_foreign_node_without_a_loan() -> None:
         (
             node(gpus=1),
             "",
-            "it has GPUs, and such nodes belong to domain gpu; label it multisched.io/domain=own, or let own borrow it (loans: [{from: gpu}])",
+            (
+                "it has GPUs, and such nodes belong to domain gpu; label it multisched.io/domain=own,"
+                " or let own borrow it (loans: [{from: gpu}])"
+            ),
         ),
         (node({"type": "virtual-kubelet"}), "", "it is virtual, and such nodes belong to domain job; label it"),
         (node(), "", "it belongs to domain forecast, which has all nodes that no other domain claims; label it"),

@@ -340,13 +340,13 @@ profiles:
 """,
         "k.yaml",
     )
-    about_others = [line for line in told(conversion) if "on by default" in line]
+    about_others = [line for line in told(conversion) if "enabled by default" in line]
     assert [line for line in told(conversion) if line not in about_others] == [
         "3:1: note: parallelism: has no effect: all nodes are evaluated in one vector operation, without goroutines",
         "4:1: warning: percentageOfNodesToScore: 30: all nodes are evaluated, as with 100",
         "5:1: warning: delayCacheUntilActive: a standby always fills its caches: it takes over faster and uses the memory",
         "6:1: note: enableProfiling: there are no profiling endpoints; attach py-spy to the process",
-        "7:18: note: leaderElection.resourceName: the Lease is called kube-scheduler-DOMAIN, by the first domain",
+        "7:18: note: leaderElection.resourceName: the Lease is named kube-scheduler-DOMAIN, after the first domain",
         (
             "9:3: warning: clientConnection.kubeconfig: must be set on the command line:"
             " multisched run --kubeconfig /etc/kubernetes/scheduler.conf"
@@ -355,7 +355,7 @@ profiles:
         "11:3: warning: clientConnection.burst: has no counterpart: the API server's 429 responses limit the rate",
         (
             "13:5: note: profiles[0].schedulerName: kube-scheduler must stop serving default-scheduler before multisched"
-            " runs with this file: else both place the same pods, without knowing of each other's decisions"
+            " runs with this file: otherwise both schedule the same pods without knowing of each other's decisions"
         ),
         (
             "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is not a plugin of kube-scheduler 1.36"
@@ -373,7 +373,7 @@ profiles:
 
 def test_defaults_that_differ_are_notes_and_fail_nobody() -> None:
     conversion = convert(HEAD, "k.yaml")
-    assert any("percentageOfNodesToScore: is 0 or not given" in line for line in told(conversion))
+    assert any("percentageOfNodesToScore: is 0 or not set" in line for line in told(conversion))
     assert any("resource claims" in line for line in told(conversion))
     assert not conversion.findings.has_warnings
 
@@ -457,7 +457,7 @@ profiles:
     assert [line for line in told(conversion) if ": warning: " in line] == [
         (
             "12:37: warning: profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds: has no counterpart;"
-            " a gang's own timeout counts, 600 s where it names none"
+            " the gang's own timeout applies, 600 s by default"
         )
     ]
 
@@ -507,17 +507,17 @@ profiles:
         ),
         (
             "profiles: [{schedulerName: a}, {schedulerName: a}]\n",
-            "3:48: profiles[1].schedulerName: 'a' is the name of profiles[0] already; each needs its own",
+            "3:48: profiles[1].schedulerName: 'a' is already used by profiles[0]; each profile needs its own",
         ),
         (
             "profiles: [{schedulerName: a}, {}]\n",
-            "3:32: profiles[1].schedulerName: is missing; each of several profiles needs its own",
+            "3:32: profiles[1].schedulerName: is missing; with several profiles, each needs its own",
         ),
         (
             "profiles: [{plugins: {filter: {enabled: [{name: EBSLimits}]}}}]\n",
             (
-                "3:49: profiles[0].plugins.filter.enabled[0].name: EBSLimits is not a plugin of"
-                " kubescheduler.config.k8s.io/v1 any more; NodeVolumeLimits does its work"
+                "3:49: profiles[0].plugins.filter.enabled[0].name: EBSLimits was removed in"
+                " kubescheduler.config.k8s.io/v1; use NodeVolumeLimits"
             ),
         ),
         (
@@ -546,7 +546,7 @@ profiles:
         ),
         (
             "profiles: [{plugins: {queueSort: {enabled: [{name: QOSSort}]}}}]\n",
-            "3:34: profiles[0].plugins.queueSort: PrioritySort and QOSSort order the queue; leave one of them",
+            "3:34: profiles[0].plugins.queueSort: PrioritySort and QOSSort order the queue; keep one of them",
         ),
         (
             "extenders: [{urlPrefix: 'http://a', prioritizeVerb: p}]\n",
@@ -564,7 +564,7 @@ profiles:
             "extenders: [{urlPrefix: 'ftp://a', filterVerb: f}]\n",
             (
                 "3:25: extenders[0].urlPrefix: 'ftp://a' is not a valid extender URL;"
-                " write for instance http://127.0.0.1:8888/scheduler"
+                " write for example http://127.0.0.1:8888/scheduler"
             ),
         ),
         ("leaderElection: {leaseDuration: 5s}\n", "3:17: leaderElection: leaseDuration must be longer than renewDeadline"),
@@ -574,13 +574,13 @@ profiles:
         ),
         (
             "leaderElection: {retryPeriod: 2}\n",
-            '3:31: leaderElection.retryPeriod: a duration is a text, for instance "5s"',
+            '3:31: leaderElection.retryPeriod: a duration must be a text, for example "5s"',
         ),
         (
             "profiles: [{schedulerName: Upper}]\n",
             (
-                "3:28: profiles[0].schedulerName: 'Upper' is not a name of this kind;"
-                " multisched serves names of at most 63 of a-z, 0-9, - and ."
+                "3:28: profiles[0].schedulerName: 'Upper' is not a valid schedulerName for multisched;"
+                " write at most 63 characters of a-z, 0-9, - and ."
             ),
         ),
     ],
@@ -610,7 +610,7 @@ profiles:
     assert parallelism == "k.yaml:3:14: parallelism: must be greater than or equal to 1"
     assert args == [
         (
-            f"k.yaml:9:28: {at}[0].args.apiVersion: 'kubescheduler.config.k8s.io/v1beta3' does not fit;"
+            f"k.yaml:9:28: {at}[0].args.apiVersion: 'kubescheduler.config.k8s.io/v1beta3' does not match the plugin;"
             " write kubescheduler.config.k8s.io/v1"
         ),
         f"k.yaml:9:94: {at}[0].args.minCandidateNodesPercentage: 101 is not within 0..100",
@@ -643,8 +643,8 @@ def test_another_kind_of_file_is_told_what_is_read_here() -> None:
 def test_versions_that_upstream_dropped_are_named_with_the_one_to_write() -> None:
     assert problems("apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n") == [
         (
-            "k.yaml:1:13: apiVersion: kube-scheduler 1.36 reads no v1beta3 any more;"
-            " its fields are nearly v1's: write kubescheduler.config.k8s.io/v1"
+            "k.yaml:1:13: apiVersion: kube-scheduler 1.36 no longer reads v1beta3;"
+            " its fields are nearly those of v1: write kubescheduler.config.k8s.io/v1"
         )
     ]
 
