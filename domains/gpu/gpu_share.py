@@ -62,7 +62,7 @@ class GpuShare:
 
     def __init__(self, context: PluginContext) -> None:
         ledger = context.hold.register(GpuLedger(context.scheduler_names))
-        assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} is another plugin's"
+        assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
         self.reasons = ReasonTable(self.name)
         unschedulable = Code.UNSCHEDULABLE

@@ -24,19 +24,19 @@ _SECRETS: Final = frozenset({"keyData", "headers", "token", "password"})
 """Settings whose values are never shown, at any path."""
 
 _RESTART: Final = (
-    (re.compile(r"lease\."), "leases are set up at the start"),
-    (re.compile(r"server\."), "the server is set up at the start"),
-    (re.compile(r"metrics\."), "metric names are chosen at the start"),
-    (re.compile(r"client\."), "connections and deadlines are set up at the start"),
-    (re.compile(r"verify\."), "the verify process is started at the start"),
-    (re.compile(r"logging\.format"), "the log format is chosen at the start"),
-    (re.compile(r"domains$"), "domains are created and removed only at the start"),
-    (re.compile(r"domains\[[^\]]*\]\.schedulerNames"), "the routing of pods is set up at the start"),
+    (re.compile(r"lease\."), "leases are set up at startup"),
+    (re.compile(r"server\."), "the server is set up at startup"),
+    (re.compile(r"metrics\."), "metric names are chosen at startup"),
+    (re.compile(r"client\."), "connections and deadlines are set up at startup"),
+    (re.compile(r"verify\."), "the verify process is started at startup"),
+    (re.compile(r"logging\.format"), "the log format is chosen at startup"),
+    (re.compile(r"domains$"), "domains are created and removed only at startup"),
+    (re.compile(r"domains\[[^\]]*\]\.schedulerNames"), "the routing of pods is set up at startup"),
     (
         re.compile(r"domains\[[^\]]*\]\.(nodes|loans)"),
         "it moves nodes between domains, which replicas coordinate through leases",
     ),
-    (re.compile(r"domains\[[^\]]*\]\.extenders"), "connections to extenders are set up at the start"),
+    (re.compile(r"domains\[[^\]]*\]\.extenders"), "connections to extenders are set up at startup"),
 )
 """Pattern of paths -> why a change needs a restart. All other changes can apply at once."""
 

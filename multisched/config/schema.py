@@ -255,7 +255,7 @@ class PodRuleConfig(Section):
         return self
 
     def compile(self) -> PodRule:
-        """The model's value."""
+        """Returns the rule as a value of the model."""
         return PodRule(self.requests, self.annotations, self.selector.compile() if self.selector else None)
 
 
@@ -282,7 +282,7 @@ class TolerationConfig(Section):
         return self
 
     def compile(self) -> Toleration:
-        """The model's value."""
+        """Returns the rule as a value of the model."""
         fields = self.key, self.operator, self.value, self.effect
         return Toleration(*fields) if self.pods is None else LimitedToleration(*fields, self.pods.compile())
 

@@ -202,7 +202,7 @@ class _Converter:
             return {}
         self._report_missing(at, profile, points_here)
         for name, point in placed.mended:
-            text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
+            text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which makes every pod fail in kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
         placed = self._completed(at, plugins, placed, points_here)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]

@@ -81,7 +81,7 @@ def client_of(connection: KubeClientConnection, election: KubeLeaderElection, fi
         if value:
             findings.note((at, name), "multisched uses JSON for the API server")
     if connection.qps == QPS_DEFAULT:
-        text = f"{QPS_DEFAULT:g} is upstream's default; ours is client.writesPerSecond, {_CLIENT.writes_per_second}"
+        text = f"{QPS_DEFAULT:g} is upstream's default; that of client.writesPerSecond is {_CLIENT.writes_per_second}"
         findings.note((at, "qps"), text)
     elif connection.qps:
         is_bounded = 0 < connection.qps <= WRITES_PER_S_MAX

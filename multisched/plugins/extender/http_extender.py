@@ -271,7 +271,7 @@ class HTTPExtenders:
         wanted = {uid: request.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
         if len(wanted) > WHOLE_PODS_MAX:
             text = (
-                f"would have to be sent {len(wanted)} victims whole, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
+                f"needs {len(wanted)} complete victims in a request, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
             )
             raise ExtenderError(_named(client, client.settings.preempt_verb, text))
         turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -346,13 +346,15 @@ class HTTPExtenders:
         key = (client.settings.url, verb)
         if key not in self._failing:
             self._failing.add(key)
-            logger.warning("extender passed over", extra={"extender": client.settings.url, "error": str(error)})
+            logger.warning(
+                "extender failed and is ignored", extra={"extender": client.settings.url, "error": str(error)}
+            )
 
     def _report_success(self, client: ExtenderClient, verb: str) -> None:
         key = (client.settings.url, verb)
         if key in self._failing:
             self._failing.discard(key)
-            logger.info("extender answers again", extra={"extender": client.settings.url, "verb": verb})
+            logger.info("extender responds again", extra={"extender": client.settings.url, "verb": verb})
 
 
 _UNSAID: Final = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NAME)

@@ -128,7 +128,7 @@ def checked(
     left: dict[str, Victims] = {}
     for node, victims in found.items():
         if node not in shown:
-            raise ExtenderError(f'claims to preempt on node "{node[:253]}", which it was not shown')
+            raise ExtenderError(f'claims to preempt on node "{node[:253]}", which was not in the request')
         for uid in victims.uids:
             pod = request.standing[node].get(uid)
             if pod is None:

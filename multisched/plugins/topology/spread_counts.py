@@ -46,7 +46,7 @@ class HardSpread:
         self._is_copy = False
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
-        """Catches up with the pods that came and went; False if it must be made anew."""
+        """Applies added and removed pods. Returns False if the state must be rebuilt."""
         if rules is not self.rules or self._is_copy:
             return False
         return all(lane.tally.follow(nodes, lane.rule.sources) for lane in self.lanes)
@@ -140,7 +140,7 @@ class SoftSpread:
         self._weighed: Rows | None = None
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
-        """Catches up with the pods that came and went; False if it must be made anew."""
+        """Applies added and removed pods. Returns False if the state must be rebuilt."""
         return rules is self.rules and all(lane.tally.follow(nodes, lane.rule.sources) for lane in self._lanes)
 
     def weigh(self, rows: Rows) -> None:

@@ -67,7 +67,7 @@ class VolumeBinding:
         )
         self._args = args or VolumeBindingArgs()
         ledger = context.hold.register(VolumeLedger(context.objects, context.nodes))
-        assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} is another plugin's"
+        assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = ledger
         self._objects = context.objects
         writer = context.volume_writer

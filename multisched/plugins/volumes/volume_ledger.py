@@ -65,7 +65,7 @@ class VolumeLedger:
         if held is not None and held.row == row:
             return {}
         planned = self._plan(pod, row)
-        assert isinstance(planned, PodVolumes), f"pod {pod.key} takes volumes where there are none: {planned.message}"
+        assert isinstance(planned, PodVolumes), f"pod {pod.key} takes volumes that do not fit: {planned.message}"
         self.assumed_volumes.release(pod.uid)
         if planned.volumes or planned.provisions:
             self.assumed_volumes.hold(pod.uid, planned)

@@ -172,7 +172,7 @@ profiles:
 """
     conversion = convert(HEAD + text, "k.yaml")
     lines = [line for line in told(conversion) if "fails every pod" in line]
-    tail = "which fails every pod of kube-scheduler; here it runs at both"
+    tail = "which makes every pod fail in kube-scheduler; here it runs at both"
     assert lines == [
         f"5:7: warning: profiles[0].plugins.filter: NodePorts runs at filter and not at preFilter, {tail}",
         f"5:7: warning: profiles[0].plugins.filter: InterPodAffinity runs at filter and not at preFilter, {tail}",

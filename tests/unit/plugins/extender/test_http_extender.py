@@ -320,20 +320,20 @@ async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog
         extender.responses["filter"] = status(500)
         for _ in range(2):
             await plugin.response(REQUEST)
-        assert told() == ["extender passed over"]
+        assert told() == ["extender failed and is ignored"]
         extender.responses["prioritize"] = status(500)
         await plugin.response(REQUEST)
-        assert told() == ["extender passed over"], "the other verb"
+        assert told() == ["extender failed and is ignored"], "the other verb"
         extender.responses["filter"] = keeping(*NODES)
         for _ in range(2):
             await plugin.response(REQUEST)
-        assert told() == ["extender answers again"], "of one of the two"
+        assert told() == ["extender responds again"], "of one of the two"
         extender.responses["prioritize"] = scoring(n1=1)
         await plugin.response(REQUEST)
-        assert told() == ["extender answers again"]
+        assert told() == ["extender responds again"]
         extender.responses["filter"] = status(500)
         await plugin.response(REQUEST)
-        assert told() == ["extender passed over"]
+        assert told() == ["extender failed and is ignored"]
 
 
 @pytest.mark.parametrize(
