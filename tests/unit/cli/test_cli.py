@@ -194,8 +194,8 @@ def test_files_of_tls_that_are_not_there_are_noted(tmp_path: Path) -> None:
     code, out, _ = call("config", "validate", str(path))
     assert code == 0
     assert out.splitlines()[0] == (
-        f"{path}: server.tls.keyFile: there is no file /nowhere/tls.key on this machine;"
-        " without it the program does not start"
+        f"{path}: server.tls.keyFile: the file /nowhere/tls.key does not exist on this machine;"
+        " the program does not start without it"
     )
     assert "certFile" not in out
 

@@ -171,7 +171,7 @@ profiles:
       preScore: {disabled: [{name: "*"}], enabled: [{name: PodTopologySpread}]}
 """
     conversion = convert(HEAD + text, "k.yaml")
-    lines = [line for line in told(conversion) if "fails every pod" in line]
+    lines = [line for line in told(conversion) if "makes every pod fail" in line]
     tail = "which makes every pod fail in kube-scheduler; here it runs at both"
     assert lines == [
         f"5:7: warning: profiles[0].plugins.filter: NodePorts runs at filter and not at preFilter, {tail}",
