@@ -37,7 +37,7 @@ class DisruptionBudgets:
 
     @property
     def version(self) -> Hashable:
-        """Changes whenever a budget changes or victims use a different part of one."""
+        """Changes whenever a budget, or the disruptions that victims take from it, change."""
         return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET), frozenset(self._used_by_victims().items())
 
     def of(self, pod: Pod) -> list[PodDisruptionBudget]:

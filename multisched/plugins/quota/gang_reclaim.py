@@ -31,7 +31,7 @@ ROWS_COMPARED_MIN: Final = 2
 
 
 class GangReclaim:
-    """`framework.preemption.MemberVictims`"""
+    """Implements `framework.preemption.MemberVictims`."""
 
     def __init__(self, nodes: NodeView, reclaim: Reclaim, again: Again, going: Callable[[], Sequence[str]]) -> None:
         """`reclaim`: for all members together, before any is placed. `going`: returns nodes on which pods are terminating."""

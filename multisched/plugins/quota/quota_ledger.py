@@ -154,7 +154,7 @@ NOTHING: Final[Mapping[int, Mapping[str, int]]] = {}
 
 
 class QuotaLedger:
-    """`framework.ledger.ClusterLedger`."""
+    """Implements `framework.ledger.ClusterLedger`."""
 
     name = QUOTA
     plugin = QUOTA
