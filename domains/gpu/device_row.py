@@ -1,7 +1,7 @@
-"""The devices of one node and who holds how much of each: the arithmetic behind ledger and overlays.
+"""The devices of one node and the amounts that pods hold of them: the arithmetic of ledger and overlays.
 
-One owner per row: the ledger, or the cycle state of an overlay for its copy. What is free is computed from the holds
-alone, never patched, so it cannot drift from them.
+Each row has one owner: the ledger or, for a copy, the cycle state of an overlay. Free amounts are always recomputed from the
+holds and never updated incrementally, so they cannot become inconsistent.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from domains.gpu.hold import Hold
 from multisched.model.objects import Node
 
 ABSENT = -1
-"""Stands for the free amount of a device that the node does not have."""
+"""The free amount of a device that the node does not have."""
 WHOLE_BESIDE_FRACTIONS = "node(s) had GPUs shared by fractional pods"
 FRACTION_BESIDE_WHOLE = "node(s) had GPUs taken by whole-GPU pods"
 TOO_FEW_WHOLE = f"Insufficient {GPU}"
 TOO_LITTLE_MILLI = "Insufficient gpu-milli"
-CHOSEN_WITHOUT_ROOM = "the GPUs that were chosen have no room any more"
+CHOSEN_WITHOUT_ROOM = "the chosen GPUs no longer have enough free capacity"
 
 
 class DeviceRow:
     """Devices of a node, and the holds on them by pod uid.
 
-    The devices of a hold may be unknown: bound by another scheduler, or beyond the devices that the node has at this
-    moment. Such a hold is counted so that no choice of the kubelet can overcommit a device. A fraction counts on every
-    device. A whole pod counts on every device of a node that honours indices, else as so many devices, whichever they
-    are. Where indices are not honoured two whole pods may name the same device (by annotations of a stranger): they
-    still have one each.
+    The devices of a hold may be unknown: the pod was bound by another scheduler, or its devices are currently missing. Such a
+    hold counts so that no choice of the kubelet can overcommit a device: a fraction counts on every device; a whole pod
+    counts on every device of a node that honours indices, otherwise as that many arbitrary devices. If indices are not
+    honoured, two whole pods may name the same device, for example because another program wrote the annotation. They
+    still count as one device each.
     """
 
     __slots__ = ("device_count", "free", "has_fractions", "has_whole", "holds", "is_honoured")
@@ -52,7 +52,7 @@ class DeviceRow:
 
     @staticmethod
     def is_for(node: Node | None) -> bool:
-        """False for a node that has no devices, and does not say how it hands them out."""
+        """Reports whether the node has devices or the label about indices."""
         return node is not None and bool(node.allocatable.get(GPU) or node.labels.get(GPU_INDICES) == HONOURED)
 
     def set_node(self, node: Node | None) -> None:
@@ -68,10 +68,10 @@ class DeviceRow:
         self.holds.pop(uid, None)
         self.renew()
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def refusal(self, demand: GpuDemand) -> str:
-        """Empty if the demand fits, else why not."""
+        """Returns why the demand does not fit; empty if it fits."""
         if demand.problem:
             return demand.problem
         if demand.is_whole:
@@ -83,7 +83,7 @@ class DeviceRow:
         return "" if sum(free >= demand.milli for free in self.free) >= demand.count else TOO_LITTLE_MILLI
 
     def refusal_of(self, demand: GpuDemand, devices: tuple[int, ...]) -> str:
-        """Empty if the demand fits on just these devices, else why not. ValueError for what no device row could offer."""
+        """Returns why the demand does not fit on these devices; empty if it fits. Raises ValueError for an invalid choice."""
         wanted = set(devices)
         if len(wanted) != demand.count or tuple(sorted(wanted)) != devices:
             raise ValueError(f"{devices} are not {demand.count} devices in ascending order")
@@ -92,16 +92,18 @@ class DeviceRow:
         return self.refusal(demand) or ("" if has_room else CHOSEN_WITHOUT_ROOM)
 
     def choose(self, demand: GpuDemand) -> tuple[int, ...]:
-        """Best fit: of the devices with enough room those with the least, lowest index first. Fits by `refusal`."""
+        """Returns the best-fitting devices: the least free ones that are enough, lowest index first. Requires an empty `refusal`."""
         fitting = [(free, index) for index, free in enumerate(self.free) if free >= demand.milli]
         assert len(fitting) >= demand.count, f"I1: {demand} taken where it does not fit: {self.free}"
         return tuple(sorted(index for _, index in sorted(fitting)[: demand.count]))
 
-    # -- keeping ---------------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Free milli from the holds: known devices first, then what may be anywhere. In the order of uids, so that the
-        same holds always leave the same."""
+        """Recomputes the free amounts: first holds with known devices, then the others.
+
+        Processes holds in the order of uids, so that equal holds give equal results.
+        """
         used = [0] * self.device_count
         anywhere = 0
         whole_anywhere = 0
@@ -122,7 +124,7 @@ class DeviceRow:
 
 
 def _take_whole(free: list[int], count: int) -> None:
-    """Marks `count` devices as used, wholly free ones first; the others can host no whole pod anyway."""
+    """Marks `count` devices as used, completely free ones first, since no whole pod can be on the others."""
     for device in _freest_first(free)[:count]:
         free[device] = 0
 

@@ -1,9 +1,9 @@
-"""GpuLedger: which pod holds how much of which GPU device, on every node, for all domains of the process.
+"""GpuLedger: the amounts of GPU devices that pods hold, on every node, for all domains of the process.
 
-Owns the device rows and mirrors them in arrays over rows, which GpuShare reads. No device is given
-out beyond 1000 milli (I1). Where a node's device plugin picks devices by itself, whole and fractional pods never meet.
-The kubelet would hand a shared device to a whole pod. What a pod holds is settled when it is taken, or first seen on
-its node. Nothing that is written to a running pod frees or takes a device. Written by the cache and commit only.
+Owns the device rows and mirrors them in arrays over rows, which GpuShare reads. No device is overcommitted beyond 1000
+milli (I1). If a node's device plugin chooses devices itself, whole and fractional pods never share the node, since the
+kubelet could allocate a shared device to a whole pod. A pod's hold is fixed when it is taken, or when the pod is first seen on
+its node; later changes of a running pod do not change it. Written only by the cache and commit.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node, Pod
 
 ROWS_FIRST, DEVICES_FIRST = 64, 8
-"""Sizes of the arrays at the start; both double when needed."""
+"""Initial sizes of the arrays; both double when needed."""
 
 SUMS = 6
 VERSION, WHOLE_FREE, USED_PERCENT, IS_HELD, BARS_WHOLE, BARS_FRACTIONS = range(SUMS)
-"""What is summed up of each row."""
+"""Rows of the array of sums, with one column per node row."""
 
 Milli = NDArray[np.int16]
 """Thousandths of a device, 0..DEVICE_MILLI, or ABSENT."""
@@ -52,7 +52,7 @@ class GpuLedger:
     written = frozenset(ALLOCATION_ANNOTATIONS)
 
     def __init__(self, served: frozenset[str] | None = None) -> None:
-        """`served`: the schedulerNames of this program's domains; None: every pod is one of ours."""
+        """`served`: the schedulerNames of this program's domains; None: all names."""
         self._served = served
         self._rows: dict[int, DeviceRow] = {}
         self._row_of: dict[str, int] = {}
@@ -68,7 +68,7 @@ class GpuLedger:
         return int(self._sums[VERSION, row]) if row < self._sums.shape[1] else 0
 
     def fits(self, pod: Pod, row: int, choice: object = None) -> str:
-        """Empty if `take` would succeed on the row now, else the reason, as users should read it."""
+        """Returns why `take` would fail on the row, as text for users; empty if it would succeed."""
         demand = demand_of(pod)
         if demand is None:
             return ""
@@ -79,9 +79,10 @@ class GpuLedger:
         return devices.refusal(demand) if choice is None else devices.refusal_of(demand, _indices(choice))
 
     def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
-        """Holds the devices that were chosen, or without a choice the best fitting; returns the annotations that name them.
+        """Takes the chosen devices, by default the best-fitting ones, and returns the annotations with them.
 
-        The same ones when asked again. Raises for a choice that does not fit.
+        Returns the same devices if the pod already holds some there. Fails an assertion if the demand does not fit, and
+        raises TypeError or ValueError for an invalid choice.
         """
         demand = demand_of(pod)
         if demand is None:
@@ -96,7 +97,7 @@ class GpuLedger:
         return held.annotations()
 
     def restore(self, pod: Pod, row: int) -> None:
-        """Accounts a bound pod by its spec and by what was written at bind. One that is held on this row stays as it is."""
+        """Adds a bound pod's hold, from its spec and the annotations written at bind. Keeps an existing hold on this row."""
         if self._row_of.get(pod.uid) == row:
             return
         hold = self._hold_of(pod)
@@ -124,14 +125,14 @@ class GpuLedger:
         self._drop_if_empty(row)
 
     def held(self) -> Mapping[str, object]:
-        """uid -> (row, Hold)."""
+        """Returns uid -> (row, Hold)."""
         return {uid: (row, self._rows[row].holds[uid]) for uid, row in self._row_of.items()}
 
     def empty_copy(self) -> GpuLedger:
         return GpuLedger(self._served)
 
     def sums(self, row: int) -> object:
-        """The row's entries in both arrays that filters and scores read."""
+        """Returns the row's entries in the two arrays that filters and scores read."""
         self._grow_rows(row + 1)
         ranked = self._ranked[:, row]
         return ranked[ranked != ABSENT].tolist(), self._sums[VERSION + 1 :, row].tolist()
@@ -142,7 +143,7 @@ class GpuLedger:
         self._drop_if_empty(row)
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
-        """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests; a demand that cannot be read gets nothing."""
+        """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests already; an invalid demand counts as none."""
         annotations = pod.annotations
         if GPU_MILLI not in annotations and GPU_DEVICES not in annotations:
             return NO_DEMAND
@@ -154,50 +155,52 @@ class GpuLedger:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def devices(self, row: int) -> DeviceRow:
-        """The row's devices, to read; `copy()` them for an overlay."""
+        """Returns the row's devices, read only; use `copy()` for an overlay."""
         return self._rows.get(row) or DeviceRow()
 
     def hold(self, uid: str, row: int) -> Hold | None:
-        """What the pod holds on this row."""
+        """Returns the pod's hold on this row; None if it has none."""
         return self._rows[row].holds[uid] if self._row_of.get(uid) == row else None
 
     def room(self, rows: Rows, count: int) -> Milli:
-        """int16[len(rows)]: milli free on each of the `count` freest devices; ABSENT where the node has fewer."""
+        """Returns int16[len(rows)]: milli free on each of the `count` freest devices; ABSENT if the node has fewer."""
         if count > len(self._ranked):
             return np.full(len(rows), ABSENT, np.int16)
         at = self._at(rows)
         return self._ranked[count - 1, at]
 
     def ranked(self, rows: Rows) -> Milli:
-        """int16[devices, len(rows)]: milli free per device, the freest first; ABSENT beyond the last."""
+        """Returns int16[devices, len(rows)]: milli free per device, the freest first; ABSENT beyond the last device."""
         at = self._at(rows)
         return self._ranked[:, at]
 
     def whole_free(self, rows: Rows) -> Int64:
-        """int64[len(rows)]: devices of which nothing is held."""
+        """Returns int64[len(rows)]: number of completely free devices."""
         return self._sum(WHOLE_FREE, rows)
 
     def used_percent(self, rows: Rows) -> Int64:
-        """int64[len(rows)], 0..100: how much of all devices is held."""
+        """Returns int64[len(rows)], 0..100: the held percentage of all devices."""
         return self._sum(USED_PERCENT, rows)
 
     def is_held(self, rows: Rows) -> Bools:
-        """bool[len(rows)]: some pod holds GPUs there."""
+        """Returns bool[len(rows)]: whether any pod holds GPUs on the row."""
         return self._sum(IS_HELD, rows) > 0
 
     def bars(self, rows: Rows, *, is_whole: bool) -> Bools:
-        """bool[len(rows)]: pods of the other kind keep this kind off the node, whatever room there is."""
+        """Returns bool[len(rows)]: whether pods of the other kind exclude this kind from the node, whatever is free."""
         return self._sum(BARS_WHOLE if is_whole else BARS_FRACTIONS, rows) > 0
 
     def _sum(self, which: int, rows: Rows) -> Int64:
         at = self._at(rows)
         return self._sums[which, at]
 
-    # -- keeping ---------------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------------
 
     def _at(self, rows: Rows) -> Rows | slice:
-        """The index of these rows (ascending): a slice, which copies nothing, where they have no gaps. The arrays may be other
-        ones from now on, large enough for all of them."""
+        """Returns the index of these rows (ascending): a slice, which avoids copies, if they are contiguous.
+
+        May replace the arrays by larger ones.
+        """
         if not len(rows):
             return rows
         first, last = int(rows[0]), int(rows[-1])
@@ -217,7 +220,7 @@ class GpuLedger:
         self._mirror(row)
 
     def _mirror(self, row: int) -> None:
-        """Writes a row's devices to the arrays and raises its version."""
+        """Writes a row's devices to the arrays and increases the row's version."""
         self._grow_rows(row + 1)
         devices = self._rows[row]
         count = devices.device_count
@@ -243,14 +246,14 @@ class GpuLedger:
             self._sums = np.pad(self._sums, ((0, 0), (0, more)))
 
     def _drop_if_empty(self, row: int) -> None:
-        """Rows without devices and holds cost nothing: most nodes have no GPU. How a node hands out devices is kept."""
+        """Drops a row without devices and holds, since most nodes have no GPU. Keeps one whose node honours indices."""
         devices = self._rows[row]
         if not devices.holds and not devices.device_count and not devices.is_honoured:
             del self._rows[row]
 
 
 def _indices(choice: object) -> tuple[int, ...]:
-    """What a plugin chose, as far as it is what plugins choose from this ledger."""
+    """Returns a plugin's choice as device indices. Raises TypeError if it is something else."""
     if not isinstance(choice, tuple) or not all(type(index) is int for index in choice):
-        raise TypeError(f"{choice!r} is no tuple of device indices")
+        raise TypeError(f"{choice!r} is not a tuple of device indices")
     return choice

@@ -1,7 +1,7 @@
-"""GpuShare: puts whole and fractional GPU pods on devices so that whole devices, and whole nodes, stay free.
+"""GpuShare: packs whole and fractional GPU pods on devices so that whole devices, and whole nodes, stay free.
 
-Owns no amounts: it reads `GpuLedger`, in which commit takes the devices that it chooses. Registered for the gpu domain;
-any profile may use it, and all share one ledger.
+Has no state of its own: it reads `GpuLedger`, from which commit takes the devices that the plugin chooses. The gpu domain
+registers it; any profile may use it, and all share one ledger.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
 
 SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
-"""What a fraction's score is made of: devices that are shared already, little left on them, a full node. In this order,
-because filling used devices first and used nodes next leaves the fewest fragments of simple rules (performance 2.1)."""
+"""Parts of a fraction's score: devices that are already shared, little left on them, utilization of the node.
+
+Of the simple rules, filling used devices first and used nodes next leaves the fewest fragments (performance 2.1).
+"""
 
 NODE_GPUS_CHANGED = ClusterEvent(
     Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL, "NodeGpusChanged"
@@ -53,14 +55,14 @@ _THOUGHT: StateKey[Mapping[int, DeviceRow]] = StateKey("GpuShare/rows with pods 
 
 
 class GpuShare:
-    """Filter and Score on the devices of a row; PreFilter refuses annotations that cannot be read."""
+    """Filter and Score by the devices of a row; PreFilter refuses invalid annotations."""
 
     name = "GpuShare"
     depends_on = Dependency.ROW
 
     def __init__(self, context: PluginContext) -> None:
         ledger = context.hold.register(GpuLedger(context.scheduler_names))
-        assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} is another plugin's"
+        assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
         self.reasons = ReasonTable(self.name)
         unschedulable = Code.UNSCHEDULABLE
@@ -80,7 +82,7 @@ class GpuShare:
         return PreFilterResult(SUCCESS)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows whose devices have no room, or hold pods of the other kind (I1)."""
+        """Returns uint8[rows]: refuses rows whose devices have too little free, or hold pods of the other kind (I1)."""
         demand = demand_of(pod)
         if demand is None:
             return np.zeros(len(rows), np.uint8)
@@ -98,11 +100,11 @@ class GpuShare:
         return self.reasons.code(Code.UNSCHEDULABLE, refusal) if refusal else 0
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """Pods with GPUs: where none of them stands, preemption makes no room for this plugin."""
+        """Returns sensitivity to pods with GPUs; on rows without such pods, preemption cannot change this plugin's result."""
         return PodSensitivity((), may_hold, self._ledger.is_held)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """In thought `other` stands on the row, on the devices it holds or on those it would get."""
+        """Adds `other` to the overlay's row, on the devices that it holds or would get."""
         if may_hold(other):
             devices = _row_in_thought(cycle.state, self._ledger, row)
             hold = self._ledger.hold(other.uid, row) or _hold_to_come(other, devices)
@@ -121,7 +123,7 @@ class GpuShare:
         return SUCCESS if has_demand(pod) else SKIP
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 0..100: how tightly the demand is packed; 0 where it does not fit."""
+        """Returns int64[rows], 0..100: how tightly the demand is packed; 0 if it does not fit."""
         demand = demand_of(pod)
         if demand is None:
             return np.zeros(len(rows), np.int64)
@@ -133,12 +135,12 @@ class GpuShare:
         return _score_fraction(ranked, self._ledger.used_percent(rows), demand)
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
-        """The best fitting devices, which are those that `score` has counted."""
+        """Returns the best-fitting devices, for which `score` was computed; None if the demand does not fit."""
         demand, devices = demand_of(pod), self._ledger.devices(row)
         return None if demand is None or devices.refusal(demand) else devices.choose(demand)
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
-        """See `framework.introspection.RoomPlugin`: fewer devices, or less of each."""
+        """See `framework.introspection.RoomPlugin`: the largest number of devices, or amount of each, that would fit."""
         demand = demand_of(pod)
         if demand is None or demand.problem:
             return {}
@@ -150,10 +152,10 @@ class GpuShare:
         found = {GPU_MILLI: np.where(is_open, room, 0), GPU_COUNT: np.where(is_open, devices, 0)}
         return {name: amounts for name, amounts in found.items() if name in pod.annotations}
 
-    # -- what it reads, what may help --------------------------------------------------------------------------------
+    # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        return (demand_of(pod),)  # a tuple: None would say that the pod cannot be signed
+        return (demand_of(pod),)  # a tuple, since None would mean that the pod cannot be signed
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (
@@ -164,15 +166,15 @@ class GpuShare:
 
 
 def _score_whole(whole_free: Int64, count: int) -> Scores:
-    """100 divided by one plus the wholly free devices left: the fullest node that fits, exact fits far ahead."""
+    """Returns 100 / (1 + completely free devices left): prefers the fullest node that fits, and exact fits by far."""
     left = whole_free - count
     return np.where(left >= 0, MAX_SCORE // (1 + np.maximum(left, 0)), 0)
 
 
 def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Scores:
-    """Points for the devices that best fit would choose: shared already, little left on them, on a full node.
+    """Returns points for the best-fitting devices: already shared, little left on them, on a full node.
 
-    Those are the last `count` of the devices with room, as they are ranked from the freest.
+    These are the last `count` of the devices with enough free, since `ranked` begins with the freest.
     """
     count, milli = demand.count, demand.milli
     with_room = np.zeros(ranked.shape[1], np.intp)
@@ -191,7 +193,7 @@ def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Sc
 
 
 def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow:
-    """The overlay's own copy of a row's devices. Always a new mapping and a new copy: the state is copied shallowly."""
+    """Returns a copy of a row's devices for the overlay. Always copies, since the cycle state is copied shallowly."""
     before = state.find(_THOUGHT) or {}
     devices = (before.get(row) or ledger.devices(row)).copy()
     state.write(_THOUGHT, {**before, row: devices})
@@ -199,7 +201,7 @@ def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow
 
 
 def _hold_to_come(other: Pod, devices: DeviceRow) -> Hold | None:
-    """What a pod that is not bound yet would hold. One on a node holds what the ledger says, and nothing else."""
+    """Returns the future hold of an unbound pod; None for a pod on a node, whose hold is only in the ledger."""
     demand = None if other.node else demand_of(other)
     if demand is None:
         return None
@@ -212,7 +214,7 @@ def _after_pod_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A node with GPUs that is new, has more of them, or hands them out in another way."""
+    """Queues the pod if a node with GPUs is new, has more of them, or changed whether it honours indices."""
     if not isinstance(new, Node) or new.allocatable.get(GPU, 0) <= 0:
         return Hint.SKIP
     if not isinstance(old, Node) or new.allocatable[GPU] > old.allocatable.get(GPU, 0):

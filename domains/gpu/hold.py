@@ -1,7 +1,8 @@
-"""What a pod that stands on a node holds of its devices: by its spec and by what the scheduler wrote when it was bound.
+"""What a placed pod holds of the node's devices, from its spec and the annotations that the scheduler wrote at bind.
 
-Pure functions over pods. What the pod's author wrote is not asked. It may change while the pod runs; anybody may write
-it into a pod that no scheduler of ours bound. README.md states the same for programs that read these annotations.
+Pure functions over pods. Annotations of the pod's author are used only as a fallback: they may change while the pod runs, and
+any user can set them on a pod that this program did not bind. README.md states these rules for programs that read the
+annotations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from multisched.model.objects import Pod
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """What one pod holds. No `devices`: nobody knows which ones, see `DeviceRow`."""
+    """What one pod holds. Empty `devices`: the devices are unknown, see `DeviceRow`."""
 
     milli: int
     count: int
@@ -32,21 +33,21 @@ class Hold(msgspec.Struct, frozen=True):
     devices: tuple[int, ...]
 
     def annotations(self) -> dict[str, str]:
-        """What the binding carries. The amount of whole devices is in the pod's spec, which nobody changes."""
+        """Returns the annotations of the binding. The amount of whole devices is in the pod's spec, which is immutable."""
         devices = {GPU_DEVICES: devices_text(self.devices)}
         return devices if self.is_whole else {**devices, GPU_ALLOCATED: str(self.milli)}
 
 
 def may_hold(pod: Pod) -> bool:
-    """True if the pod asks for devices, or says that it was given some."""
+    """Reports whether the pod requests devices or has an annotation with allocated ones."""
     return GPU_DEVICES in pod.annotations or has_demand(pod)
 
 
 def hold_of(pod: Pod, *, is_ours: bool) -> Hold | None:
-    """What a pod on a node holds; None if it holds no device. `is_ours`: a scheduler of this program serves it.
+    """Returns what a placed pod holds; None if it holds no device. `is_ours`: it has one of this program's schedulerNames.
 
-    Whole devices count for any scheduler's pod: the kubelet hands them out by the request. A fraction is known to its
-    scheduler alone, so that only the annotation of one of ours says that it was given one.
+    Whole devices count for pods of any scheduler, because the kubelet allocates them by the request. A fraction is known only
+    to its scheduler, so the annotation counts only for pods of this program.
     """
     whole = pod.requests.get(GPU, 0)
     if whole > 0:
@@ -60,6 +61,6 @@ def hold_of(pod: Pod, *, is_ours: bool) -> Hold | None:
 
 
 def _allocated_milli(pod: Pod) -> int:
-    """What was written at bind; else what the pod asks for; else a whole device, since nobody knows."""
+    """Returns the amount written at bind; if it is invalid, the requested amount; if that is invalid, too, a whole device."""
     written = integer_within(pod.annotations.get(GPU_ALLOCATED), DEVICE_MILLI)
     return written or integer_within(pod.annotations.get(GPU_MILLI), DEVICE_MILLI) or DEVICE_MILLI

@@ -1,4 +1,4 @@
-"""What the gpu domain runs. Read by the configuration; nothing here has state."""
+"""Profile and policy of the gpu domain. Read by the configuration; has no state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NODES = "gpu"
 
 NEEDS_GPUS = PodRule(requests=(GPU,), annotations=(GPU_MILLI,))
 TOLERATIONS = (LimitedToleration(GPU, "Exists", "", NO_SCHEDULE, NEEDS_GPUS),)
-"""GPU nodes are often tainted to keep other pods off. Pods with whole GPUs are given this toleration by admission,
-fractional ones are not, since they request no GPU of the kubelet. Pods that need no GPU stay off."""
+"""GPU nodes are often tainted against other pods. Kubernetes' admission adds this toleration to pods with whole GPUs, but not
+to fractional ones, since they request no GPU resource. Pods that need no GPU do not get it."""
 
 POLICY: Mapping[str, object] = {
     "tolerations": [
@@ -32,7 +32,7 @@ POLICY: Mapping[str, object] = {
         for t in TOLERATIONS
     ]
 }
-"""The domain's policy, as a configuration file would say it."""
+"""The domain's policy, in the form of the configuration file."""
 
 PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare}
 
@@ -42,7 +42,7 @@ PACKING: Mapping[str, object] = {
         "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
     }
 }
-"""CPU and memory follow the GPUs: full nodes first, so that whole nodes stay free for large pods."""
+"""CPU and memory are packed like the GPUs: full nodes first, so that whole nodes stay free for large pods."""
 
 PROFILE = default_with(
     PluginUse("NodeResourcesFit", args=PACKING),

@@ -1,4 +1,4 @@
-"""What the job domain runs. Read by the configuration; nothing here has state, and the domain has no plugins of its own."""
+"""Profile and policy of the job domain, which has no plugins of its own. Read by the configuration; has no state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NODES = "virtual"
 VIRTUAL_TAINT_KEY = "virtual-kubelet.io/provider"
 
 TOLERATIONS: tuple[Toleration, ...] = (Toleration(VIRTUAL_TAINT_KEY, "Exists", "", NO_SCHEDULE),)
-"""Virtual nodes carry this taint to keep other pods off; the pods of this domain are meant for them."""
+"""Virtual nodes have this taint against other pods; pods of this domain may use them."""
 
 POLICY: Mapping[str, object] = {
     "tolerations": [{"key": t.key, "operator": t.operator, "effect": t.effect} for t in TOLERATIONS]
 }
-"""The domain's policy, as a configuration file would say it."""
+"""The domain's policy, in the form of the configuration file."""
 
 PLUGINS: Mapping[str, Factory] = {}
 
@@ -30,4 +30,4 @@ PROFILE = default_with(
     PluginUse("InterPodAffinity", weight=0),
     without=("NodeResourcesBalancedAllocation", "ImageLocality"),
 )
-"""Every filter, few scores: short jobs gain nothing from balance or image locality, and a burst pays for each score."""
+"""All filters, few scores: short jobs gain nothing from balance or image locality, and each score costs time in a burst."""

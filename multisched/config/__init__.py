@@ -1,1 +1,1 @@
-"""The configuration: read, checked, completed, printed."""
+"""Reads, checks, completes and prints the configuration."""

@@ -1,7 +1,7 @@
-"""What differs between two configurations, setting by setting, and which differences only a restart puts in force.
+"""Differences between two configurations by setting, and which of them need a restart.
 
-`flatten` writes a configuration as path -> value, with every plugin that its profiles resolve to. Secrets are hidden in
-it: it may be shown to whoever may read. Pure; called by the reload and by `config diff`.
+`flatten` returns a configuration as path -> value, with every plugin that its profiles resolve to. Secrets are replaced,
+so that the result can be shown to users with read access. Pure; called by the reload and by `config diff`.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from multisched.framework.registry import Registry
 
 HIDDEN: Final = "(hidden)"
 _SECRETS: Final = frozenset({"keyData", "headers", "token", "password"})
-"""Settings whose values are shown to nobody, wherever they stand."""
+"""Settings whose values are never shown, at any path."""
 
 _RESTART: Final = (
-    (re.compile(r"lease\."), "leases are held by it"),
-    (re.compile(r"server\."), "the server listens by it"),
-    (re.compile(r"metrics\."), "the names in /metrics are chosen by it"),
-    (re.compile(r"client\."), "connections and deadlines are made of it"),
-    (re.compile(r"verify\."), "the judge is started by it"),
-    (re.compile(r"logging\.format"), "lines are written by it"),
-    (re.compile(r"domains$"), "domains come and go at the start only"),
-    (re.compile(r"domains\[[^\]]*\]\.schedulerNames"), "pods are routed by it"),
+    (re.compile(r"lease\."), "leases are set up at startup"),
+    (re.compile(r"server\."), "the server is set up at startup"),
+    (re.compile(r"metrics\."), "metric names are chosen at startup"),
+    (re.compile(r"client\."), "connections and deadlines are set up at startup"),
+    (re.compile(r"verify\."), "the verify process is started at startup"),
+    (re.compile(r"logging\.format"), "the log format is chosen at startup"),
+    (re.compile(r"domains$"), "domains are created and removed only at startup"),
+    (re.compile(r"domains\[[^\]]*\]\.schedulerNames"), "the routing of pods is set up at startup"),
     (
         re.compile(r"domains\[[^\]]*\]\.(nodes|loans)"),
-        "nodes change their domain by it, which replicas settle by leases",
+        "it moves nodes between domains, which replicas coordinate through leases",
     ),
-    (re.compile(r"domains\[[^\]]*\]\.extenders"), "connections to extenders are made of it"),
+    (re.compile(r"domains\[[^\]]*\]\.extenders"), "connections to extenders are set up at startup"),
 )
-"""Paths -> why only a restart puts them in force. All others may apply at once."""
+"""Pattern of paths -> why a change needs a restart. All other changes can apply at once."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One setting that differs."""
+    """A setting that differs."""
 
     path: str
     before: str
-    """As it is written in a file; empty where it is not there."""
+    """As written in a file; empty if it is not set."""
     after: str
     restart: str = ""
-    """Why only a restart puts it in force; empty: it applies at once."""
+    """Why the change needs a restart; empty: it applies at once."""
 
     def text(self) -> str:
-        """The change in one line."""
+        """Returns the change as one line."""
         return f"{self.path}: {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
 def flatten(configuration: Configuration, registry: Registry | None = None) -> dict[str, str]:
-    """Path -> value of every setting, in the order of a file."""
+    """Returns path -> value of every setting, in file order."""
     complete = with_all_plugins(configuration, registry if registry is not None else plugin_registry())
     return dict(_settings("", complete))
 
 
 def difference(before: Configuration, after: Configuration, registry: Registry | None = None) -> list[Change]:
-    """What differs between two configurations, as `changes` has it. Domains that are alike cost nothing."""
+    """Returns the differences between two configurations, as `changes` does. Does not flatten equal domains."""
     if [domain.name for domain in before.domains] == [domain.name for domain in after.domains]:
         pairs = [(one, other) for one, other in zip(before.domains, after.domains, strict=True) if one != other]
         before = before.model_copy(update={"domains": tuple(one for one, _ in pairs)})
@@ -72,7 +72,7 @@ def difference(before: Configuration, after: Configuration, registry: Registry |
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
-    """What differs between two flat configurations, in the order of the second; what it lacks stands last."""
+    """Returns the differences between two flat configurations, in the order of the second; settings it lacks come last."""
     paths = [*after, *(path for path in before if path not in after)]
     added = {name for name in _domains(after) if name not in _domains(before)}
     gone = {name for name in _domains(before) if name not in _domains(after)}
@@ -85,12 +85,12 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]
 
 
 def restart_reason(path: str) -> str:
-    """Why only a restart puts a setting in force; empty where it applies at once."""
+    """Returns why a change of the setting needs a restart; empty if it applies at once."""
     return next((why for pattern, why in _RESTART if pattern.match(path)), "")
 
 
 def applicable(in_force: Configuration, wanted: Configuration) -> Configuration:
-    """What is in force, with all of the wanted that needs no restart."""
+    """Returns the configuration in force with the wanted changes that need no restart."""
     by_name = {domain.name: domain for domain in wanted.domains}
     domains = tuple(_applied(domain, by_name.get(domain.name, domain)) for domain in in_force.domains)
     logging = in_force.logging.model_copy(update={"level": wanted.logging.level})

@@ -1,8 +1,8 @@
-"""YAML text to plain data, with the place of every key and value, and the form in which problems are reported.
+"""Parsing of YAML text to plain data with the position of every key and value, and the format of problems.
 
-Owns reading: one document, at most 1 MiB, no aliases, anchors, tags or duplicate keys, bounded depth. So a stranger's
-file costs no more than its size. Promises that each problem names file, line, column and path. Called by `config`.
-Files of several documents, such as manifests, have limits of their own.
+A file has one document of at most 1 MiB and bounded depth, without aliases, anchors, tags or duplicate keys, so the cost of
+an untrusted file is bounded by its size. Each problem names file, line, column and path. Called by `config`. Files with
+several documents, such as manifests, have other limits.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ DOCUMENT_BYTES_MAX: Final = 1024 * 1024
 DEPTH_MAX: Final = 32
 
 Path = tuple[str | int, ...]
-"""Keys and list positions from the top of the document."""
+"""Keys and list indexes from the top of the document."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A place in a file, counted from 1 as editors do."""
+    """A position in a file; line and column count from 1."""
 
     line: int = 1
     column: int = 1
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong, where, and what was probably meant."""
+    """One problem with its position and a suggestion."""
 
     file: str
     line: int
@@ -47,7 +47,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `problems` has all that was found, in the order of the file."""
+    """The configuration cannot be used; `problems` has all problems, in file order."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = tuple(sorted(problems))
@@ -55,7 +55,7 @@ class ConfigError(Exception):
 
 
 class Document(msgspec.Struct):
-    """Plain data (dict, list, str, int, float, bool, None) and where each part of it stands."""
+    """Plain data (dict, list, str, int, float, bool, None) with the position of each part."""
 
     file: str
     data: Any = None
@@ -64,7 +64,7 @@ class Document(msgspec.Struct):
     problems: list[Problem] = msgspec.field(default_factory=list)
 
     def position(self, path: Path, *, of_key: bool = False) -> Position:
-        """Where the value (or its key) at `path` stands; for something missing, where its parent does."""
+        """Returns the position of the value (or its key) at `path`; if it is missing, that of its nearest existing parent."""
         if of_key and path in self.keys:
             return self.keys[path]
         while path and path not in self.values:
@@ -72,13 +72,13 @@ class Document(msgspec.Struct):
         return self.values.get(path, Position())
 
     def add(self, path: Path, message: str, *, suggestion: str = "", of_key: bool = False) -> None:
-        """Notes a problem at `path`."""
+        """Adds a problem at `path`."""
         at = self.position(path, of_key=of_key)
         self.problems.append(Problem(self.file, at.line, at.column, render_path(path), message, suggestion))
 
 
 def render_path(path: Path) -> str:
-    """`domains[0].profile.plugins`, as people write it."""
+    """Returns the path as text, such as `domains[0].profile.plugins`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -86,7 +86,7 @@ def render_path(path: Path) -> str:
 
 
 def part_at(data: Any, path: Path) -> Any:
-    """The part of plain data at a path; None where the path leads nowhere."""
+    """Returns the part of plain data at a path; None if the path does not exist."""
     for part in path:
         if isinstance(part, int):
             data = data[part] if isinstance(data, list) and part < len(data) else None
@@ -96,19 +96,19 @@ def part_at(data: Any, path: Path) -> Any:
 
 
 def texts_at(data: Any, path: Path) -> list[tuple[Path, str]]:
-    """The text at a path with that path; nothing for anything but a text."""
+    """Returns [(path, text)] if the value at the path is a text; otherwise an empty list."""
     found = part_at(data, path)
     return [(path, found)] if isinstance(found, str) else []
 
 
 def items_at(data: Any, path: Path) -> list[Path]:
-    """The paths of a list's items; none for anything but a list."""
+    """Returns the paths of a list's items; empty if the value is not a list."""
     found = part_at(data, path)
     return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a file may cost."""
+    """Limits on a file."""
 
     bytes_max: int = DOCUMENT_BYTES_MAX
     depth_max: int = DEPTH_MAX
@@ -119,7 +119,7 @@ ONE_DOCUMENT: Final = Limits()
 
 
 def read_document(text: str, file: str, *, if_empty: str = "") -> Document:
-    """Reads one YAML (or JSON) document. Raises ConfigError for text that is not one. `if_empty`: what to do then."""
+    """Reads one YAML (or JSON) document. Raises ConfigError. `if_empty`: advice added to the error for an empty file."""
     documents = read_documents(text, file, ONE_DOCUMENT)
     if not documents:
         raise _refusal(file, Position(), f"the file is empty{if_empty}")
@@ -127,7 +127,7 @@ def read_document(text: str, file: str, *, if_empty: str = "") -> Document:
 
 
 def read_documents(text: str, file: str, limits: Limits) -> list[Document]:
-    """Reads every YAML (or JSON) document. Raises ConfigError for text that is none, or beyond the limits."""
+    """Reads every YAML (or JSON) document. Raises ConfigError for invalid text, or if a limit is exceeded."""
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > limits.bytes_max:
         raise _refusal(file, Position(), f"the file has {size_bytes} bytes; at most {limits.bytes_max} are read")
@@ -146,7 +146,7 @@ def _document(file: str, node: Any) -> Document:
 
 
 def _refuse_hostile_events(text: str, file: str, limits: Limits) -> None:
-    """Looks at the flat stream of events first: composing would recurse, and expand aliases."""
+    """Checks the flat stream of events before composing, which would recurse and expand aliases."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=_Loader):
         at = _position(event)
@@ -191,7 +191,7 @@ def _plain_mapping(document: Document, constructor: Any, node: Any, path: Path) 
         if key in mapping:
             at = _position(key_node)
             first = document.keys[child].line
-            message = f"this key stands in line {first} already; remove one"
+            message = f"duplicate key, first in line {first}; remove one"
             document.problems.append(Problem(document.file, at.line, at.column, render_path(child), message))
             continue
         document.keys[child] = _position(key_node)
@@ -200,7 +200,7 @@ def _plain_mapping(document: Document, constructor: Any, node: Any, path: Path) 
 
 
 def _plain_scalar(constructor: Any, node: Any) -> str | int | float | bool | None:
-    """Numbers, booleans and null as YAML reads them; everything else (dates too) stays the text it is."""
+    """Converts numbers, booleans and null as YAML does; everything else, including dates, stays text."""
     try:
         value = constructor.construct_object(node)
     except (yaml.YAMLError, ValueError):

@@ -1,4 +1,4 @@
-"""The domains of a configuration in the words of the judge (`multisched.verify`), which reads no configuration itself."""
+"""The domains of a configuration in the form that the judge (`multisched.verify`) expects; it reads no configuration itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multisched.verify.selectors import LabelSelector, Toleration
 
 
 def judged_domains(configuration: Configuration) -> tuple[Domain, ...]:
-    """In the order of the file: where selectors meet, the first one has the node."""
+    """Returns the domains in file order: if several selectors match a node, the first one wins."""
     return tuple(_domain(domain) for domain in configuration.domains)
 
 

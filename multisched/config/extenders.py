@@ -1,4 +1,4 @@
-"""HTTP extenders as a domain's configuration has them: the fields of kubescheduler.config.k8s.io/v1, checked as upstream."""
+"""HTTP extenders in a domain's configuration: the fields of kubescheduler.config.k8s.io/v1, validated as upstream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multisched.model.selectors import is_qualified_name
 
 EXTENDERS_MAX: Final = 16
 EXTENDER_WEIGHT_MAX: Final = 2**24
-"""Times ten times a score of 32 bits stays within 64."""
+"""With this limit, weight * 10 * a 32-bit score fits into 64 bits."""
 
 TIMEOUT_DEFAULT_S: Final = 5.0
 MANAGED_RESOURCES_MAX: Final = 64
@@ -28,15 +28,15 @@ def _url(text: str) -> str:
     except ValueError:
         is_good = False
     if is_good and parts.username is not None:
-        raise ValueError("holds credentials, which no extender is sent; remove them")
+        raise ValueError("contains credentials, which are never sent to an extender; remove them")
     if not is_good or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} is no address of an extender; write for instance http://127.0.0.1:8888/scheduler")
+        raise ValueError(f"{text!r} is not a valid extender URL; write for example http://127.0.0.1:8888/scheduler")
     return text
 
 
 def _extended_resource(name: str) -> str:
     if not is_qualified_name(name) or not is_extended_resource(name):
-        raise ValueError(f"{name!r} is no extended resource; write for instance example.com/fpga")
+        raise ValueError(f"{name!r} is not an extended resource; write for example example.com/fpga")
     return name
 
 
@@ -53,33 +53,33 @@ Base64 = Annotated[str, Field(max_length=256 * 1024), AfterValidator(_base64)]
 
 
 class ManagedResource(Section):
-    """An extended resource that the extender looks after."""
+    """An extended resource that the extender manages."""
 
     name: Annotated[str, Field(max_length=317), AfterValidator(_extended_resource)]
-    """Of the resource, for instance example.com/fpga."""
+    """Name of the resource, for example example.com/fpga."""
     ignored_by_scheduler: bool = False
-    """NodeResourcesFit does not look at it: the extender does."""
+    """NodeResourcesFit ignores the resource, since the extender checks it."""
 
 
 class ExtenderTls(Section):
-    """How an https extender is trusted, and who we are to it. Data goes before files, and is PEM in base64."""
+    """CA and client certificate for an https extender. Data fields are base64-encoded PEM and take precedence over files."""
 
     insecure: bool = False
-    """Takes any certificate."""
+    """Accept any certificate."""
     server_name: Annotated[str, Field(max_length=253)] = ""
-    """The name its certificate has; without, that of the URL."""
+    """The name in its certificate. Default: the host name of the URL."""
     ca_file: str = ""
-    """Whom to trust. Without: the machine's authorities."""
+    """CA certificates to trust. Default: those of the system."""
     cert_file: str = ""
-    """Who we are to it."""
+    """Client certificate."""
     key_file: str = ""
-    """The key of that certificate."""
+    """Key of the client certificate."""
     ca_data: Base64 = ""
-    """In place of caFile."""
+    """Used instead of caFile."""
     cert_data: Base64 = ""
-    """In place of certFile."""
+    """Used instead of certFile."""
     key_data: Base64 = ""
-    """In place of keyFile."""
+    """Used instead of keyFile."""
 
     @property
     def has_ca(self) -> bool:
@@ -88,44 +88,46 @@ class ExtenderTls(Section):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.insecure and self.has_ca:
-            raise ValueError("insecure takes any certificate, which leaves nothing for a CA to do; remove one")
+            raise ValueError("insecure accepts any certificate, so a CA has no effect; remove one")
         if bool(self.cert_file or self.cert_data) != bool(self.key_file or self.key_data):
-            raise ValueError("a certificate and its key belong together; give both or neither")
+            raise ValueError("certificate and key must be set together; set both or neither")
         return self
 
 
 class ExtenderConfig(Section):
-    """An HTTP extender, as kube-scheduler has them: asked after all filters, for its scores, and for binding."""
+    """An HTTP extender, as in kube-scheduler: called after all filters, for scores, for preemption and for binding."""
 
     url_prefix: Annotated[str, Field(max_length=2048), AfterValidator(_url)]
-    """Where it answers; a verb is appended after a slash."""
+    """URL of the extender; a slash and the verb are appended."""
     filter_verb: Verb = ""
-    """Asked which of the nodes left can take the pod. Empty: not asked."""
+    """Verb that filters the nodes that passed all plugins. Empty: not called."""
     prioritize_verb: Verb = ""
-    """Asked for scores of 0..10, which count ten times weight. A failure leaves its scores out, as upstream."""
+    """Verb that scores nodes, 0..10; scores are multiplied by 10 * weight. If it fails, it is ignored, as upstream."""
     preempt_verb: Verb = ""
-    """Asked which of the nodes that preemption could free may be taken."""
+    """Verb that selects among the candidate nodes of a preemption."""
     bind_verb: Verb = ""
-    """Binds the pods it is asked about, instead of the profile's Bind plugins."""
+    """Verb that binds pods, instead of the profile's Bind plugins."""
     weight: int = Field(default=0, ge=0, le=EXTENDER_WEIGHT_MAX)
-    """Multiplies its scores; at least 1 with prioritizeVerb."""
+    """Multiplier of its scores; at least 1 with prioritizeVerb."""
     http_timeout_s: Seconds = Field(default=TIMEOUT_DEFAULT_S, validate_default=False)
-    """How long one answer may take, the connection included."""
+    """Time limit of one call, including the connection."""
     node_cache_capable: bool = False
-    """It knows the nodes and is sent their names only; else all of every node, in each request."""
+    """The extender caches nodes: requests have node names only. Otherwise, each request has complete nodes."""
     managed_resources: tuple[ManagedResource, ...] = Field(default=(), max_length=MANAGED_RESOURCES_MAX)
-    """It is asked only about pods that request one of these. Empty: about every pod."""
+    """The extender is called only for pods that request one of these. Empty: for every pod."""
     ignorable: bool = False
-    """Scheduling goes on without it when it fails."""
+    """If the extender fails, scheduling continues without it."""
     tls_config: ExtenderTls = ExtenderTls()
-    """How an https extender is trusted."""
+    """TLS settings of an https extender."""
 
     @model_validator(mode="after")
     def _as_upstream(self) -> Self:
         if self.prioritize_verb and self.weight < 1:
             raise ValueError("prioritizeVerb needs a weight of at least 1; set weight")
         if not (self.filter_verb or self.prioritize_verb or self.preempt_verb or self.bind_verb):
-            raise ValueError("has no verb and would never be asked; set filterVerb, or remove it")
+            raise ValueError(
+                "has no verb and would never be called; set a verb such as filterVerb, or remove the extender"
+            )
         return self
 
     @property
@@ -138,10 +140,10 @@ class ExtenderConfig(Section):
 
 
 def refuse_conflicts(extenders: tuple[ExtenderConfig, ...]) -> None:
-    """Raises ValueError for extenders that cannot stand side by side."""
+    """Raises ValueError for extenders that conflict with each other."""
     if sum(bool(e.bind_verb) for e in extenders) > 1:
         raise ValueError("only one extender can bind; remove the other bindVerb")
     names = [r.name for e in extenders for r in e.managed_resources]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} is managed by two extenders; leave it to one")
+            raise ValueError(f"{name} is managed by two extenders; remove it from one")

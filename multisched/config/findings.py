@@ -1,4 +1,4 @@
-"""What a conversion could not carry over, or carried over with a difference: where in the file, how bad, and why."""
+"""Findings of a conversion: settings that were lost or changed, with position, severity and reason."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from multisched.config.document import Document, Path, render_path
 
 
 class Severity(Enum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     WARNING = "warning"
-    """Something that the file says is lost or changed."""
+    """A setting of the file is lost or changed."""
     NOTE = "note"
-    """Nothing of the file is lost; a default differs, or a setting has nothing to govern here."""
+    """Nothing is lost; a default differs, or a setting has no effect here."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One of them."""
+    """One finding."""
 
     file: str
     line: int
@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The path with what is to be said of it."""
+        """Path and message."""
         return f"{self.path}: {self.message}"
 
     def as_data(self) -> dict[str, object]:
@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Findings:
-    """All of one conversion, in the order of the file."""
+    """All findings of one conversion, in file order."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

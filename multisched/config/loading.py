@@ -1,8 +1,8 @@
-"""Reads, checks, completes and prints the configuration.
+"""Reads, checks and completes the configuration.
 
-`load` and `parse` give a complete Configuration or raise ConfigError with every problem at once. Each problem has file,
-line, column and path, and the probable intention where one is near. Nothing is started, contacted or changed by a
-check; plugins named by import path are imported. Called by `cli` and the composition root.
+`load` and `parse` return a complete Configuration or raise ConfigError with all problems at once. Each problem has file,
+line, column and path, and a suggestion if a similar name exists. A check has no side effects, except that plugins named by
+import path are imported. Called by `cli` and the composition root.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _BUILT_IN_RULES: Final = {"gpu": NodeRule.GPU, "job": NodeRule.VIRTUAL, "forecas
 
 
 def load(path: Path) -> Configuration:
-    """The configuration in a file. Raises ConfigError, also for a file that cannot be read."""
+    """Returns the configuration in a file. Raises ConfigError, also if the file cannot be read."""
     return parse(read_text(path), str(path))
 
 
 def read_text(path: Path) -> str:
-    """A file's text, one byte beyond what `read_document` takes at most. Raises ConfigError."""
+    """Returns a file's text, at most one byte more than `read_document` accepts. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             content = file.read(config_document.DOCUMENT_BYTES_MAX + 1)
@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, file: str) -> Configuration:
-    """The configuration in `text`; `file` names it in problems. Raises ConfigError."""
+    """Returns the configuration in `text`; problems name it as `file`. Raises ConfigError."""
     document = read_document(text, file, if_empty="; `multisched config default` prints one to start from")
     configuration = validated(document, Configuration)
     domains = _good_domains(document) if configuration is None else dict(enumerate(configuration.domains))
@@ -69,13 +69,13 @@ def parse(text: str, file: str) -> Configuration:
 
 
 def default() -> Configuration:
-    """What `run` uses without a file: the three built-in domains."""
+    """Returns the configuration of `run` without a file: the three built-in domains."""
     configuration = Configuration.model_validate({"apiVersion": API_VERSION, "kind": KIND})
     return configuration.model_copy(update={"domains": tuple(_complete_domain(d) for d in configuration.domains)})
 
 
 def _good_domains(document: Document) -> dict[int, DomainConfig]:
-    """The domains that are right by themselves, so that problems between them are reported in the same run."""
+    """Returns the domains that are valid on their own, so that problems between them are reported in the same run."""
     items = document.data.get("domains") if isinstance(document.data, dict) else None
     good: dict[int, DomainConfig] = {}
     for index, item in enumerate(items if isinstance(items, list) else ()):
@@ -90,7 +90,7 @@ def _good_domains(document: Document) -> dict[int, DomainConfig]:
 
 
 def _complete_domain(domain: DomainConfig) -> DomainConfig:
-    """Writes out what the name implies."""
+    """Fills in the settings that the domain's name implies."""
     is_built_in = domain.name in BUILT_IN_DOMAINS
     base = domain.profile.base or (domain.name if is_built_in else "default")
     return domain.model_copy(
@@ -122,7 +122,7 @@ def _complete_policy(domain: DomainConfig, *, is_built_in: bool) -> Policy:
     return policy if policy.tolerations is not None else Policy(tolerations=())
 
 
-# ---- names, looked up in the plain data so that they are checked next to whatever else is wrong
+# ---- names, read from the plain data so that they are checked even if there are other problems
 
 
 def _check_names(document: Document, registry: Registry) -> None:
@@ -155,7 +155,7 @@ def _check_lenders(document: Document, domain: config_document.Path, known: list
             if lender in own:
                 document.add(path, "a domain cannot lend to itself")
             elif lender not in known:
-                document.add(path, f"no domain is called {lender!r}", suggestion=nearest(lender, known))
+                document.add(path, f"no domain is named {lender!r}", suggestion=nearest(lender, known))
 
 
 def _check_plugins(document: Document, profile: config_document.Path, registry: Registry) -> None:
@@ -187,7 +187,7 @@ def _check_unique(document: Document, claims: Iterable[tuple[config_document.Pat
     for path, name in claims:
         if name in first:
             other = config_document.render_path(first[name])
-            document.add(path, f"{kind} {name!r} is claimed by {other} already; each needs its own")
+            document.add(path, f"{kind} {name!r} is already used by {other}; use another one")
         else:
             first[name] = path
 
@@ -196,7 +196,7 @@ def _check_unique(document: Document, claims: Iterable[tuple[config_document.Pat
 
 
 def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
-    """Two selections of the same nodes would leave it to the file's order whose they are; sharing is what loans are for."""
+    """Reports domains that select the same nodes: file order would decide between them. Nodes are shared by loans instead."""
     first: dict[object, DomainConfig] = {}
     for index, domain in domains.items():
         _check_selector(document, index, domain, [d for at, d in domains.items() if at < index])
@@ -216,7 +216,7 @@ def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
 
 
 def _check_selector(document: Document, index: int, domain: DomainConfig, before: list[DomainConfig]) -> None:
-    """Selectors that are written differently and match some of the same nodes all the same."""
+    """Reports selectors that differ but can match the same nodes."""
     if domain.nodes.selector is None:
         return
     ours, borrowed = domain.nodes.selector.compile(), {loan.lender for loan in domain.loans}
@@ -226,6 +226,6 @@ def _check_selector(document: Document, index: int, domain: DomainConfig, before
             document.add(
                 ("domains", index, "nodes"),
                 f"domain {domain.name!r} claims some of the same nodes as domain {other.name!r};"
-                f" set the selectors apart, or borrow them by loans: [{{from: {other.name}}}]",
+                f" make the selectors disjoint, or borrow the nodes by loans: [{{from: {other.name}}}]",
                 of_key=True,
             )

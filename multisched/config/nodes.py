@@ -1,9 +1,8 @@
-"""Which domain a node is at home in, and which domains may use it: the configuration's node selection, compiled.
+"""The home domain of a node and the domains that may use it: the configuration's node selection, compiled.
 
-Pure: a function of node and configuration. The state asks once per node change. The order is: the label
-`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest. `NodeSelection` is that
-part of a configuration alone. Replicas show it to each other in their leases, as two of them may run with different
-files for a while.
+Pure: a function of node and configuration, called once per node change. The order of precedence is: the label
+`multisched.io/domain`, selectors in file order, GPUs, virtual nodes, and the rest. `NodeSelection` is this part of a
+configuration. Replicas publish it in their leases, because they may temporarily run with different files.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ VIRTUAL_TYPE: Final = "virtual-kubelet"
 
 
 def has_gpus(node: Node) -> bool:
-    """True if the node offers whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`)."""
+    """Reports whether the node offers whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`)."""
     return any(count > 0 and name.endswith(GPU_SUFFIX) for name, count in node.allocatable.items())
 
 
 def is_virtual(node: Node) -> bool:
-    """True for a serverless node: virtual-kubelet's taint, or the label its providers set."""
+    """Reports whether the node is serverless: it has virtual-kubelet's taint, or the label that its providers set."""
     return node.labels.get("type") == VIRTUAL_TYPE or any(taint.key == VIRTUAL_TAINT for taint in node.taints)
 
 
 class SelectedDomain(Section):
-    """What says which nodes a domain may use."""
+    """The settings that decide which nodes a domain may use."""
 
     name: str
     nodes: Nodes = Nodes()
@@ -49,7 +48,7 @@ class NodeSelection(Section):
 
     domains: tuple[SelectedDomain, ...] = ()
     per_domain: bool = True
-    """See `LeaseConfig`. Versions that did not write it had a Lease per domain."""
+    """See `LeaseConfig`. Older versions do not write it and have a Lease per domain."""
 
     @classmethod
     def of(cls, configuration: Configuration) -> NodeSelection:
@@ -58,7 +57,7 @@ class NodeSelection(Section):
 
     @classmethod
     def read(cls, text: str) -> NodeSelection | None:
-        """Of what `written` gave; None for anything else, such as a later version's."""
+        """Parses the result of `written`; returns None for other text, such as a later version's."""
         try:
             return cls.model_validate_json(text)
         except ValidationError:
@@ -69,16 +68,16 @@ class NodeSelection(Section):
 
 
 class CompiledLoan(msgspec.Struct, frozen=True):
-    """Rows of `lender` that a borrower may use."""
+    """The rows of `lender` that a borrower may use."""
 
     lender: str
     selector: LabelSelector
 
 
 def surely_share(one: LabelSelector, other: LabelSelector) -> bool:
-    """True if nodes that match both can be, and one looks at no label that the other does not.
+    """Reports whether the selectors certainly overlap: a node can match both, and one's labels are a subset of the other's.
 
-    Selectors over different labels may meet on some node or on none; that is reported when such a node comes.
+    Selectors over different labels may or may not overlap; an overlap is reported when such a node is added.
     """
     keys, other_keys = {r.key for r in one.requirements}, {r.key for r in other.requirements}
     if not (keys <= other_keys or other_keys <= keys):
@@ -88,7 +87,7 @@ def surely_share(one: LabelSelector, other: LabelSelector) -> bool:
 
 
 def _can_hold(requirements: list[Requirement]) -> bool:
-    """True if some value of the label, or its absence, meets all: tried on every value where an answer can change."""
+    """Reports whether some value of the label, or its absence, meets all requirements; tries every value that can differ."""
     return any(all(r.matches_value(value) for r in requirements) for value in _telling_values(requirements))
 
 
@@ -99,12 +98,12 @@ def _telling_values(requirements: list[Requirement]) -> Iterator[str | None]:
     yield from values
     for requirement in requirements:
         bound = parse_int64(requirement.values[0]) if requirement.operator in (Operator.GT, Operator.LT) else None
-        if bound is not None:  # the nearest numbers may be named by others, but not that many
+        if bound is not None:  # more numbers than there are values, since other requirements may exclude some
             yield from (str(bound + sign * step) for step in range(1, len(values) + 2) for sign in (1, -1))
 
 
 class NodeRouter:
-    """Answers where nodes belong. Built once per configuration."""
+    """Computes the home domains of nodes. Built once per configuration."""
 
     def __init__(self, configuration: Configuration | NodeSelection) -> None:
         self._names = frozenset(domain.name for domain in configuration.domains)
@@ -120,8 +119,8 @@ class NodeRouter:
         self._last: tuple[Node | None, str | None] = (None, None)
 
     def home(self, node: Node) -> str | None:
-        """The one domain the node belongs to; None: it is no domain's."""
-        if self._last[0] is not node:  # each domain in turn asks about a node that came or changed
+        """Returns the node's home domain; None if it has none."""
+        if self._last[0] is not node:  # each domain asks about every added or changed node
             self._last = (node, self._find_home(node))
         return self._last[1]
 
@@ -139,31 +138,31 @@ class NodeRouter:
         return self._of_rest
 
     def selecting(self, node: Node) -> list[str]:
-        """Domains whose selectors match an unlabelled node, as the file lists them."""
+        """Returns the domains whose selectors match an unlabelled node, in file order."""
         if DOMAIN_LABEL in node.labels:
             return []
         return [name for name, selector in self._selectors if selector.matches(node.labels)]
 
     def disputed(self, node: Node) -> list[str]:
-        """The home domain and those that claim its node too without borrowing it; empty where all is clear."""
+        """Returns the home domain and other domains that select the node without a loan; empty if there is no conflict."""
         selecting = self.selecting(node)
         others = [name for name in selecting[1:] if selecting[0] not in self.lenders(name)]
         return [selecting[0], *others] if others else []
 
     def unknown_domain(self, node: Node) -> str:
-        """What is wrong with the label that names the node's domain; empty for a good one, and for a node without it."""
+        """Returns the problem with the node's domain label; empty for a valid label, or without one."""
         labelled = node.labels.get(DOMAIN_LABEL)
         if labelled is None or labelled in self._names:
             return ""
         hint = did_you_mean(labelled, sorted(self._names), f"the domains are {', '.join(sorted(self._names))}")
-        return f"its label {DOMAIN_LABEL} is {labelled}, which no configured domain is called; {hint}"
+        return f"its label {DOMAIN_LABEL} is {labelled}, which is not a configured domain; {hint}"
 
     def lenders(self, domain: str) -> frozenset[str]:
-        """The domains whose rows this one borrows."""
+        """Returns the domains whose rows this one borrows."""
         return frozenset(loan.lender for loan in self._loans[domain])
 
     def usable_by(self, domain: str) -> Callable[[Node], bool]:
-        """The test whether the domain may place pods on a node: at home there, or borrowing it."""
+        """Returns a function that reports whether a node is the domain's own or borrowed by it."""
         loans = self._loans[domain]
 
         def is_usable(node: Node) -> bool:
@@ -175,12 +174,12 @@ class NodeRouter:
         return is_usable
 
     def why_not(self, domain: str) -> Callable[[Node], str]:
-        """Why the domain may not use a node, and what would change that; of nodes that it may not use."""
+        """Returns a function that explains why the domain may not use a node, and how to change that."""
 
         def reason(node: Node) -> str:
             home, label = self.home(node), f"{DOMAIN_LABEL}={domain}"
             if home is None:
-                rule = self._rule_of(node, "no domain that is configured")
+                rule = self._rule_of(node, "no configured domain")
                 return f"{rule}; label it {label}, or give {domain} nodes by a rule or a selector that matches it"
             rule = self._rule_of(node, f"domain {home}")
             if home in self.lenders(domain):
@@ -190,20 +189,20 @@ class NodeRouter:
         return reason
 
     def _rule_of(self, node: Node, home: str) -> str:
-        """By which rule the node is at home there; `home` as a phrase."""
+        """Returns the rule that decides the node's home. `home`: the home as a phrase."""
         labelled = node.labels.get(DOMAIN_LABEL)
         if labelled is not None:
-            return f"its label {DOMAIN_LABEL}={labelled} gives it to {home}"
+            return f"its label {DOMAIN_LABEL}={labelled} assigns it to {home}"
         if self.selecting(node):
             return f"the selector of {home} matches it"
         rules = ((self._of_gpus, has_gpus, "has GPUs"), (self._of_virtual, is_virtual, "is virtual"))
         for of_rule, matches, what in rules:
             if of_rule is not None and matches(node):
-                return f"it {what}, and such nodes are of {home}"
+                return f"it {what}, and such nodes belong to {home}"
         return (
-            f"it is of {home}"
+            f"it belongs to {home}"
             if self._of_rest is None
-            else f"it is of {home}, which has all nodes that no other claims"
+            else f"it belongs to {home}, which has all nodes that no other domain claims"
         )
 
 
@@ -215,7 +214,7 @@ def _compile_loans(domain: DomainConfig | SelectedDomain) -> tuple[CompiledLoan,
 
 
 def lease_groups(selection: NodeSelection) -> dict[str, str]:
-    """Domain -> the domain that names its lease: the first of all, or of those that share rows, directly or through others."""
+    """Returns domain -> the domain that names its lease: the first of all, or the first that shares rows with it, also indirectly."""
     group = {domain.name: domain.name for domain in selection.domains}
     if not selection.per_domain:
         return dict.fromkeys(group, next(iter(group), ""))
@@ -228,5 +227,5 @@ def lease_groups(selection: NodeSelection) -> dict[str, str]:
 
 
 def lease_groups_of(configuration: Configuration) -> dict[str, str]:
-    """`lease_groups` of a whole configuration."""
+    """Returns `lease_groups` of a whole configuration."""
     return lease_groups(NodeSelection.of(configuration))

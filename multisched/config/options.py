@@ -1,4 +1,4 @@
-"""What a subcommand was asked to do, as values: the contract between `cli` and the composition root `app`.
+"""Options of subcommands as values: the contract between `cli` and the composition root `app`.
 
 No I/O, no third-party imports: `multisched version` must stay fast.
 """
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 NODES_MAX: Final = 100_000
 DEFAULT_SERVER: Final = "http://127.0.0.1:10260"
-"""Where commands look for a running multisched; as the default of `server` in the configuration."""
+"""The address at which commands expect a running multisched: the default of `server` in the configuration."""
 DUMP_COMMAND: Final = "kubectl get nodes,pods,namespaces,pv,pvc,sc,csinodes -A -o json"
-"""Makes the dump that commands take in place of a cluster."""
+"""Creates the dump that commands accept instead of a cluster."""
 DRY_RUN_AUDIT_S: Final = 24 * 3600.0
-"""An audit would find that nothing is bound. It is as seldom as can be."""
+"""Audit period of a dry run, the longest possible: an audit would report the missing binds."""
 
 
 class ExitCode(IntEnum):
-    """What a shell script learns from us."""
+    """Exit codes of the commands."""
 
     OK = 0
     PROBLEM = 1
-    """Found a problem: a check failed, a lease was lost, pods were left unbound."""
+    """A problem was found: a check failed, a lease was lost, or pods were left unbound."""
     USAGE = 2
     """The command line or the configuration is wrong; nothing was started."""
     NO_CLUSTER = 3
-    """No API server, no credentials, or no running multisched to ask."""
+    """No API server, no credentials, or no running multisched."""
 
 
 class RefusedError(Exception):
-    """A command cannot do what it was asked; the message says why and what to do, and is all the user sees."""
+    """A command cannot be carried out; the message gives the reason and the fix, and is all that the user sees."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(message)
@@ -44,32 +44,32 @@ class RefusedError(Exception):
 
 
 class ConfigText(msgspec.Struct, frozen=True):
-    """A configuration file as it was read."""
+    """The path and text of a configuration file."""
 
     path: Path
     text: str
 
 
 class RunOverrides(msgspec.Struct, frozen=True):
-    """Flags of `multisched run` that count more than the configuration file; None: as it says."""
+    """Flags of `multisched run` that override the configuration file; None: not set."""
 
     log_level: Literal["debug", "info", "warning", "error"] | None = None
     log_format: Literal["json", "text"] | None = None
     port: int | None = None
     is_dry_run: bool = False
-    """Decide and log, but write nothing."""
+    """Decide and log, but write nothing to the API server."""
 
     def over(self, configuration: Configuration) -> Configuration:
-        """The configuration with these laid over it. Raises RefusedError for what does not go together."""
+        """Returns the configuration with these overrides. Raises RefusedError for conflicting settings."""
         server, logging = configuration.server, configuration.logging
         if self.port is not None:
             if not server.enabled:
-                raise RefusedError("--port goes without server.enabled: false; remove one")
+                raise RefusedError("--port conflicts with server.enabled: false; remove one")
             if self.port and self.port == server.probe_port:
-                raise RefusedError(f"--port {self.port} is server.probePort, too; name another one")
+                raise RefusedError(f"--port {self.port} is the same as server.probePort; choose another port")
             ports = {"port": self.port}
             if self.port == 0 and server.probe_port is not None:
-                ports["probe_port"] = 0  # it may run beside a process with the same configuration
+                ports["probe_port"] = 0  # a process with the same configuration may run on this machine
             server = server.model_copy(update=ports)
         said = {"level": self.log_level, "format": self.log_format}
         logging = logging.model_copy(update={name: value for name, value in said.items() if value is not None})
@@ -78,7 +78,7 @@ class RunOverrides(msgspec.Struct, frozen=True):
 
 
 def _without_writes(configuration: Configuration) -> Configuration:
-    """Without a lease, which would be a write, and without an audit, which would miss the binds. Raises RefusedError."""
+    """Disables the lease, which would be written, and the audit, which would report missing binds. Raises RefusedError."""
     for domain in configuration.domains:
         for extender in domain.extenders:
             if extender.bind_verb:
@@ -94,18 +94,18 @@ class RunOptions(msgspec.Struct, frozen=True):
     """`multisched run`."""
 
     configuration: Configuration
-    """With the flags laid over it."""
+    """Including the overrides."""
     identity: str
     """Unique name of this process, holder of its leases."""
     namespace: str
-    """Where the program itself runs: its leases, unless the configuration names another namespace."""
+    """Namespace of the program; its leases are there unless the configuration names another namespace."""
     kubeconfig: Path | None = None
-    """None: the pod's service account, else the user's default kubeconfig."""
+    """None: the pod's service account or, if there is none, the user's default kubeconfig."""
     context: str | None = None
     config: ConfigText | None = None
-    """The file that `configuration` is read from, which is followed; None: the defaults."""
+    """The file from which `configuration` was read, which is watched; None: the defaults are used."""
     overrides: RunOverrides = RunOverrides()
-    """The flags, for a configuration that is read later."""
+    """The flags, applied again when the file is reloaded."""
 
     @property
     def lease_namespace(self) -> str:
@@ -119,13 +119,13 @@ class DemoOptions(msgspec.Struct, frozen=True):
     identity: str
     nodes: int = 300
     job_pods: int | None = None
-    """Of the burst; None: as many as suit the nodes."""
+    """Number of pods in the burst; None: depends on the number of nodes."""
     is_once: bool = False
     """End when every feasible pod is bound, instead of running until Ctrl-C."""
     output: str = "table"
     """table (live progress) or json (one document at the end)."""
     kubeconfig: Path | None = None
-    """Where to write it; None: a file in a temporary folder."""
+    """Where the kubeconfig is written; None: a file in a temporary folder."""
     seed: int = 0
 
 
@@ -136,9 +136,9 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     """Where the file for kubectl is written."""
     nodes: int = 0
     port: int = 0
-    """0: any free one."""
+    """0: any free port."""
     until_input_ends: bool = False
-    """End with the process that holds the other end of standard input, besides signals."""
+    """End when standard input is closed, in addition to signals."""
 
 
 class KubeletsOptions(msgspec.Struct, frozen=True):

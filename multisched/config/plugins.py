@@ -1,7 +1,7 @@
 """Plugins by name, base profiles, and the profile that results from a domain's configuration.
 
-Owns the list of what ships: in-tree plugins and those of the built-in
-domains. Pure after import; called by `config`, `cli` and the composition root.
+Owns the list of shipped plugins: the in-tree ones and those of the built-in domains. Pure after import; called by `config`,
+`cli` and the composition root.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESOURCES_FIT: Final = "NodeResourcesFit"
 
 
 def plugin_registry() -> Registry:
-    """Everything that ships, by name."""
+    """Returns a registry of all shipped plugins."""
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
     for domain in BUILT_IN_DOMAINS:
@@ -44,27 +44,27 @@ def plugin_registry() -> Registry:
 
 
 def domain_module(domain: str) -> ModuleType:
-    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY, ARGS_READERS, NOTES and CLASSES."""
+    """Returns `domains.<name>.profile`: PROFILE, PLUGINS and, optionally, POLICY, ARGS_READERS, NOTES and CLASSES."""
     return importlib.import_module(f"domains.{domain}.profile")
 
 
 def args_reader(plugin: str) -> ArgsReader | None:
-    """Who reads the args of a plugin that ships; None: they are read when it is built."""
+    """Returns the reader of a shipped plugin's args; None: the args are read when the plugin is built."""
     return _of_plugin(plugin, "ARGS_READERS", ARGS_READERS)
 
 
 def args_notes(plugin: str) -> ArgsNotes | None:
-    """Who says what is worth knowing of good args of a plugin that ships."""
+    """Returns the function that yields notes about valid args of a shipped plugin; None if there is none."""
     return _of_plugin(plugin, "NOTES", NOTES)
 
 
 def class_chooser(plugin: str) -> ClassChooser | None:
-    """Who says of what class a plugin is with its args; None: whatever they say, it is of one."""
+    """Returns the function that chooses a plugin's class by its args; None: the class does not depend on the args."""
     return _of_plugin(plugin, "CLASSES", CLASSES)
 
 
 def _of_plugin(plugin: str, table: str, in_tree: Mapping[str, T]) -> T | None:
-    """What the table of the plugin's domain says of it, or that of the in-tree plugins."""
+    """Returns the plugin's entry in its domain's table or, for an in-tree plugin, in `in_tree`; None if there is none."""
     for domain in BUILT_IN_DOMAINS:
         module = domain_module(domain)
         if plugin in module.PLUGINS:
@@ -74,16 +74,16 @@ def _of_plugin(plugin: str, table: str, in_tree: Mapping[str, T]) -> T | None:
 
 
 def points_with(use: PluginUse, registry: Registry) -> list[str]:
-    """The extension points that a plugin has with its args, which decide of some what class they are.
+    """Returns the extension points of a plugin with its args, since the args may decide its class.
 
-    Raises PluginSetupError, and PluginArgsError for args that cannot be read.
+    Raises PluginSetupError, and PluginArgsError for invalid args.
     """
     chooser = class_chooser(use.name)
     return points_of(registry.factory(use.name) if chooser is None else chooser(use.args))
 
 
 def base_profile(base: str) -> Profile:
-    """The profile a configuration starts from: a built-in domain's, or `default`."""
+    """Returns the profile from which a configuration starts: a built-in domain's, or `default`."""
     if base == "default":
         return DEFAULT_PROFILE
     profile = domain_module(base).PROFILE
@@ -92,9 +92,9 @@ def base_profile(base: str) -> Profile:
 
 
 def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
-    """The plugins a domain runs, in order: the base, less `disabled`, changed and extended by `enabled`, then queueSort.
+    """Returns the plugins of a domain in order: the base without `disabled`, changed and extended by `enabled`, then queueSort.
 
-    Raises PluginSetupError for a name that is not known.
+    Raises PluginSetupError for an unknown name.
     """
     config = domain.profile
     uses = {use.name: use for use in base_profile(config.base or "default").plugins}
@@ -116,7 +116,7 @@ def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
 
 
 def _ignoring(use: PluginUse, resources: Sequence[str]) -> PluginUse:
-    """NodeResourcesFit without what extenders look after."""
+    """Returns NodeResourcesFit with the resources managed by extenders ignored."""
     own = [name for name in use.args.get("ignoredResources") or () if name not in resources]
     return replace(use, args={**use.args, "ignoredResources": [*own, *resources]})
 
@@ -132,7 +132,7 @@ def _changed(use: PluginUse, entry: PluginEntry) -> PluginUse:
 
 
 def _with_queue_sort(uses: dict[str, PluginUse], queue_sort: str, registry: Registry) -> dict[str, PluginUse]:
-    """Puts the new queue order where the old one stood."""
+    """Replaces the QueueSort plugin by `queue_sort`."""
     if not is_queue_sort(registry.factory(queue_sort)):
         raise PluginSetupError(f"plugin {queue_sort}: does not order queues; it has no sort_key")
     kept = uses.get(queue_sort, PluginUse(queue_sort))
@@ -141,22 +141,22 @@ def _with_queue_sort(uses: dict[str, PluginUse], queue_sort: str, registry: Regi
 
 
 def is_queue_sort(factory: object) -> bool:
-    """True for a class that implements QueueSort."""
+    """Reports whether the factory is a class that implements QueueSort."""
     return callable(getattr(factory, "sort_key", None))
 
 
 def made_by(factory: Factory) -> object | None:
-    """The class that a factory is, or says that it returns; None where a function says nothing that can be looked up."""
+    """Returns the class that a factory is or, by its return annotation, builds; None if the annotation cannot be resolved."""
     if inspect.isclass(factory):
         return factory
     try:
         return get_type_hints(factory).get("return")
-    except Exception:  # noqa: BLE001 - whatever an annotation of somebody's own may raise
+    except Exception:  # noqa: BLE001 - an annotation of a third-party plugin may raise anything
         return None
 
 
 def points_of(factory: Factory) -> list[str]:
-    """The extension points a plugin class has methods for; of a function, those of the class it says it returns."""
+    """Returns the extension points for which the plugin's class has methods; for a function, those of its return class."""
     made = made_by(factory)
     return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(made, protocol)]
 

@@ -1,6 +1,6 @@
-"""Prints what `config default` and `config schema` show: `config/default.yaml` and `config/schema.json` are their output.
+"""Output of `config default` and `config schema`, which are also the files `config/default.yaml` and `config/schema.json`.
 
-Every setting of the schema is there, and carries the sentence of its section (`sentences`) as its comment, the first time it appears.
+Contains every setting of the schema. The first occurrence of a setting has its description (`sentences`) as a comment.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from multisched.framework.registry import PluginUse, Registry
 COMMENT_CHARS: Final = 118
 _HEADER: Final = """\
 # yaml-language-server: $schema=schema.json
-# All settings with their defaults, as `multisched config default` prints them. Leave out what you do not change:
-# `{apiVersion: multisched.io/v1, kind: MultischedConfiguration}` means exactly this file.
-# Settings without a default, and lists that are empty, stand in comments that begin with # and no space.
+# All settings with their defaults, as printed by `multisched config default`. Omit settings that you do not change:
+# `{apiVersion: multisched.io/v1, kind: MultischedConfiguration}` is equivalent to this file.
+# Settings without a default, and empty lists, are comments that begin with # and no space.
 """
 
 
 def schema_text() -> str:
-    """The JSON Schema (draft 2020-12) of the configuration file."""
+    """Returns the JSON Schema (draft 2020-12) of the configuration file."""
     schema = Configuration.model_json_schema(by_alias=True)
     for model in _models_below(Configuration):
         part = schema if model is Configuration else schema["$defs"][model.__name__]
@@ -43,7 +43,7 @@ def schema_text() -> str:
 
 
 def _models_below(model: type[BaseModel]) -> list[type[BaseModel]]:
-    """The model, and all that its fields consist of, each once."""
+    """Returns the model and all models that its fields contain, without duplicates."""
     found = [model]
     for one in found:
         parts = (part for field in one.model_fields.values() for part in models_in(field.annotation))
@@ -52,7 +52,7 @@ def _models_below(model: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def _explain(properties: dict[str, Any], model: type[BaseModel]) -> None:
-    """Says what each property is, in the alphabetical order of all keywords."""
+    """Adds a description to each property, with keywords in alphabetical order."""
     sentences = sentences_of(model)
     for name, field in model.model_fields.items():
         if name in sentences:
@@ -61,7 +61,7 @@ def _explain(properties: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def _tidy(schema: Any) -> None:
-    """Drops generated titles and shows durations as they are written; complex defaults follow from their parts."""
+    """Drops generated titles, writes durations in their text form, and drops defaults that follow from nested ones."""
     if isinstance(schema, list):
         for item in schema:
             _tidy(item)
@@ -80,9 +80,9 @@ def _tidy(schema: Any) -> None:
 
 
 def configuration_text(configuration: Configuration) -> str:
-    """A complete configuration as commented YAML; profiles with every plugin they resolve to.
+    """Returns a complete configuration as commented YAML; profiles have every plugin to which they resolve.
 
-    A setting without a default is there as a comment, `#name: KIND`, where its section first appears.
+    A setting without a default is a comment, `#name: KIND`, at the first occurrence of its section.
     """
     printer = _Printer()
     printer.section(with_all_plugins(configuration, plugin_registry()), "")
@@ -90,7 +90,7 @@ def configuration_text(configuration: Configuration) -> str:
 
 
 def with_all_plugins(configuration: Configuration, registry: Registry) -> Configuration:
-    """The same with every plugin that its profiles resolve to, and its weight and arguments, written out."""
+    """Returns the configuration with every plugin to which its profiles resolve, with weights and arguments."""
     domains = tuple(_with_all_plugins(domain, registry) for domain in configuration.domains)
     return configuration.model_copy(update={"domains": domains})
 
@@ -102,7 +102,7 @@ def _with_all_plugins(domain: DomainConfig, registry: Registry) -> DomainConfig:
 
 
 def _entry(use: PluginUse) -> PluginEntry:
-    """Only what differs from a plain `name`."""
+    """Returns an entry with only the settings that differ from a plain `name`."""
     is_isolated = use.isolation is not Isolation.INLINE
     return PluginEntry.model_construct(
         name=use.name,
@@ -114,16 +114,16 @@ def _entry(use: PluginUse) -> PluginEntry:
 
 
 class _Printer:
-    """Lines of one document. What a setting is, is said where it first appears."""
+    """Writes the lines of one document. Each setting is described at its first occurrence."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._explained: set[tuple[type[BaseModel], str]] = set()
         self._shown: set[type[BaseModel]] = set()
-        """Sections of which every setting is there."""
+        """Sections whose settings have all been written."""
 
     def section(self, section: BaseModel, indent: str) -> None:
-        """Settings with their values; those without one as comments, the first time."""
+        """Writes settings with their values; at the first occurrence, also those without a value, as comments."""
         model = type(section)
         is_new = model not in self._shown
         self._shown.add(model)
@@ -165,10 +165,10 @@ class _Printer:
             first = next(n for n in range(begin, len(self.lines)) if not self.lines[n].lstrip().startswith("#"))
             self.lines[first] = f"{indent}- {self.lines[first].lstrip()}"
 
-    # -- what has no value -----------------------------------------------------------------------------------------
+    # -- settings without value ------------------------------------------------------------------------------------
 
     def _absent(self, name: str, field: FieldInfo, indent: str, *, only_new: bool = False) -> None:
-        """The setting as a comment, with all that may stand below it. `only_new`: only if there is something to show below."""
+        """Writes the setting as a comment, with its subsection. `only_new`: only if the subsection was not written before."""
         below = next((model for model in models_in(field.annotation) if model not in self._shown), None)
         if below is not None:
             self.lines.append(f"{indent}#{field.alias}:")
@@ -177,7 +177,7 @@ class _Printer:
             self.lines.append(f"{indent}#{field.alias}: {_default(name, field)}")
 
     def _skeleton(self, model: type[BaseModel], indent: str, *, is_item: bool = False) -> None:
-        """Every setting of a section, as comments."""
+        """Writes every setting of a section as comments."""
         self._shown.add(model)
         begin, inner = len(self.lines), indent + "  " if is_item else indent
         for name, field in model.model_fields.items():
@@ -195,7 +195,7 @@ class _Printer:
 
 
 def _is_setting(line: str) -> bool:
-    """Not a sentence: those have a space behind the #."""
+    """Reports whether the line is a setting: descriptions have a space after the #."""
     return not line.lstrip().startswith("# ")
 
 
@@ -204,7 +204,7 @@ def _has_values(section: BaseModel) -> bool:
 
 
 def _default(name: str, field: FieldInfo) -> str:
-    """What the setting is if nobody says otherwise; without that, of which kind it is."""
+    """Returns the setting's default; if it has none, its kind."""
     value = None if field.is_required() else field.get_default(call_default_factory=True)
     return _kind(name, field.annotation) if value is None else _setting(name, value)
 
@@ -214,7 +214,7 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _kind(name: str, annotation: Any) -> str:
-    """NUMBER, TEXT, or the values that there are."""
+    """Returns the kind of a setting: NUMBER, TEXT and so on, or its possible values."""
     kinds = [part for part in _parts(annotation) if part is not type(None)]
     kind = kinds[0]
     if name.endswith("_s"):
@@ -228,7 +228,7 @@ def _kind(name: str, annotation: Any) -> str:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """The alternatives of a union, without what is written beside a type."""
+    """Yields the alternatives of a union, without Annotated metadata."""
     if get_origin(annotation) is Annotated:
         yield from _parts(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, UnionType):
@@ -252,7 +252,7 @@ def _inline(entry: PluginEntry) -> str:
 
 
 def scalar_text(value: Any) -> str:
-    """Flow style: JSON is YAML, and quotes are left away where a text is plainly one."""
+    """Returns a value in YAML flow style (as JSON, but without quotes around plain text)."""
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a domain's profile says, checked against the plugins it names: queue order, extension points, arguments.
+"""Checks of a domain's profile against its plugins: queue order, extension points, arguments.
 
 Called by `loading`, and by `kube.convert` for the arguments of a KubeSchedulerConfiguration.
 """
@@ -28,13 +28,13 @@ from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import NO_ARGS, PluginSetupError, PluginUse, Profile, Registry
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""Pods that name no scheduler are given this one by the API server, and kube-scheduler serves it."""
+"""The API server's default for pods without schedulerName; served by kube-scheduler."""
 
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def check_profile(document: Document, path: Path, domain: DomainConfig, registry: Registry) -> None:
-    """Notes what is wrong with the profile at `path`. Unknown names and bad arguments are reported elsewhere."""
+    """Adds the problems of the profile at `path`. Unknown names and invalid arguments are reported elsewhere."""
     profile = domain.profile
     names = [entry.name for entry in profile.plugins.enabled] + [n for n in profile.plugins.disabled if n != "*"]
     if profile.queue_sort is not None:
@@ -54,9 +54,9 @@ def check_profile(document: Document, path: Path, domain: DomainConfig, registry
 
 
 def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any], registry: Registry) -> bool:
-    """Notes all that is wrong with the arguments of a plugin that ships, at the fields themselves; True if nothing is.
+    """Adds all problems of a shipped plugin's arguments, at their fields. Reports whether the arguments are valid.
 
-    Other plugins read their arguments when they are built, and their refusal is reported then.
+    Other plugins validate their arguments when they are built; errors are reported then.
     """
     reader = args_reader(plugin)
     if reader is None:
@@ -72,7 +72,7 @@ def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, A
 
 
 def _takes(document: Document, path: Path, plugin: str, args: Mapping[str, Any], registry: Registry) -> bool:
-    """Notes arguments of a plugin that has none; one that is not known is reported at its name."""
+    """Adds a problem if a plugin without arguments has some. Reports whether that is not the case. Ignores unknown plugins."""
     if not args or not _is_known(plugin, registry) or registry.takes_args(plugin):
         return True
     document.add(path, NO_ARGS, of_key=True)
@@ -83,11 +83,11 @@ READERS: Final[Mapping[str, str]] = {
     "ElasticQuota": "quotas do not limit its pods",
     "GangScheduling": "PodGroups and labels of gangs are ignored, and members start one by one",
 }
-"""Plugin -> what follows for a domain without it. Every built-in profile has them; a converted one may not."""
+"""Plugin -> the consequence for a domain without it. All built-in profiles have these plugins; a converted one may not."""
 
 
 def notes_on(domain: DomainConfig) -> Iterator[str]:
-    """Yields what is valid in the domain, and changes nothing, may not work, or needs something outside the file."""
+    """Yields notes about valid settings that have no effect, may not work, or need something outside the file."""
     if DEFAULT_SCHEDULER in domain.scheduler_names:
         yield f"{domain.name}: kube-scheduler must stop serving {DEFAULT_SCHEDULER} before this configuration runs"
     plugins = {use.name for use in resolve_profile(domain, plugin_registry()).plugins}
@@ -105,7 +105,7 @@ def _parts(text: str) -> Path:
 
 
 def _check_points(document: Document, path: Path, profile: Profile, registry: Registry) -> None:
-    """Each plugin that is listed for a point must be in the profile, once, and have that point."""
+    """Adds a problem for each plugin listed at a point that is not in the profile, is repeated, or lacks the point."""
     enabled = {use.name: use for use in profile.plugins}
     for point, names in profile.points.items():
         for index, name in enumerate(names):
@@ -120,7 +120,7 @@ def _check_points(document: Document, path: Path, profile: Profile, registry: Re
 
 
 def _why_not_at(point: str, use: PluginUse, registry: Registry) -> str:
-    """Empty where the plugin has the point, and where that cannot be known before it is built."""
+    """Returns why the plugin cannot run at the point; empty if it can, or if that is unknown before it is built."""
     if made_by(registry.factory(use.name)) is None:
         return ""
     try:

@@ -1,8 +1,8 @@
 """The configuration as frozen values: `apiVersion: multisched.io/v1`, `kind: MultischedConfiguration`.
 
-Owns names, types, bounds and defaults of every setting, each with the sentence that explains it. The sentences become
-the JSON Schema and the comments of `config/default.yaml`. Names are camelCase in files; in code they end in their unit.
-Reading, cross checks and plugin lookup are `config`'s.
+Owns names, types, bounds, defaults and descriptions of all settings. The descriptions appear in the JSON Schema and in the
+comments of `config/default.yaml`. Names are camelCase in files; in code they end with their unit. Other modules of
+`config` do the reading, cross checks and plugin lookup.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _ip_address(text: str) -> str:
     try:
         return str(ip_address(text))
     except ValueError as error:
-        raise ValueError(f"{text!r} is not an IP address; write for instance 127.0.0.1 or 0.0.0.0") from error
+        raise ValueError(f"{text!r} is not an IP address; write for example 127.0.0.1 or 0.0.0.0") from error
 
 
 def _base_url(text: str) -> str:
     if not scheme_of(text):
-        raise ValueError(f"{text!r} is no address of a server; write https://HOST:PORT")
+        raise ValueError(f"{text!r} is not a server URL; write https://HOST:PORT")
     return text.rstrip("/")
 
 
@@ -51,10 +51,10 @@ ResourceName = Annotated[str, Field(min_length=1, max_length=317)]
 
 
 class Expression(Section):
-    """One `key operator values` test on a node's labels."""
+    """A requirement on a label: key, operator and values."""
 
     key: LabelKey
-    """The label."""
+    """Label key."""
     operator: Operator
     """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
     values: tuple[LabelValue, ...] = Field(default=(), max_length=100)
@@ -74,30 +74,28 @@ class Expression(Section):
 
 
 class Selector(Section):
-    """A label selector; everything in it must hold."""
+    """A label selector; all its requirements must match."""
 
     match_labels: Mapping[LabelKey, LabelValue] = {}
-    """Labels with exactly these values."""
+    """Labels and their required values."""
     match_expressions: tuple[Expression, ...] = Field(default=(), max_length=64)
-    """Further tests on labels."""
+    """Further requirements on labels."""
 
     @model_validator(mode="after")
     def _refuse_empty(self) -> Self:
         if not self.match_labels and not self.match_expressions:
-            raise ValueError(
-                "selects every node or pod; name matchLabels or matchExpressions, or leave the selector out"
-            )
+            raise ValueError("selects every node or pod; set matchLabels or matchExpressions, or remove the selector")
         return self
 
     def compile(self) -> LabelSelector:
-        """Requirements in a fixed order, so that equal selectors are equal values however they were written."""
+        """Returns the selector with sorted requirements, so that equivalent selectors are equal values."""
         found = {Requirement(key, Operator.IN, (value,)) for key, value in self.match_labels.items()}
         found |= {Requirement(e.key, e.operator, tuple(sorted(set(e.values)))) for e in self.match_expressions}
         return LabelSelector(tuple(sorted(found, key=lambda r: (r.key, r.operator.value, r.values))))
 
 
 class NodeRule(Enum):
-    """Which unlabelled nodes are at home in a domain without a selector."""
+    """The home nodes, among unlabelled ones, of a domain without a selector."""
 
     GPU = "gpu"
     """Nodes with allocatable GPUs."""
@@ -106,95 +104,95 @@ class NodeRule(Enum):
     REST = "rest"
     """Every node that no other domain claims."""
     LABELLED = "labelled"
-    """None but those labelled `multisched.io/domain: NAME`."""
+    """Only nodes with the label `multisched.io/domain: NAME`."""
 
 
 class Nodes(Section):
-    """The home nodes of a domain. Nodes labelled `multisched.io/domain: NAME` always belong to it, and only to it."""
+    """The home nodes of a domain. Nodes labelled `multisched.io/domain: NAME` belong to that domain in any case."""
 
     rule: NodeRule | None = None
-    """gpu (allocatable GPUs), virtual (virtual-kubelet), rest (all that nobody else claims) or labelled (labelled only).
-    Without rule and selector: gpu for the domain gpu, virtual for job, labelled for a domain with loans, else rest."""
+    """gpu (allocatable GPUs), virtual (virtual-kubelet), rest (all nodes that no other domain claims) or labelled (only by label).
+    Default without a selector: gpu for the domain gpu, virtual for job, labelled for a domain with loans, otherwise rest."""
     selector: Selector | None = None
     """Nodes with these labels, instead of a rule."""
 
     @model_validator(mode="after")
     def _refuse_both(self) -> Self:
         if self.rule is not None and self.selector is not None:
-            raise ValueError("a rule and a selector exclude each other; remove one")
+            raise ValueError("rule and selector are mutually exclusive; remove one")
         return self
 
 
 class Loan(Section):
-    """Nodes of another domain that this one may use too."""
+    """Nodes of another domain that this one may use, too."""
 
     lender: str = Field(alias="from")
-    """The domain whose home nodes they are."""
+    """The home domain of the nodes."""
     selector: Selector | None = None
-    """Which of its nodes; without, all."""
+    """Selects some of its nodes. Default: all."""
 
 
 WEIGHT_MAX: Final = 10_000
-"""So that the totals of all plugins fit into 32 bits."""
+"""With this limit, total scores fit into 32 bits."""
 
 PointPlugins = Annotated[tuple[str, ...] | None, Field(max_length=256)]
 
 
 class PluginEntry(Section):
-    """One enabled plugin: a new one, or other settings for one of the base."""
+    """An enabled plugin: a new one, or changed settings of one in the base."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
-    """A name of `multisched plugins list`, or `package.module:Class`."""
+    """A name listed by `multisched plugins list`, or `package.module:Class`."""
     weight: int | None = Field(default=None, ge=0, le=WEIGHT_MAX)
-    """Multiplies its scores; 0 filters without scoring. Without: the base's, or 1."""
+    """Multiplier of its scores; 0: the plugin does not score. Default: the base's, or 1."""
     args: Mapping[str, Any] | None = None
-    """The plugin's own settings, instead of the base's."""
+    """The plugin's arguments, instead of the base's."""
     isolation: Isolation | None = None
     """Where Filter and Score run: inline, thread or process."""
     timeout_s: Seconds | None = None
-    """How long an isolated Filter or Score may take."""
+    """Time limit of an isolated Filter or Score."""
 
 
 class Plugins(Section):
     """Changes to the base's plugins, applied in this order: disabled, then enabled."""
 
     disabled: tuple[str, ...] = Field(default=(), max_length=256)
-    """Plugins of the base to leave out; "*" leaves out all."""
+    """Plugins of the base to remove; "*" removes all."""
     enabled: tuple[PluginEntry, ...] = Field(default=(), max_length=256)
-    """Plugins to add, or to change where they stand."""
+    """Plugins to add, or to change without moving them."""
 
 
 class Points(Section):
-    """The plugins that run at an extension point, in their order there. A point that is left out runs every plugin of the
-    profile that has it, in the profile's order."""
+    """The plugins that run at an extension point, in order. A point that is not set runs every plugin of the profile that
+    implements it, in the profile's order."""
 
     pre_enqueue: PointPlugins = None
-    """Before a pod may enter the queue."""
+    """Gates pods before they enter the queue."""
     queue_sort: PointPlugins = None
-    """The order of the queue; exactly one."""
+    """Orders the queue; exactly one plugin."""
     pre_filter: PointPlugins = None
-    """Once per attempt."""
+    """Runs once per attempt, before Filter."""
     filter: PointPlugins = None
-    """Which nodes can take the pod."""
+    """Rejects nodes that cannot run the pod."""
     post_filter: PointPlugins = None
-    """When no node can."""
+    """Runs if no node is feasible, for example to preempt."""
     pre_score: PointPlugins = None
-    """Before scores."""
+    """Runs once per attempt, before Score."""
     score: PointPlugins = None
-    """Which node is best. NormalizeScore goes with it."""
+    """Scores the feasible nodes, including NormalizeScore."""
     reserve: PointPlugins = None
-    """When the pod is assumed on a node, or given up."""
+    """Reserve and Unreserve: run when the pod is assumed, and when the assumption is undone."""
     permit: PointPlugins = None
-    """The last gate."""
+    """Allows, rejects or delays the binding."""
     pre_bind: PointPlugins = None
-    """Before the bind; may wait."""
+    """Runs before the bind, and may wait."""
     bind: PointPlugins = None
-    """Posts the binding."""
+    """Binds the pod."""
     post_bind: PointPlugins = None
-    """After the bind."""
+    """Runs after the bind."""
 
     def by_point(self) -> dict[str, tuple[str, ...]]:
-        """PreFilter -> names, as the framework calls the points."""
+        """Returns point -> plugin names, with the framework's names of points, such as PreFilter."""
         named = ((to_pascal(name), getattr(self, name)) for name in type(self).model_fields)
         return {point: names for point, names in named if names is not None}
 
@@ -203,35 +201,35 @@ class ProfileConfig(Section):
     """The plugins of a domain."""
 
     base: Literal["forecast", "gpu", "job", "default"] | None = None
-    """The profile to start from: a built-in domain's, or `default`. Without: the domain's own if built in, else default."""
+    """The profile to start from: a built-in domain's, or `default`. Default: the domain's own if it is built in, otherwise default."""
     queue_sort: str | None = None
-    """The plugin that orders the queue, instead of the base's: QOSSort, PrioritySort or one of your own."""
+    """The QueueSort plugin, instead of the base's: QOSSort, PrioritySort or a custom one."""
     plugins: Plugins = Plugins()
     """Changes to the base."""
     points: Points = Points()
-    """Which plugins run at an extension point, where that is not simply all that have it."""
+    """The plugins per extension point, for points that do not run all plugins that implement them."""
 
 
 class Concurrency(Section):
-    """How much of a domain happens at once."""
+    """Concurrency limits of a domain."""
 
     cycles: int = Field(default=8, ge=1, le=256)
-    """Scheduling cycles that may wait for outside answers at the same time."""
+    """Maximum number of scheduling cycles that concurrently wait for external responses."""
     bind_workers: int = Field(default=64, ge=1, le=1024)
-    """Binds under way at the same time. The smaller of this and maxInFlightBinds counts; PreBind has its own bound."""
+    """Maximum number of concurrent binds. The smaller of this and maxInFlightBinds applies; PreBind has a separate limit."""
     max_in_flight_binds: int = Field(default=64, ge=1, le=1024)
-    """The most binding requests on the wire; the adaptive limit moves below it. The smaller of this and bindWorkers counts."""
+    """Maximum number of binding requests in flight; an adaptive limit lowers it. The smaller of this and bindWorkers applies."""
 
 
 class Queue(Section):
-    """How long refused pods wait."""
+    """Waiting times of pods after failed attempts."""
 
     initial_backoff_s: Seconds = Field(default=1.0, validate_default=False)
-    """After the first failed attempt; doubles with each."""
+    """Backoff after the first failed attempt; it doubles with each further one."""
     max_backoff_s: Seconds = Field(default=10.0, validate_default=False)
-    """The longest backoff."""
+    """Maximum backoff."""
     unschedulable_flush_s: Seconds = Field(default=300.0, validate_default=False)
-    """An unschedulable pod is tried again after this long even if no event could help it."""
+    """An unschedulable pod is requeued after this time even without an event."""
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -241,39 +239,39 @@ class Queue(Section):
 
 
 class PodRuleConfig(Section):
-    """Pods to which any of these applies."""
+    """Selects pods that meet any of these conditions."""
 
     requests: tuple[ResourceName, ...] = Field(default=(), max_length=64)
-    """They request some of one of these resources."""
+    """The pod requests one of these resources."""
     annotations: tuple[LabelKey, ...] = Field(default=(), max_length=64)
-    """They have one of these annotations, whatever it says."""
+    """The pod has one of these annotations, with any value."""
     selector: Selector | None = None
-    """Their labels match."""
+    """The pod's labels match."""
 
     @model_validator(mode="after")
     def _refuse_empty(self) -> Self:
         if not self.requests and not self.annotations and self.selector is None:
-            raise ValueError("selects no pod; name requests, annotations or a selector, or leave it out to select all")
+            raise ValueError("selects no pod; set requests, annotations or a selector, or remove it to select all pods")
         return self
 
     def compile(self) -> PodRule:
-        """The model's value."""
+        """Returns the rule as a value of the model."""
         return PodRule(self.requests, self.annotations, self.selector.compile() if self.selector else None)
 
 
 class TolerationConfig(Section):
-    """A toleration, as in a pod, and which pods are given it."""
+    """A toleration, as in a pod, and the pods to which it is added."""
 
     key: Annotated[str, Field(max_length=317)] = ""
-    """Of the taint. Empty, with Exists: all taints."""
+    """Key of the taint. Empty, with Exists: all taints."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """Equal: the taint has this value. Exists: whatever it has."""
+    """Equal: the taint has this value. Exists: the taint has any value."""
     value: Annotated[str, Field(max_length=63)] = ""
-    """Of the taint, with Equal."""
+    """Value of the taint, with Equal."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Empty: all effects."""
+    """Effect of the taint. Empty: all effects."""
     pods: PodRuleConfig | None = None
-    """The pods of the domain that are given it: those to which any of this applies. Without: all."""
+    """The pods of the domain to which it is added. Default: all."""
 
     @model_validator(mode="after")
     def _as_upstream(self) -> Self:
@@ -284,19 +282,19 @@ class TolerationConfig(Section):
         return self
 
     def compile(self) -> Toleration:
-        """The model's value."""
+        """Returns the rule as a value of the model."""
         fields = self.key, self.operator, self.value, self.effect
         return Toleration(*fields) if self.pods is None else LimitedToleration(*fields, self.pods.compile())
 
 
 class Policy(Section):
-    """What the domain adds to its pods while scheduling them; pods themselves are never edited."""
+    """Settings that the domain adds to its pods during scheduling; the pod objects are not changed."""
 
     tolerations: tuple[TolerationConfig, ...] | None = Field(default=None, max_length=64)
-    """Taints that pods of the domain tolerate. Without: the built-in domain's."""
+    """Tolerations added to pods of the domain. Default: those of the built-in domain."""
 
     def compile(self) -> tuple[Toleration, ...]:
-        """The model's values."""
+        """Returns the tolerations as values of the model."""
         return tuple(t.compile() for t in self.tolerations or ())
 
 
@@ -304,23 +302,23 @@ class DomainConfig(Section):
     """One scheduler: its names, its nodes, its plugins."""
 
     name: Annotated[str, Field(pattern=_NAME)]
-    """Label of metrics, part of the lease's name, value of the node label `multisched.io/domain`."""
+    """Name of the domain in metrics, in the Lease's name, and in the node label `multisched.io/domain`."""
     scheduler_names: tuple[SchedulerName, ...] = Field(default=(), max_length=16)
-    """The spec.schedulerName of its pods. Without: NAME-scheduler."""
+    """The spec.schedulerName of its pods. Default: NAME-scheduler."""
     nodes: Nodes = Nodes()
     """Its home nodes."""
     loans: tuple[Loan, ...] = Field(default=(), max_length=DOMAINS_MAX)
-    """Nodes of other domains it may use too."""
+    """Nodes of other domains that it may use, too."""
     profile: ProfileConfig = ProfileConfig()
     """Its plugins."""
     concurrency: Concurrency = Concurrency()
-    """How much happens at once."""
+    """Concurrency limits."""
     queue: Queue = Queue()
-    """How long refused pods wait."""
+    """Waiting times of pods after failed attempts."""
     policy: Policy = Policy()
-    """What it adds to its pods."""
+    """Settings that it adds to its pods."""
     extenders: tuple[ExtenderConfig, ...] = Field(default=(), max_length=EXTENDERS_MAX)
-    """HTTP extenders, asked in this order, ignorable ones last."""
+    """HTTP extenders, called in this order, ignorable ones last."""
 
     @model_validator(mode="after")
     def _extenders_agree(self) -> Self:
@@ -329,30 +327,30 @@ class DomainConfig(Section):
 
 
 class LeaseConfig(Section):
-    """Leader election: one Lease for all domains, or one per domain."""
+    """Leader election, with one Lease for all domains or one per domain."""
 
     enabled: bool = True
-    """False only where a single process can run."""
+    """Set to false only if no second process can run."""
     namespace: Annotated[str, Field(max_length=63)] = ""
-    """Where the Leases are. Empty: the namespace the program runs in, outside a cluster kube-system."""
+    """Namespace of the Leases. Empty: the program's namespace; outside a cluster, kube-system."""
     name_prefix: Annotated[str, Field(pattern=_NAME)] = "multisched"
-    """The Lease is called PREFIX-DOMAIN, by the first of the domains that share it."""
+    """A Lease is named PREFIX-DOMAIN, after the first of the domains that share it."""
     per_domain: bool = False
     """
-    True: domains without loans between them have a Lease each, and replicas share them. A quota's max, and affinity
-    across nodes, then hold within the domains of one replica only.
+    True: domains without loans between them have separate Leases, which replicas divide among them. A quota's max, and
+    affinity across nodes, then apply only within the domains of one replica.
     """
     duration_s: Seconds = Field(default=15.0, validate_default=False)
-    """Another process may take the Lease this long after its last renewal."""
+    """Another process may acquire the Lease this long after its last renewal."""
     renew_deadline_s: Seconds = Field(default=10.0, validate_default=False)
     """The holder stops binding this long after its last successful renewal."""
     retry_period_s: Seconds = Field(default=2.0, validate_default=False)
-    """Time between two tries."""
+    """Time between two attempts to acquire or renew the Lease."""
 
     @model_validator(mode="after")
     def _order(self) -> Self:
         if self.duration_s != int(self.duration_s):
-            raise ValueError("duration must be whole seconds: a Lease has no place for less")
+            raise ValueError("duration must be whole seconds, the resolution of a Lease")
         if not self.duration_s > self.renew_deadline_s:
             raise ValueError("duration must be longer than renewDeadline")
         if not self.renew_deadline_s > 1.2 * self.retry_period_s:
@@ -361,21 +359,21 @@ class LeaseConfig(Section):
 
 
 class Tls(Section):
-    """The server's certificate. Files are read again when they change."""
+    """The server's certificate. Files are reloaded when they change."""
 
     cert_file: str | None = None
-    """PEM, with its chain."""
+    """Certificate with its chain, PEM."""
     key_file: str | None = None
-    """PEM, without a password."""
+    """Private key without a password, PEM."""
     self_signed: bool = False
-    """Makes a certificate at each start, as kube-scheduler does: enough for probes, and for scrapers that do not verify."""
+    """Create a self-signed certificate at each start, as kube-scheduler does, for probes and for scrapers that do not verify it."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("certFile and keyFile belong together")
+            raise ValueError("certFile and keyFile must be set together; set both or neither")
         if self.self_signed and self.cert_file is not None:
-            raise ValueError("selfSigned and certFile exclude each other; remove one")
+            raise ValueError("selfSigned and certFile are mutually exclusive; remove one")
         return self
 
     @property
@@ -383,32 +381,32 @@ class Tls(Section):
         return self.self_signed or self.cert_file is not None
 
     def notes(self) -> Iterator[str]:
-        """Files that are not on this machine: the program may run on another one."""
+        """Yields notes about files that do not exist on this machine; the program may run on another one."""
         for name, file in (("certFile", self.cert_file), ("keyFile", self.key_file)):
             if file is not None and not Path(file).is_file():
-                yield f"server.tls.{name}: there is no file {file} on this machine; without it the program does not start"
+                yield f"server.tls.{name}: the file {file} does not exist on this machine; the program does not start without it"
 
 
 class ServerConfig(Section):
     """The HTTP server: /livez, /readyz, /metrics, /api/v1."""
 
     enabled: bool = True
-    """False: no port at all."""
+    """False: the program has no port."""
     bind_address: Annotated[str, Field(max_length=64), AfterValidator(_ip_address)] = "127.0.0.1"
-    """An IP address. Anything but loopback needs tls."""
+    """IP address to listen on. Other than loopback, it requires tls."""
     port: int = Field(default=10260, ge=0, le=65535)
-    """0: any free one."""
+    """0: any free port."""
     advertised_url: Annotated[str, Field(max_length=256), AfterValidator(_base_url)] | None = None
-    """Where a command that asked a standby finds the leader, as its Lease says. Without: the pod's IP (POD_IP), or what is bound."""
+    """URL of this process in its Lease, to which standbys refer commands. Default: the pod's IP (POD_IP), or the bound address."""
     probe_port: int | None = Field(default=None, ge=0, le=65535)
-    """A second port for /livez and /readyz alone, over plain HTTP, that answers however busy the first is. Without: none."""
+    """A second port, with plain HTTP, only for /livez and /readyz; it responds even if the first one is overloaded. Default: none."""
     tls: Tls = Tls()
-    """Without a certificate the server speaks HTTP, on loopback only."""
+    """Without a certificate, the server uses HTTP, on loopback only."""
     authentication: bool | None = None
-    """Ask the API server who may read /metrics and /api (TokenReview, SubjectAccessReview). Without: yes with tls."""
+    """Authenticate and authorize access to /metrics and /api with TokenReview and SubjectAccessReview. Default: true with tls."""
 
     quota_webhook: bool = False
-    """Answer AdmissionReviews of quotas at /validate/quotas, whoever asks: kube-apiserver sends no token."""
+    """Serve AdmissionReviews of quotas at /validate/quotas, without authentication, since kube-apiserver sends no token."""
 
     @property
     def is_authenticating(self) -> bool:
@@ -421,97 +419,97 @@ class ServerConfig(Section):
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
         if self.probe_port and self.probe_port == self.port:
-            raise ValueError(f"probePort must be another port than port ({self.port})")
+            raise ValueError(f"probePort must differ from port ({self.port})")
         return self
 
     @model_validator(mode="after")
     def _refuse_open(self) -> Self:
         if not self.is_loopback and not self.tls.is_on:
             raise ValueError(
-                f"without tls only loopback is served, not {self.bind_address}; set tls.selfSigned or files"
+                f"without tls, bindAddress must be loopback, got {self.bind_address}; set tls.selfSigned or tls.certFile"
             )
         if not self.is_loopback and not self.is_authenticating:
-            raise ValueError("authentication may be off on loopback only")
+            raise ValueError("authentication can be disabled on loopback only")
         return self
 
 
 class ClientConfig(Section):
-    """How the API server is asked."""
+    """Access to the API server."""
 
     writes_per_second: int = Field(default=5000, ge=1, le=100_000)
-    """Ceiling of all writes; the API server's own 429 is the real limit."""
+    """Limit of all writes; usually the API server's 429 limits them earlier."""
     bind_timeout_s: Seconds = Field(default=5.0, validate_default=False)
-    """Deadline of one binding request, on both sides."""
+    """Timeout of one binding request, in the client and in the API server."""
     audit_period_s: Seconds = Field(default=60.0, validate_default=False)
-    """How often the cache is compared with a list of the API server."""
+    """Period at which the cache is compared with a list from the API server."""
 
 
 VERIFY_MIN_S: Final = 10.0
-"""Each time all pods are listed."""
+"""Minimum, since each run lists all pods."""
 
 
 class VerifyConfig(Section):
-    """The judge of `multisched verify` beside the running program, by lists of its own, in a process of its own."""
+    """Periodic runs of `multisched verify` while the program runs, in a separate process with its own lists."""
 
     every_s: Seconds | None = None
-    """How often it looks, 10s at least. Without: never."""
+    """Period of the runs, at least 10s. Default: none."""
 
     @model_validator(mode="after")
     def _refuse_haste(self) -> Self:
         if self.every_s is not None and self.every_s < VERIFY_MIN_S:
             raise ValueError(
-                f"every: {format_duration(self.every_s)} is too often; it lists all pods: write 10s or more"
+                f"every must be at least 10s, since each run lists all pods; got {format_duration(self.every_s)}"
             )
         return self
 
 
 class LoggingConfig(Section):
-    """What the program writes to its standard error."""
+    """Log lines on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe lines that are written."""
+    """The lowest level that is logged."""
     format: Literal["auto", "json", "text"] = "auto"
-    """One JSON object per line, or text for people. auto: text on a terminal, JSON elsewhere."""
+    """One JSON object per line, or readable text. auto: text on a terminal, otherwise JSON."""
 
     @field_validator("format", mode="before")
     @classmethod
     def _former_name(cls, value: object) -> object:
-        """Version 0.1.0 called text console."""
+        """Accepts console, the name of text in version 0.1.0."""
         return "text" if value == "console" else value
 
 
 class MetricsConfig(Section):
-    """What /metrics shows."""
+    """Settings of /metrics."""
 
     kube_scheduler_names: bool = False
-    """Show metrics under kube-scheduler's own names (scheduler_...) as well, for dashboards and alerts made for it."""
+    """Export metrics also under kube-scheduler's names (scheduler_...), for existing dashboards and alerts."""
 
 
 class Configuration(Section):
-    """One file configures one deployment."""
+    """The configuration file of one deployment."""
 
     api_version: Literal["multisched.io/v1"]
-    """The version of this file's format."""
+    """Version of the file format."""
     kind: Literal["MultischedConfiguration"]
-    """What this file is."""
+    """Kind of the file."""
     domains: tuple[DomainConfig, ...] = Field(
         default_factory=lambda: tuple(DomainConfig(name=name) for name in BUILT_IN_DOMAINS),
         min_length=1,
         max_length=DOMAINS_MAX,
     )
-    """The schedulers of this deployment. Without: forecast, gpu and job with their defaults."""
+    """The schedulers of this deployment. Default: forecast, gpu and job with their defaults."""
     lease: LeaseConfig = LeaseConfig()
     """Leader election."""
     server: ServerConfig = ServerConfig()
     """Health, metrics and API."""
     client: ClientConfig = ClientConfig()
-    """How the API server is asked."""
+    """Access to the API server."""
     logging: LoggingConfig = LoggingConfig()
-    """What is logged."""
+    """Logging."""
     metrics: MetricsConfig = MetricsConfig()
-    """What is shown to Prometheus."""
+    """Prometheus metrics."""
     verify: VerifyConfig = VerifyConfig()
-    """Whether pods that stand against a required rule are looked for, whoever placed them."""
+    """Periodic checks for pods that violate a required rule, whichever scheduler placed them."""
 
     @model_validator(mode="after")
     def _bind_before_the_lease_ends(self) -> Self:
@@ -519,17 +517,17 @@ class Configuration(Section):
         if self.lease.enabled and self.client.bind_timeout_s > margin_s:
             raise ValueError(
                 "client.bindTimeout must not be longer than lease.duration - lease.renewDeadline:"
-                " a late bind could meet the next leader's"
+                " a late bind could conflict with one of the next leader"
             )
         return self
 
     @property
     def served(self) -> frozenset[str]:
-        """Every schedulerName that some domain has."""
+        """The schedulerNames of all domains."""
         return frozenset(name for domain in self.domains for name in domain.scheduler_names)
 
     def domain(self, name: str) -> DomainConfig:
-        """Raises KeyError for one that is not configured."""
+        """Returns the domain of this name. Raises KeyError if it is not configured."""
         for domain in self.domains:
             if domain.name == name:
                 return domain

@@ -1,4 +1,4 @@
-"""What every section of a configuration file has in common, and how durations are written in it."""
+"""The base class of all sections of a configuration file, and the format of durations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DURATION_SCHEMA: Final = {
 
 
 def parse_duration(text: object) -> float:
-    """Seconds of `10s`, `500ms`, `5m`, `1h30m`. A number without a unit is refused: nobody can tell what it counts."""
+    """Returns the seconds of `10s`, `500ms`, `5m` or `1h30m`. Raises ValueError, also for a number without a unit."""
     if isinstance(text, int | float) and not isinstance(text, bool):
         raise ValueError(f'a duration needs a unit, for instance "{text}s"')  # noqa: TRY004 -- pydantic collects these
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= 32 else None
@@ -33,7 +33,7 @@ def parse_duration(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest text that `parse_duration` reads back."""
+    """Returns the shortest text that `parse_duration` reads as this duration."""
     millis = round(seconds * 1000)
     if millis % 1000:
         return f"{millis}ms"
@@ -60,7 +60,7 @@ def _alias(name: str) -> str:
 
 
 class Section(BaseModel):
-    """What all parts of the file have in common: nothing unknown, nothing guessed, nothing changed later."""
+    """Base of all sections: unknown keys are errors, types are not converted, values are immutable."""
 
     model_config = ConfigDict(
         strict=True,

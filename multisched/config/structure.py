@@ -1,4 +1,4 @@
-"""Plain data against a model of the configuration: every fault with its place and, where one is near, what was meant."""
+"""Validation of plain data against a model: every problem with its position and, if a similar name exists, a suggestion."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from multisched.config.document import Document, Path
 M = TypeVar("M", bound=BaseModel)
 
 LABELS: Final = "matchLabels"
-"""The key of selectors under which labels stand."""
+"""The key of a selector's labels."""
 
 _SILENT: Final = frozenset({"default_factory_not_called"})
-"""Consequences of an error that is reported anyway."""
+"""Error types that only follow from another reported error."""
 
 
 def validated(document: Document, model: type[M]) -> M | None:
-    """The document as a `model`; None after the document's problems have been noted in it."""
+    """Returns the document as a `model`; None if it has problems, which are added to it."""
     return validated_part(document, (), document.data, model)
 
 
 def validated_part(document: Document, at: Path, data: Any, model: type[M]) -> M | None:
-    """Plain data that came of `at` as a `model`; None after its problems have been noted there."""
+    """Returns plain data from position `at` as a `model`; None if it has problems, which are added at that position."""
     try:
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
@@ -40,7 +40,7 @@ def validated_part(document: Document, at: Path, data: Any, model: type[M]) -> M
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant; empty if none is near."""
+    """Returns the most similar known word; empty if none is similar."""
     lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), lower, n=1)
     return lower[near[0]] if near else ""
@@ -80,7 +80,7 @@ def _add_error(document: Document, at: Path, inner: Path, error: Any, top: type[
 
 
 def _keys_at(path: Path, top: type[BaseModel]) -> list[str]:
-    """The keys that the model at `path` knows; empty where the path leads into a plugin's args."""
+    """Returns the keys of the model at `path`; empty inside a plugin's args."""
     model: type[BaseModel] | None = top
     for part in path:
         if isinstance(part, int) or model is None:
@@ -91,7 +91,7 @@ def _keys_at(path: Path, top: type[BaseModel]) -> list[str]:
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that an annotation names."""
+    """Yields the models in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

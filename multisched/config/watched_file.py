@@ -1,7 +1,7 @@
-"""A configuration file that is looked at again and again while a program runs by it.
+"""A configuration file that is polled for changes.
 
-A mounted ConfigMap is swapped as a whole by a link. So the file is found by its path each time, and what it says
-counts, not when it was written.
+A mounted ConfigMap is replaced by swapping a symbolic link. So each check opens the path again and compares the content,
+not the modification time.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from multisched.config.loading import parse, read_text
 from multisched.config.schema import Configuration
 
 MISSES_MAX: Final = 2
-"""Looks in a row without a file after which that is said."""
+"""Number of consecutive checks without a file after which an error is raised."""
 
 State = tuple[int, int, int, int]
 
 
 class WatchedFile:
-    """Called from one thread at a time."""
+    """A watched configuration file. Not thread-safe."""
 
     def __init__(self, path: Path, text: str) -> None:
-        """`text`: what the program was started with."""
+        """`text`: the text with which the program was started."""
         self.path = path
         self._state: State | None = None
         self._text = text
         self._missed = 0
-        """Looks in a row that found no file."""
+        """Number of consecutive checks that found no file."""
 
     def changed(self) -> Configuration | None:
-        """What the file says if that is another thing than last time. Raises ConfigError once for what cannot be used.
+        """Returns the configuration if the file's content changed since the last call; otherwise None.
 
-        A file that is gone for a moment, as editors do when they save, says nothing new. One that stays away cannot be used.
+        Raises ConfigError, once per content, if the file is invalid. A file that is missing for one check, as when an editor
+        saves it, counts as unchanged; a file that stays missing is an error.
         """
         state = self._state_now()
         self._missed = self._missed + 1 if state is None else 0
         if self._missed == MISSES_MAX:
-            self._state, self._text = None, ""  # what it says when it is back is news, whatever it is
-            raise ConfigError([Problem(str(self.path), 1, 1, "", "the file is gone; put it back")])
+            self._state, self._text = None, ""  # any content counts as changed when the file is back
+            raise ConfigError([Problem(str(self.path), 1, 1, "", "the file does not exist; restore it")])
         if state is None or state == self._state:
             return None
         text = read_text(self.path)

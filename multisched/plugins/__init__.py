@@ -1,7 +1,7 @@
 """The in-tree plugins by name, for the registry.
 
-A factory takes `args`, the mapping of the configuration, where its plugin has any. For bad ones it raises a
-`PluginArgsError` that names the field.
+If the plugin has arguments, its factory takes `args`, a mapping from the configuration. If `args` is invalid, the
+factory raises a `PluginArgsError` that names the field.
 """
 
 from __future__ import annotations
@@ -113,4 +113,4 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     DefaultBinder.name: DefaultBinder,
     NodeDeclaredFeatures.name: NodeDeclaredFeatures,
 }
-"""Name -> factory. `Registry.add_all(IN_TREE, "in-tree")`."""
+"""Plugin name -> factory, for `Registry.add_all(IN_TREE, "in-tree")`."""

@@ -1,4 +1,4 @@
-"""Who reads the arguments of which plugin, and what they make of it: the configuration is checked before anything is built."""
+"""Readers of plugin arguments, by plugin: they check the configuration before any plugin is built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "PodTopologySpread": PodTopologySpreadArgs.from_config,
     "VolumeBinding": VolumeBindingArgs.from_config,
 }
-"""By plugin. These are all whose arguments v1 knows."""
+"""Plugin -> reader of its arguments, for all plugins that have arguments in the v1 configuration."""
 
 CLASSES: Final[Mapping[str, ClassChooser]] = {
     "GangScheduling": lambda args: (
@@ -41,13 +41,13 @@ CLASSES: Final[Mapping[str, ClassChooser]] = {
     ),
     "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
 }
-"""By plugin, of those whose args decide which extension points they have."""
+"""Plugin -> function that chooses its class, for plugins whose arguments decide which extension points they implement."""
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "DefaultPreemption": "every candidate node is looked at, as upstream does at 100 percent: these change nothing",
-    "DynamicResources": "pods with resource claims are refused where they come in: these change nothing",
+    "DefaultPreemption": "no effect: every candidate node is examined, as upstream does at 100 percent",
+    "DynamicResources": "no effect: pods with resource claims are refused before they are queued",
 }
-"""Plugins whose arguments are read and checked for the sake of upstream's files -> why they change nothing."""
+"""Plugins whose arguments are checked for compatibility with upstream's files, but ignored -> why they have no effect."""
 
 
 def _without_effect(plugin: str, args: Mapping[str, Any]) -> Iterator[str]:
@@ -55,4 +55,4 @@ def _without_effect(plugin: str, args: Mapping[str, Any]) -> Iterator[str]:
 
 
 NOTES: Final[Mapping[str, ArgsNotes]] = {name: partial(_without_effect, name) for name in WITHOUT_EFFECT}
-"""By plugin, of those of whose good args there is something to say."""
+"""Plugin -> function that yields notes about valid arguments, for plugins that have such notes."""

@@ -1,4 +1,4 @@
-"""How plugins take the asked-for rows out of columns."""
+"""Selection of the requested rows from columns, and constants for fast computation with numpy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A = TypeVar("A", bound=NDArray[Any])
 
 
 class Selection:
-    """The rows of one call. Rows ascend, so they are a run exactly when the ends are as far apart as there are rows."""
+    """The rows of one call. Rows ascend, so they are contiguous exactly if last - first == count - 1."""
 
     __slots__ = ("_rows", "_run", "count")
 
@@ -28,30 +28,30 @@ class Selection:
                 self._run = slice(first, last + 1)
 
     def of(self, column: A) -> A:
-        """The column's values at the rows: a view or a copy, so read only."""
+        """Returns the column's values at the rows. The result may be a view: do not write to it."""
         if self._run is not None:
             return column[self._run]  # type: ignore[return-value]
         return column.take(self._rows)  # type: ignore[return-value]
 
 
 FEW_ROWS = 4
-"""Up to so many rows are computed one by one in Python: a call of numpy takes longer than the whole formula for a row."""
+"""Up to this many rows are computed one by one in Python: one call of numpy takes longer than the formula for one row."""
 
 EXACT_BELOW = 1 << 53
-"""Up to here a correctly rounded float64 quotient of integers never reaches the next integer."""
+"""Below this, a correctly rounded float64 quotient of two integers is never rounded up to the next integer."""
 
 
 NOUGHT, ONE, HUNDRED, HALF = np.array(0), np.array(1), np.array(100.0), np.array(0.5)
-"""Numbers as arrays: numpy need not find out anew what a Python number is, which takes as long as the sum of a few rows."""
+"""Numbers as arrays, so that numpy need not convert a Python number at each call, which costs as much as adding a few rows."""
 
 
 def zeros(rows: Rows) -> NDArray[np.uint8]:
-    """uint8[len(rows)]: every row passes."""
+    """Returns uint8[len(rows)] of zeros: every row passes."""
     return np.zeros(len(rows), np.uint8)
 
 
 def positions(rows: Rows, wanted: Iterable[int]) -> Rows:
-    """Where the wanted rows stand among `rows` (ascending); those that are not there are left out."""
+    """Returns the positions of the wanted rows in `rows` (ascending); wanted rows that are not in `rows` are left out."""
     held = np.array(sorted(wanted), np.intp)
     if not len(rows) or not len(held):
         return held[:0]

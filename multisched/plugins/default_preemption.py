@@ -1,4 +1,4 @@
-"""DefaultPreemption: makes room for a pod that fits nowhere by removing pods of lower priority from one node."""
+"""DefaultPreemption: evicts pods of lower priority from one node for a pod that fits on no node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 
 PRIORITY_OFFSET: Final = 2**31
-"""Added to each victim's priority before they are summed, so that a few negative ones do not look cheaper than one."""
+"""Added to each victim's priority before summing, so that several negative priorities do not cost less than one."""
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
@@ -43,7 +43,7 @@ RUNNING = "waiting for the preemption for this pod to be finished"
 
 
 class LowerPriority:
-    """`framework.preemption.DisplacementRule`: pods of lower priority may go, those that a budget protects last."""
+    """`framework.preemption.DisplacementRule`: pods of lower priority may be evicted, those protected by a budget last."""
 
     def __init__(self, priority: int, budgets: DisruptionBudgets) -> None:
         self.below = priority
@@ -57,7 +57,10 @@ class LowerPriority:
         return self._budgets.violating(pods, displaceable)
 
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
-        """Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption. Whole gangs come behind budgets."""
+        """Returns the costs by descending weight; broken gangs are not in upstream and come second, after violated budgets.
+
+        Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption.
+        """
         highest = np.max(pods.priority, axis=0, where=victims, initial=np.iinfo(np.int64).min)
         of_highest = victims & (pods.priority == highest)
         return np.stack(
@@ -73,33 +76,32 @@ class LowerPriority:
 
 
 class DefaultPreemption:
-    """Source: kube-scheduler 1.36, plugins/defaultpreemption and framework/preemption, with every candidate looked at."""
+    """Source: kube-scheduler 1.36, plugins/defaultpreemption and framework/preemption. Examines every candidate node."""
 
     name = "DefaultPreemption"
     traits = Traits(reads_objects=(ObjectKind.POD_DISRUPTION_BUDGET,))
 
     def __init__(self, context: PluginContext, args: DefaultPreemptionArgs | None = None) -> None:
         self.args = args or DefaultPreemptionArgs()
-        """How many candidates are enough; all that there are always is."""
+        """Upstream's limits on the number of candidates; without effect, since every candidate is examined."""
         self._preemptions = context.preemptions
         self._objects = context.objects
         self._budgets = DisruptionBudgets(context.objects, context.victims)
         self.preemption_attempts = 0
-        """How often it was asked to make room; read by metrics."""
+        """Number of PostFilter calls; read by metrics."""
 
     # -- PreEnqueue ------------------------------------------------------------------------------------------------
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Keeps a preemptor from being tried, and from preempting once more, while its victims are being removed."""
+        """Gates a preemptor while its victims are being evicted, so that it neither is attempted nor preempts again."""
         if self._preemptions.is_preempting(pod.uid):
             return Status.unresolvable(RUNNING)
         return SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """None: the pods this plugin holds are let go when their preemption has ended.
+        """Returns no events: pods gated by this plugin are released when their preemption ends.
 
-        Thousands of victims that go meanwhile cost them no hint. (Upstream registers their deletion, with a hint that
-        skips.)
+        So no hint runs for the deletion of each victim. (Upstream registers the deletion with a hint that skips.)
         """
         return ()
 
@@ -115,7 +117,7 @@ class DefaultPreemption:
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """Room for pods that must start together, from pods that are less important than each of them."""
+        """Finds victims for pods that must start together, among pods of lower priority than each of them."""
         self.preemption_attempts += 1
         why_not = self._ineligible_group(cycle, pods) or self._unseen_budgets()
         if why_not:
@@ -123,36 +125,39 @@ class DefaultPreemption:
         found = yield from dry_run.displace(LowerPriority(min(pod.spec.priority for pod in pods), self._budgets))
         if found is None:
             return PostFilterResult(_refused(NO_VICTIMS_FOR_ALL), nominated_node="")
-        if not found.victims:  # as for a single pod: something else than room is wrong
+        if not found.victims:  # as for a single pod: the refusal has another cause than a lack of resources
             return PostFilterResult(Status.error("preemption: expected at least one victim pod"))
         preemption = Preemption(found.victims, found.nominations, self.name, group=dry_run.name)
         return PostFilterResult(SUCCESS, preemption=preemption)
 
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
-        """As `post_filter`, but every candidate whose victims are on its node: HTTP extenders look at them before one is taken."""
+        """Returns the candidates that HTTP extenders review before one is chosen: those with all victims on the candidate node.
+
+        If there is no candidate, returns the PostFilterResult that `post_filter` would return.
+        """
         found = self._found(cycle, pod, refusals)
         if isinstance(found, PostFilterResult):
             return found
         offers: dict[str, Offer] = {}
         for at, row in enumerate(found.rows.tolist()):
             name, victims = cycle.nodes.node(row).name, found.victims_at(at)
-            if set(victims) == {name}:  # what goes elsewhere an extender cannot be shown
+            if set(victims) == {name}:  # the extender API cannot express victims on other nodes
                 offers.setdefault(name, Offer(name, victims[name], int(found.costs[0][at])))
         return list(offers.values())
 
     def accept(self, pod: Pod, offers: Sequence[Offer]) -> PostFilterResult:
-        """The best of what the extenders left, by the criteria of `choose`."""
+        """Returns the best offer that the extenders kept, by the criteria of `choose`."""
         if not offers:
             return PostFilterResult(_refused(NO_CANDIDATE))
         best = min(offers, key=_cost_of)
         return PostFilterResult(SUCCESS, best.node, preemption_of_one(pod, best.node, best.victims, self.name))
 
     def spoiled(self, why: str) -> PostFilterResult:
-        """An extender failed that may not be passed over: nobody is removed."""
+        """Returns the error result of a preemption in which a non-ignorable extender failed: no pod is evicted."""
         return PostFilterResult(Status.error(f"preemption: {why}"))
 
     def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Candidates | PostFilterResult:
-        """The candidates; the result where there are none."""
+        """Returns the candidates or, if there are none, the result of PostFilter."""
         self.preemption_attempts += 1
         why_not = self._ineligible(cycle, pod, refusals)
         if why_not:
@@ -165,16 +170,16 @@ class DefaultPreemption:
         if len(found.rows):
             return found
         if found.needless:
-            # As upstream: nobody has to go there, and yet the pod was refused. Something else is wrong.
+            # As upstream: the dry run needs no victim on these nodes although the filters refused the pod, which is an error.
             text = ", ".join(f'expected at least one victim pod on node "{node}"' for node in found.needless)
             return PostFilterResult(Status.error(f"preemption: {text}"))
         return PostFilterResult(_refused(fit_error(dry_run, found)), nominated_node="")
 
     def choose(self, cycle: CycleView, pod: Pod, found: Candidates) -> Preemption:
-        """The node that costs least.
+        """Returns the preemption on the node with the lowest cost.
 
-        It has the fewest violated budgets, fewest gangs that go whole, and lowest highest priority. Then come the lowest sum
-        of priorities, fewest victims, and latest start among those of the highest priority. Of equals the first.
+        The criteria, in this order: fewest violated budgets, fewest gangs evicted whole, lowest highest priority of a victim,
+        lowest sum of priorities, fewest victims, latest start among the victims of the highest priority, lowest row.
         """
         left = np.arange(len(found.rows))
         for criterion in found.costs:
@@ -187,7 +192,10 @@ class DefaultPreemption:
         return Preemption(found.victims_at(best), (Nomination(pod, node),), self.name)
 
     def _unseen_budgets(self) -> str:
-        """Why nobody may go: upstream does not start then; here the pods that fit go on. Empty: all budgets are seen."""
+        """Returns why preemption is disabled: budgets cannot be read. Empty if they can.
+
+        Upstream does not start in this case; here, pods that fit without preemption are still scheduled.
+        """
         hidden = self._objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
         return f"not tried, since PodDisruptionBudgets cannot be read: {hidden}" if hidden else ""
 
@@ -202,12 +210,12 @@ class DefaultPreemption:
         if not pod.nominated_node:
             return ""
         if refusals.status_of(pod.nominated_node).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-            return ""  # nothing that goes from there will help: it may look elsewhere
+            return ""  # no deletion on that node helps, so the pod may preempt on another node
         return TERMINATING if _has_victims_going(cycle, pod) else ""
 
 
 def _has_victims_going(cycle: CycleView, pod: Pod) -> bool:
-    """Pods that may have been preempted for this one still go from its nominated node."""
+    """Reports whether pods that may have been preempted for this one are still terminating on its nominated node."""
     row = cycle.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
     return any(
         other.is_deleting and other.is_preempted and other.spec.priority < pod.spec.priority
@@ -216,7 +224,7 @@ def _has_victims_going(cycle: CycleView, pod: Pod) -> bool:
 
 
 def _cost_of(offer: Offer) -> tuple[float, ...]:
-    """`LowerPriority.costs` of one node, whose victims may be an extender's: their first counts as the most important."""
+    """Returns `LowerPriority.costs` of one node. An extender may have chosen the victims; the first counts as the most important."""
     priorities = [victim.spec.priority for victim in offer.victims]
     highest = max(priorities)
     started_s = min(victim.started_s or np.inf for victim in offer.victims if victim.spec.priority == highest)
@@ -229,7 +237,7 @@ def _refused(sentence: str) -> Status:
 
 
 def fit_error(dry_run: DryRun, found: Candidates) -> str:
-    """As the scheduler's own sentence: reasons with their counts, sorted as texts."""
+    """Returns upstream's FitError message: reasons with their counts, sorted as texts."""
     reasons: Counter[str] = Counter()
     for status, count in found.refusals.items():
         for reason in status.reasons:

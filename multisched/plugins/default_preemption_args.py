@@ -15,9 +15,9 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class DefaultPreemptionArgs(msgspec.Struct, frozen=True):
-    """As upstream's DefaultPreemptionArgs: how many candidate nodes are enough, as a share of all and as a number.
+    """Upstream's DefaultPreemptionArgs: how many candidate nodes are enough, as a percentage of all nodes and as a number.
 
-    They are read and checked, and change nothing here: every candidate is looked at, as upstream does at 100 percent.
+    The values are checked and have no effect: every candidate is examined, as upstream does at 100 percent.
     """
 
     min_candidate_nodes_percentage: int = PERCENTAGE_DEFAULT
@@ -25,7 +25,7 @@ class DefaultPreemptionArgs(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> DefaultPreemptionArgs:
-        """Reads DefaultPreemptionArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("minCandidateNodesPercentage", "minCandidateNodesAbsolute")) as fields:
             percentage = fields.integer("minCandidateNodesPercentage", PERCENTAGE_DEFAULT, 0, 100)
             absolute = fields.integer("minCandidateNodesAbsolute", ABSOLUTE_DEFAULT, 0, INT32_MAX)

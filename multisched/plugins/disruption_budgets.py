@@ -1,7 +1,8 @@
-"""Which pods' removal would violate a PodDisruptionBudget, for many nodes at once.
+"""Evictions that would violate a PodDisruptionBudget, for many nodes at once.
 
-On each node, from the most important victim down, a budget is used up pod by pod. A pod that a budget already counts as
-disrupted uses none of it. Pods that this process has decided to remove have used it up, although no status says so yet.
+On each node, each victim takes one disruption from each budget that selects it, the most important victim first. A pod
+that the budget's status already counts as disrupted takes none. Pods that this process has already chosen as victims
+count as disrupted, even if the status does not show them yet.
 Source: kube-scheduler 1.36, plugins/defaultpreemption, filterPodsWithPDBViolation.
 """
 
@@ -20,14 +21,14 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
 KNOWN_MAX = 4_096
-"""Budgets whose matches are remembered."""
+"""Maximum number of budgets whose matches are cached."""
 
 
 class DisruptionBudgets:
-    """The cluster's budgets. Keeps, for each, which label sets it selects: most pods share theirs with others."""
+    """The cluster's budgets. Caches which label sets each budget selects, since most pods share their label set with others."""
 
     def __init__(self, objects: ObjectsView, victims: Victims | None = None) -> None:
-        """`victims`: None where nothing is removed."""
+        """`victims`: the victims of this process; None if it evicts no pods."""
         self._objects = objects
         self._victims = NoVictims() if victims is None else victims
         self._used_mark: Hashable = None
@@ -36,15 +37,15 @@ class DisruptionBudgets:
 
     @property
     def version(self) -> Hashable:
-        """Another one after each change of any budget, or of what victims use of one."""
+        """Changes whenever a budget, or the disruptions that victims take from it, change."""
         return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET), frozenset(self._used_by_victims().items())
 
     def of(self, pod: Pod) -> list[PodDisruptionBudget]:
-        """The budgets that the pod would use up some of."""
+        """Returns the budgets from which an eviction of the pod would take a disruption."""
         return [] if pod.is_victim else self._selecting(pod)
 
     def allowed(self, budget: PodDisruptionBudget) -> int:
-        """How many more pods may go without breaking the budget."""
+        """Returns how many more pods may be evicted without violating the budget."""
         return budget.disruptions_allowed - len(self._used_by_victims().get(budget.key, ()))
 
     def _selecting(self, pod: Pod) -> list[PodDisruptionBudget]:
@@ -52,7 +53,7 @@ class DisruptionBudgets:
         return [one for one in found if pod.name not in one.disrupted_pods and _is_selected(one, pod)]
 
     def _used_by_victims(self) -> Mapping[str, frozenset[str]]:
-        """Key of a budget -> names of the victims that use it up, and which its status does not count yet."""
+        """Returns the key of a budget -> names of its victims that its status does not count yet."""
         mark = self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET), self._victims.version
         if mark != self._used_mark:
             names: dict[str, set[str]] = {}
@@ -63,7 +64,7 @@ class DisruptionBudgets:
         return self._used
 
     def violating(self, pods: PlacedPods, victims: Bools) -> Bools:
-        """bool[k, rows]: those of the victims whose removal, after that of the more important ones, breaks a budget."""
+        """Returns bool[k, rows]: victims whose eviction, after that of the more important ones, violates a budget."""
         violating = np.zeros_like(victims)
         budgets: Collection[object] = self._objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         for budget in budgets:
@@ -79,8 +80,10 @@ class DisruptionBudgets:
         return violating
 
     def _selected(self, budget: PodDisruptionBudget, label_sets: Sequence[LabelSet]) -> Bools:
-        """bool[label sets]. A budget without a selector, or with an empty one, selects nobody, and nor do pods have to
-        without labels."""
+        """Returns bool[label sets]: those that the budget selects.
+
+        A budget without a selector or with an empty one selects no pod, and no budget selects a pod without labels.
+        """
         key = (budget.namespace, budget.name)
         known = self._known.get(key)
         is_same = known is not None and known[0].selector == budget.selector and known[1] is label_sets
@@ -101,25 +104,25 @@ class DisruptionBudgets:
 
 
 class BudgetsInUse:
-    """The budgets while pods go one after another, wherever they stand. Of one search for victims."""
+    """The budgets during one search for victims, in which pods are evicted one after another from any node."""
 
     def __init__(self, budgets: DisruptionBudgets) -> None:
         self._budgets = budgets
         self._gone: Counter[str] = Counter()
-        """Key of a budget -> pods that it has paid for."""
+        """Key of a budget -> number of pods evicted from it in this search."""
 
     def copy(self) -> BudgetsInUse:
-        """One that goes on alone."""
+        """Returns an independent copy."""
         other = BudgetsInUse(self._budgets)
         other._gone = self._gone.copy()
         return other
 
     def breaks(self, pod: Pod) -> bool:
-        """Whether a budget would be broken if the pod went, too."""
+        """Reports whether a budget would be violated if the pod were evicted, too."""
         return any(self._gone[one.key] >= self._budgets.allowed(one) for one in self._budgets.of(pod))
 
     def take(self, pod: Pod) -> bool:
-        """The pod goes; whether that breaks a budget."""
+        """Counts the pod as evicted. Reports whether that violates a budget."""
         is_broken = self.breaks(pod)
         self._gone.update(one.key for one in self._budgets.of(pod))
         return is_broken

@@ -1,6 +1,6 @@
-"""DynamicResources: what kube-scheduler's plugin says of pods without resource claims.
+"""DynamicResources: kube-scheduler's results for pods without resource claims.
 
-Pods with claims are refused where they come in, with a condition that says so; claims are not allocated here.
+Pods with claims are refused before they are queued, with a condition that gives the reason; claims are not allocated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UPSTREAM: Final = frozenset({
     "NodeAffinity", "NodePorts", "NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone",
     "PodTopologySpread", "InterPodAffinity",
 })  # fmt: skip
-"""Kube-scheduler's plugins with PreFilter that come before this one."""
+"""Kube-scheduler's plugins with PreFilter that run before this one."""
 
 _LOOKED: StateKey[bool] = StateKey("DynamicResources.looked")
 
@@ -34,7 +34,7 @@ class DynamicResources:
 
     def __init__(self, args: DynamicResourcesArgs | None = None) -> None:
         self.args = args or DynamicResourcesArgs()
-        """Checked, and without effect as long as no pod with claims comes this far."""
+        """Checked but without effect, since no pod with claims reaches this plugin."""
         self._nothing = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
         self._unknown = PostFilterResult(Status.error("not found"))
         self._silent = PostFilterResult(Status.unresolvable())
@@ -44,11 +44,11 @@ class DynamicResources:
         return PreFilterResult(SKIP)
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """There is no claim whose allocation could be given up for the pod.
+        """Returns upstream's result: there is no claim to deallocate for the pod.
 
-        A pod that an earlier PreFilter refused for good has not been looked at. For it upstream reports a missing state,
-        in the words "not found", and ends PostFilter there. Behind the sentence of a plugin that is not upstream's these
-        words would be about nothing, so they are left out.
+        If an earlier PreFilter refused the pod, this plugin's PreFilter did not run. Upstream then ends PostFilter with the
+        error "not found" for the missing cycle state. If that PreFilter belongs to a plugin that upstream does not have,
+        the error would not make sense and is left out.
         """
         if cycle.state.find(_LOOKED):
             return self._nothing

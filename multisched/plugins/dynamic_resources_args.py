@@ -1,4 +1,4 @@
-"""The arguments of DynamicResources, which is not among the plugins yet: a configuration that has them is checked."""
+"""The arguments of DynamicResources. They are checked but have no effect, since claims are not allocated."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ BINDING_TIMEOUT_MIN_S: Final = 1.0
 
 
 class DynamicResourcesArgs(msgspec.Struct, frozen=True):
-    """As upstream's DynamicResourcesArgs."""
+    """Upstream's DynamicResourcesArgs."""
 
     filter_timeout_s: float = FILTER_TIMEOUT_DEFAULT_S
-    """How long the search for devices on one node may take; 0: without end."""
+    """Time limit for the search for devices on one node; 0: no limit."""
     binding_timeout_s: float = BINDING_TIMEOUT_DEFAULT_S
-    """How long PreBind waits for the binding conditions of devices."""
+    """Time limit for PreBind to wait for the binding conditions of devices."""
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> DynamicResourcesArgs:
-        """Reads DynamicResourcesArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("filterTimeout", "bindingTimeout")) as fields:
             return cls(
                 fields.duration_s("filterTimeout", FILTER_TIMEOUT_DEFAULT_S),

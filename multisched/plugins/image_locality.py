@@ -1,4 +1,4 @@
-"""ImageLocality: prefers rows that have the pod's images, by their size and how far they have spread."""
+"""ImageLocality: prefers rows that have the pod's images, by image size and by the share of nodes that have the image."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ImageLocality:
     traits = Traits(signs_spec_only=True)
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 0..100: bytes of the pod's images present, each scaled by the share of nodes that have it.
+        """Returns int64[rows], 0..100: bytes of the pod's images on the row, each scaled by the share of nodes that have it.
 
-        The sum is held within 23 MiB and 1000 MiB per container, then scaled linearly. An image counts everywhere with
-        the size its first node reported (as upstream's cache keeps it).
+        The sum is clamped to 23 MiB..1000 MiB per container, then scaled linearly. Every node counts an image with the
+        size that the first node reported, as upstream's cache does.
         """
         spec, nodes = pod.spec, cycle.nodes
         total: Scores | None = None
@@ -44,7 +44,7 @@ class ImageLocality:
         if total is None:
             return np.zeros(len(rows), np.int64)
         most = SUM_BYTES_MAX_PER_CONTAINER * len(spec.images)
-        # Upstream tests the lower bound first; they are in order whenever there is a container.
+        # Upstream clamps to the lower bound first; the order matters only for a pod without containers.
         held = np.minimum(np.maximum(total.take(rows), SUM_BYTES_MIN), max(most, SUM_BYTES_MIN))
         held -= SUM_BYTES_MIN
         held *= MAX_SCORE
@@ -56,5 +56,5 @@ class ImageLocality:
 
 
 def normalized(image: str) -> str:
-    """The name with its tag: `:latest` where it has none."""
+    """Returns the image name with its tag; the default is `:latest`."""
     return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image

@@ -1,4 +1,4 @@
-"""NodeAffinity: node selector, required and preferred node affinity, and what the profile adds to all pods."""
+"""NodeAffinity: node selector, required and preferred node affinity, and the affinity that the profile adds to all pods."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _TERM_FIELDS: Final = ("matchExpressions", "matchFields")
 
 
 class NodeAffinityArgs(msgspec.Struct, frozen=True):
-    """`added_affinity` is and-ed with the pod's own required affinity, and adds to its preferences."""
+    """`added_affinity`: its required terms are ANDed with those of each pod; its preferred terms are added to the pod's."""
 
     added_affinity: Affinity | None = None
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeAffinityArgs:
-        """Reads NodeAffinityArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("addedAffinity",)) as fields:
             return cls(_read_affinity(fields, "addedAffinity") if fields.has("addedAffinity") else None)
 
@@ -59,7 +59,7 @@ def _read_affinity(parent: Fields, name: str) -> Affinity | None:
         fields.refuse_at(f"{at}{where}", reason)
         return None
     for where in not_terms:
-        reason = "is no node selector term; check operators, the number of values and their characters"
+        reason = "is not a valid node selector term; check its operators, the number of values and their characters"
         fields.refuse_at(f"{at}{where}", reason)
     return affinity
 
@@ -81,7 +81,7 @@ class NodeAffinity:
         self._no_match = self.reasons.code(unresolvable, "node(s) didn't match Pod's node affinity/selector")
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Skips pods without any rule; narrows to named nodes if every term names its nodes."""
+        """Skips pods without any rule; if every term names its nodes, restricts the cycle to them."""
         affinity = pod.spec.affinity
         if affinity.required is None and self._enforced is None and not affinity.node_selector:
             return PreFilterResult(SKIP)
@@ -91,8 +91,8 @@ class NodeAffinity:
         return PreFilterResult(nodes=names)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows that miss the added rules, or the pod's own."""
-        if len(rows) == 1:  # as for each pod of a DaemonSet
+        """Returns uint8[rows]: refuses rows that do not match the added affinity or the pod's own."""
+        if len(rows) == 1:  # typical of pods of a DaemonSet
             return np.array([self._code(pod, cycle.nodes.node(rows.item()))], np.uint8)
         match = NodeMatcher(cycle.nodes, rows)
         codes = zeros(rows)
@@ -106,13 +106,13 @@ class NodeAffinity:
         return codes
 
     def _code(self, pod: Pod, node: Node) -> int:
-        """What `filter` says of one node."""
+        """Returns the code of `filter` for one node."""
         if self._enforced is not None and not self._enforced.matches(node.labels, node.name):
             return self._not_enforced
         return 0 if _is_match(pod, node) else self._no_match
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
-        """Skips pods without preferences; a preference that does not parse is an error, as upstream."""
+        """Skips pods without preferences. Returns an error for a preference that cannot be parsed, as upstream."""
         preferred = pod.spec.affinity.preferred
         if not preferred and not self._added:
             return SKIP
@@ -120,7 +120,7 @@ class NodeAffinity:
         return Status.error(why).by(self.name) if why else SUCCESS
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: the sum of the weights of the preferences that match."""
+        """Returns int64[rows]: the sum of the weights of the matching preferences."""
         match = NodeMatcher(cycle.nodes, rows)
         total = np.zeros(len(rows), np.int64)
         for preference in (*self._added, *pod.spec.affinity.preferred):
@@ -136,7 +136,7 @@ class NodeAffinity:
         return (EventRegistration(event, self._after_node_change),)
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A node that matches now and did not before."""
+        """Queues the pod if the node matches now and did not match before."""
         if not isinstance(new, Node):
             return Hint.SKIP
         if self._enforced is not None and not self._enforced.matches(new.labels, new.name):
@@ -146,7 +146,7 @@ class NodeAffinity:
         return Hint.QUEUE
 
     def _is_enough(self, pod: Pod, node: Node) -> bool:
-        """The node matched already. Upstream forgets the added rules here and so loses a node that newly meets them."""
+        """Reports whether the node matches. (Upstream ignores the added affinity for the old node, and so misses some changes.)"""
         meets_added = self._enforced is None or self._enforced.matches(node.labels, node.name)
         return meets_added and _is_match(pod, node)
 
@@ -156,7 +156,7 @@ def _is_match(pod: Pod, node: Node) -> bool:
 
 
 def _named_nodes(required: NodeSelector | None) -> frozenset[str] | None:
-    """The nodes that the terms allow by metadata.name; None if some term names none, or there are no terms."""
+    """Returns the nodes that the terms allow by metadata.name; None if there are no terms, or if a term names no node."""
     if required is None or not required.terms:
         return None
     allowed: frozenset[str] = frozenset()

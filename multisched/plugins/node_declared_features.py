@@ -1,4 +1,4 @@
-"""NodeDeclaredFeatures: pods that need a feature of the kubelet go to nodes that declare it."""
+"""NodeDeclaredFeatures: restricts pods that need a kubelet feature to nodes that declare it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NodeDeclaredFeatures:
         return PreFilterResult() if pod.spec.required_features else PreFilterResult(SKIP)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows that lack a feature. Nodes declare few different sets, each is looked at once."""
+        """Returns uint8[rows]: refuses rows that lack a feature. Checks each distinct set of declared features once."""
         verdicts: dict[tuple[str, ...], bool] = {}
         lacks = np.zeros(len(rows), np.bool_)
         for at, row in enumerate(rows.tolist()):
@@ -67,7 +67,7 @@ UPDATE_POD = (
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A node that is new or declares something else. Upstream queues whatever it declares; what cannot help, does not here."""
+    """Queues the pod if the node is new or its features changed, and it declares all that the pod needs (upstream does not check that)."""
     if not isinstance(new, Node) or not pod.spec.required_features <= set(new.declared_features):
         return Hint.SKIP
     is_same = isinstance(old, Node) and old.declared_features == new.declared_features
@@ -75,7 +75,7 @@ def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_own_update(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """The pod needs other features than before."""
+    """Queues the pod if its required features changed."""
     if not isinstance(old, Pod) or not isinstance(new, Pod):
         return Hint.QUEUE
     return Hint.SKIP if old.spec.required_features == new.spec.required_features else Hint.QUEUE

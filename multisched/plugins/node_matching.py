@@ -1,4 +1,4 @@
-"""Requirements, selectors and node selector terms over the rows of one call, vectorised on label codes."""
+"""Matching of requirements, selectors and node selector terms, vectorised on label codes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from multisched.model.selectors import NODE_NAME_FIELD, NodeTerm, Operator, Requ
 from multisched.plugins.columns import Selection
 
 ISIN_FROM = 8
-"""From so many values on, one pass of numpy.isin is cheaper than a comparison per value."""
+"""From this many values on, one call of numpy.isin is cheaper than one comparison per value."""
 
 
 class NodeMatcher:
-    """Requirements and terms over the rows of one call."""
+    """Matches requirements and terms against the rows of one call; each method returns bool[rows]."""
 
     def __init__(self, nodes: NodeView, rows: Rows) -> None:
         self._nodes = nodes
@@ -56,7 +56,7 @@ class NodeMatcher:
                 return self._compares(codes, requirement)
 
     def _compares(self, codes: Int32, requirement: Requirement) -> Bools:
-        """Parses each distinct value once."""
+        """Evaluates Gt or Lt once per distinct label value."""
         values = self._nodes.label_values(requirement.key)
         table = np.zeros(len(values), np.bool_)
         for code in range(1, len(values)) if len(values) <= len(codes) else set(codes.tolist()) - {0}:
@@ -73,7 +73,7 @@ class NodeMatcher:
         return matched
 
     def _field(self, field: Requirement) -> Bools:
-        """metadata.name; any other field reads as an empty text. A valid field match has one value."""
+        """Matches metadata.name; any other field has an empty value. A valid field requirement has exactly one value."""
         if field.key != NODE_NAME_FIELD:
             return np.full(len(self._rows), field.matches_value(""), np.bool_)
         row = self._nodes.row_of(field.values[0])

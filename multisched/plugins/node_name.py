@@ -1,4 +1,4 @@
-"""NodeName: a pod that names its node in its spec goes there or nowhere."""
+"""NodeName: a pod with `spec.nodeName` passes on that node only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeName:
         )
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses all rows but that of `spec.nodeName`, where there is one."""
+        """Returns uint8[rows]: if `spec.nodeName` is set, refuses all rows except that node's."""
         if not pod.node:
             return zeros(rows)
         wanted = cycle.nodes.row_of(pod.node)

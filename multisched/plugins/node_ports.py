@@ -1,4 +1,4 @@
-"""NodePorts: refuses rows where another pod holds a host port that the pod asks for."""
+"""NodePorts: refuses rows where another pod uses a host port that the pod requests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class NodePorts:
         return PreFilterResult() if pod.spec.host_ports else PreFilterResult(SKIP)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows where an asked-for port is taken. Work grows with the rows or with the pods that hold
-        such ports, whichever are fewer."""
+        """Returns uint8[rows]: refuses rows where a requested port is taken.
+
+        The cost is linear in the number of rows or of rows where the port is in use, whichever is smaller.
+        """
         codes = zeros(rows)
         for port in pod.spec.host_ports:
             users = cycle.nodes.port_users(port.protocol, port.port)
@@ -59,12 +61,12 @@ class NodePorts:
 
 
 def _conflicts(wanted: str, held: Mapping[str, int]) -> bool:
-    """An empty ip is every address: it conflicts with all, and all with it."""
+    """Reports whether the IPs conflict. An empty IP means every address, so it conflicts with all IPs."""
     return bool(held) if not wanted else "" in held or wanted in held
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A pod that held, or was promised, one of the ports is gone."""
+    """Queues the pod if the deleted pod used one of its ports and had a node or a nominated node."""
     if not isinstance(old, Pod) or not (old.node or old.nominated_node):
         return Hint.SKIP
     frees = any(_is_same_port(want, held) for want in pod.spec.host_ports for held in old.spec.host_ports)

@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: prefers rows whose resources the pod would make more evenly used."""
+"""NodeResourcesBalancedAllocation: prefers rows whose resources would be used more evenly with the pod."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeigh
 
 Fractions = NDArray[np.float64]
 Present = NDArray[np.bool_] | None
-"""bool[resources, rows]: where a row has the resource; None: everywhere."""
+"""bool[resources, rows]: whether the row has the resource; None: all rows have all resources."""
 
 _NOTHING: Int64 = np.zeros((1, 1), np.int64)
 _FULL = np.array(1.0)
@@ -32,24 +32,24 @@ _MIDDLE = np.array(3 * MAX_SCORE // 2)
 """150"""
 
 Counted = tuple[tuple[str, ...], Int64]
-"""Resources, and int64[resources, 1]: what the pod asks of each."""
+"""Resources, and int64[resources, 1]: the pod's request of each."""
 _COUNTED: StateKey[Counted] = StateKey("NodeResourcesBalancedAllocation.counted")
 
 
 class NodeResourcesBalancedAllocationArgs(msgspec.Struct, frozen=True):
-    """As upstream's: which resources are balanced against one another. Each weighs 1."""
+    """Upstream's NodeResourcesBalancedAllocationArgs: the resources to balance, each with weight 1."""
 
     resources: tuple[ResourceWeight, ...] = DEFAULT_RESOURCES
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeResourcesBalancedAllocationArgs:
-        """Reads NodeResourcesBalancedAllocationArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("resources",)) as fields:
             resources = read_resources(fields, weight_max=1)
             names = [resource.name for resource in resources]
             for index, name in enumerate(names):
                 if name in names[:index]:
-                    fields.refuse(f"resources[{index}].name", f"{name} is there twice; remove one")
+                    fields.refuse(f"resources[{index}].name", f"{name} is listed twice; remove one")
             return cls(resources)
 
 
@@ -67,13 +67,13 @@ class NodeResourcesBalancedAllocation:
         self._resources = tuple(r.name for r in (args or NodeResourcesBalancedAllocationArgs()).resources)
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
-        """Skips pods that ask for none of the resources: else they would all go to one row."""
+        """Skips pods that request none of the resources: all of them would prefer the same row."""
         return SUCCESS if any(pod.spec.requests.get(name) for name in self._resources) else SKIP
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 50..100: 50 + (50 + b(with the pod) - b(without)) / 2; 75 where the pod changes nothing.
+        """Returns int64[rows], 50..100: 50 + (50 + b(with the pod) - b(without)) / 2; 75 if the pod does not change b.
 
-        b is (1 - standard deviation of the resources' used fractions) * 100, over the resources the row has.
+        b is (1 - standard deviation of the used fractions of the resources) * 100, over the resources that the row has.
         """
         counted = cycle.state.find(_COUNTED)
         if counted is None:
@@ -93,7 +93,7 @@ class NodeResourcesBalancedAllocation:
             without = cycle.nodes.derived((self.name, resources), partial(_balance_now, resources), rows)
         change: Int64 = with_pod - without
         change += _MIDDLE
-        change >>= ONE  # halves towards minus infinity; the whole 50 that comes after it is in the sum already, twice
+        change >>= ONE  # rounds towards minus infinity; _MIDDLE already includes 2 * 50 for the added 50
         return change
 
     def _counted(self, pod: Pod) -> Counted:
@@ -106,7 +106,7 @@ class NodeResourcesBalancedAllocation:
 
 
 def _of_two(nodes: NodeView, resources: tuple[str, ...], amounts: Int64, rows: Rows) -> list[int]:
-    """The scores of a few rows by two resources."""
+    """Returns the scores of a few rows for two resources."""
     allocatable = nodes.amounts(Amount.ALLOCATABLE, resources, rows).tolist()
     requested = nodes.amounts(Amount.REQUESTED, resources, rows).tolist()
     (more,), (more_too,) = amounts.tolist()
@@ -122,19 +122,19 @@ def _of_two(nodes: NodeView, resources: tuple[str, ...], amounts: Int64, rows: R
 
 
 def _balance_of(first: float, second: float) -> int:
-    """50..100"""
+    """Returns the balance of two used fractions, 50..100."""
     return int((1.0 - abs(min(first, 1.0) - min(second, 1.0)) * 0.5) * 100.0)
 
 
 def _balances(nodes: NodeView, resources: tuple[str, ...], more: Sequence[Int64], rows: Rows) -> Int64:
-    """int64[len(more), rows], 50..100: the balance with so much more on each row (int64[resources, 1])."""
+    """Returns int64[len(more), rows], 50..100: the balance with each amount of `more` (int64[resources, 1]) added to every row."""
     capacity = nodes.capacities(resources, rows)
     requested = nodes.amounts(Amount.REQUESTED, resources, rows)
     has_all = nodes.capacity_range(resources)[0] > 0
     present = None if has_all else capacity > 0
     used = np.empty((len(more), *requested.shape), np.float64)
     for index, amounts in enumerate(more):
-        # int64 becomes float64 before it is divided, as in Go
+        # int64 is converted to float64 before the division, as in Go
         if amounts is _NOTHING:
             used[index] = requested
         else:
@@ -152,13 +152,15 @@ def _balance_now(resources: tuple[str, ...], nodes: NodeView, rows: Rows) -> Int
 
 
 def _balance(used: Fractions, present: Present) -> Int64:
-    """int64[planes, rows], 50..100, of float64[planes, resources, rows]. Two resources have a formula of their own, which rounds
-    differently."""
+    """Returns int64[planes, rows], 50..100, of float64[planes, resources, rows].
+
+    Two resources have a separate formula, as upstream, because it rounds differently.
+    """
     if used.shape[1] == 1:
         return np.full((len(used), used.shape[2]), MAX_SCORE, np.int64)
     if used.shape[1] == 2:
         deviation: Fractions = used[:, 0] - used[:, 1]
-        deviation *= HALF  # exact, and a third of a division
+        deviation *= HALF  # exact, and takes a third of the time of a division
         np.abs(deviation, out=deviation)
         if present is not None:
             deviation *= present[0] & present[1]
@@ -170,7 +172,7 @@ def _balance(used: Fractions, present: Present) -> Int64:
 
 
 def _deviation(fractions: Fractions, present: Present) -> Fractions:
-    """Standard deviation over the resources present on each row; adding an absent one's 0.0 changes no sum."""
+    """Returns the standard deviation over the resources that each row has; absent ones add 0.0 to the sums."""
     held = np.ones(fractions.shape, np.bool_) if present is None else present
     count = np.zeros(fractions.shape[1], np.int64)
     total = np.zeros(fractions.shape[1], np.float64)

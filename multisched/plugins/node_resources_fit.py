@@ -1,4 +1,4 @@
-"""NodeResourcesFit: refuses rows without room for the pod's requests, and scores the others by how full they are."""
+"""NodeResourcesFit: refuses rows with too few free resources for the pod's requests, and scores the others by utilization."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from multisched.plugins.columns import zeros
 from multisched.plugins.resource_scoring import LEAST_ALLOCATED, ScoredDemand, ScoringStrategy, read_scoring_strategy
 
 NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
-"""Checked before all others, in this order, as upstream's reasons come."""
+"""Checked first, in this order, which is the order of upstream's reasons."""
 
 BITS_MAX = 62
-"""Resources with a reason of their own in a row's answer; any beyond these refuse rows under the last one's bit."""
+"""Maximum number of resources with a separate reason per row; all further ones share the last bit."""
 
 TABLE_BITS_MAX = 10
-"""Up to so many bits, codes are looked up in a table; beyond, rows are sorted by what they lack."""
+"""Up to this many bits, codes are looked up in a table; with more, the distinct combinations are sorted."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What is checked: room for one pod, then the pod's requests in the order of upstream's reasons."""
+    """The amounts to check: one pod, then the pod's requests in the order of upstream's reasons."""
 
     resources: tuple[str, ...]
     amounts: Int64
@@ -46,7 +46,7 @@ _SCORED: StateKey[ScoredDemand] = StateKey("NodeResourcesFit.scored")
 
 
 class NodeResourcesFitArgs(msgspec.Struct, frozen=True):
-    """As upstream's NodeResourcesFitArgs."""
+    """Upstream's NodeResourcesFitArgs."""
 
     ignored_resources: frozenset[str] = frozenset()
     """Extended resources that are not checked."""
@@ -56,15 +56,15 @@ class NodeResourcesFitArgs(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> NodeResourcesFitArgs:
-        """Reads NodeResourcesFitArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("ignoredResources", "ignoredResourceGroups", "scoringStrategy")) as fields:
             resources, groups = fields.texts("ignoredResources"), fields.texts("ignoredResourceGroups")
             for at, name in (*resources, *groups):
                 if not is_qualified_name(name):
-                    fields.refuse_at(at, f"{name!r} is no resource name; write for example example.com/fpga")
+                    fields.refuse_at(at, f"{name!r} is not a resource name; write for example example.com/fpga")
             for at, group in groups:
                 if "/" in group:
-                    fields.refuse_at(at, f"{group!r} has a slash; write only what stands before it")
+                    fields.refuse_at(at, f"{group!r} has a slash; write only the part before it")
             return cls(
                 ignored_resources=frozenset(name for _, name in resources),
                 ignored_resource_groups=frozenset(group for _, group in groups),
@@ -91,7 +91,7 @@ class NodeResourcesFit:
         return PreFilterResult()
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: names each resource a row lacks; unresolvable where even an empty node would lack it."""
+        """Returns uint8[rows]: a code for the resources that a row lacks; unresolvable if even the empty node would lack one."""
         wanted = cycle.state.find(_WANTED)
         if wanted is None:
             wanted = self._wanted(pod.spec.requests)
@@ -107,7 +107,7 @@ class NodeResourcesFit:
         return self._codes(lacking, wanted.resources[1:])
 
     def _codes(self, lacking: Int64, wanted: tuple[str, ...]) -> Codes:
-        """Bit 0: even an empty node is too small; bit 1: too many pods; then the resources asked for, in order."""
+        """Returns the codes of `lacking`: bit 0 if the empty node is too small, bit 1 for too many pods, then a bit per resource."""
         if len(wanted) <= TABLE_BITS_MAX - 2:
             table = np.zeros(1 << len(wanted) + 2, np.uint8)
             for kind in np.flatnonzero(np.bincount(lacking)).tolist():
@@ -128,7 +128,7 @@ class NodeResourcesFit:
         return self.reasons.code(code, *reasons)
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 0..100, by the scoring strategy."""
+        """Returns int64[rows], 0..100, by the scoring strategy."""
         demand = cycle.state.find(_SCORED)
         if demand is None:
             demand = self._strategy.demand(pod.spec)
@@ -159,7 +159,7 @@ class NodeResourcesFit:
         )
 
     def _checked(self, requests: Requests) -> list[tuple[str, int]]:
-        """In the order of upstream's reasons (upstream's scalar resources come in no order at all)."""
+        """Returns the requests to check, in the order of upstream's reasons (upstream does not order scalar resources)."""
         native = [(name, requests[name]) for name in NATIVE if name in requests]
         others = [item for item in sorted(requests.items()) if item[0] not in NATIVE and not self._is_ignored(item[0])]
         return [*native, *others]
@@ -170,7 +170,7 @@ class NodeResourcesFit:
         return resource in self._ignored or resource.split("/")[0] in self._ignored_groups
 
     def _after_pod_event(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A pod on a node, or promised one, is gone; or it, or the waiting pod, now asks for less."""
+        """Queues the pod if a pod with a node or a nominated node was deleted, or if that pod or the pending pod was scaled down."""
         if not isinstance(old, Pod):
             return Hint.QUEUE
         if not isinstance(new, Pod):
@@ -183,9 +183,9 @@ class NodeResourcesFit:
         return Hint.QUEUE if frees else Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A node that could hold the pod if it were empty, and has grown in something the pod asks for.
+        """Queues the pod if the empty node could hold it and the node has more of a resource that the pod requests.
 
-        Ignored resources are left out here; upstream forgets to, and leaves such a pod waiting for the flush.
+        Ignored resources are left out. Upstream does not leave them out, so such a pod waits for the periodic flush.
         """
         if not isinstance(new, Node):
             return Hint.SKIP

@@ -1,4 +1,4 @@
-"""NodeUnschedulable: refuses cordoned nodes, unless the pod tolerates the taint that stands for it."""
+"""NodeUnschedulable: refuses cordoned nodes, unless the pod tolerates the taint node.kubernetes.io/unschedulable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NodeUnschedulable:
         self._cordoned = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) were unschedulable")
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows with spec.unschedulable."""
+        """Returns uint8[rows]: refuses rows with spec.unschedulable."""
         if _tolerates_cordon(pod):
             return zeros(rows)
         cordoned = Selection(rows).of(cycle.nodes.is_unschedulable)
@@ -59,7 +59,7 @@ def _tolerates_cordon(pod: Pod) -> bool:
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A node that can be used now and could not before."""
+    """Queues the pod if the node is new or was uncordoned."""
     if not isinstance(new, Node) or new.is_unschedulable:
         return Hint.SKIP
     return Hint.SKIP if isinstance(old, Node) and not old.is_unschedulable else Hint.QUEUE

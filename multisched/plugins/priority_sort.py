@@ -1,4 +1,4 @@
-"""PrioritySort: higher priority first, then whoever came to the queue earlier."""
+"""PrioritySort: sorts pods by priority, then by the time when they were queued."""
 
 from __future__ import annotations
 

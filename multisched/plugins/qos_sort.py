@@ -1,4 +1,4 @@
-"""QOSSort: higher priority first, then Guaranteed before Burstable before BestEffort, then whoever came earlier."""
+"""QOSSort: sorts pods by priority, then Guaranteed before Burstable before BestEffort, then by the time when they were queued."""
 
 from __future__ import annotations
 

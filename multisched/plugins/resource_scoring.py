@@ -1,4 +1,4 @@
-"""The scoring strategies of NodeResourcesFit: how full a row would be, resource by resource, as a weighted mean.
+"""The scoring strategies of NodeResourcesFit: the weighted mean of scores by the utilization of each resource.
 
 Source: kube-scheduler 1.36, plugins/noderesources: resource_allocation.go, least_allocated.go, most_allocated.go,
 requested_to_capacity_ratio.go and plugins/helper/shape_score.go.
@@ -24,24 +24,24 @@ from multisched.model.resources import is_scalar_resource
 from multisched.plugins.columns import EXACT_BELOW, HUNDRED, NOUGHT, ONE
 
 QUOTIENTS_EXACT_BELOW = EXACT_BELOW // MAX_SCORE
-"""Capacities of which a hundredfold is a whole number in float64: a quotient by them, cut off, is the integer quotient."""
+"""Below this capacity, 100 * capacity is exact in float64, and a truncated float64 quotient equals the integer quotient."""
 
 SCORED = (CPU, MEMORY, EPHEMERAL_STORAGE)
-"""Resources without a domain that count in scores."""
+"""Resources without a prefix that count in scores."""
 WEIGHT_MAX = 100
 UTILIZATION_MAX = 100
 SHAPE_SCORE_MAX = 10
 
 
 class ResourceWeight(msgspec.Struct, frozen=True):
-    """A resource and what it weighs in the mean, 1..100."""
+    """A resource and its weight in the mean, 1..100."""
 
     name: str
     weight: int = 1
 
 
 class ShapePoint(msgspec.Struct, frozen=True):
-    """At this utilization (0..100 percent) a resource scores this much (0..10)."""
+    """A point of a score curve: utilization, 0..100 percent, and score, 0..10."""
 
     utilization: int
     score: int
@@ -51,7 +51,7 @@ DEFAULT_RESOURCES = (ResourceWeight(CPU), ResourceWeight(MEMORY))
 
 
 class StrategyType(Enum):
-    """How the utilization of a resource becomes a score."""
+    """The function from the utilization of a resource to its score."""
 
     LEAST_ALLOCATED = "LeastAllocated"
     MOST_ALLOCATED = "MostAllocated"
@@ -71,18 +71,18 @@ class ScoredDemand(msgspec.Struct, frozen=True):
 
 
 class ScoringStrategy(msgspec.Struct, frozen=True):
-    """As upstream's ScoringStrategy; `shape` belongs to RequestedToCapacityRatio only."""
+    """Upstream's ScoringStrategy; `shape` is used by RequestedToCapacityRatio only."""
 
     type: StrategyType = StrategyType.LEAST_ALLOCATED
     resources: tuple[ResourceWeight, ...] = DEFAULT_RESOURCES
     shape: tuple[ShapePoint, ...] = ()
 
     def amounts(self, spec: PodSpec) -> tuple[int, ...]:
-        """What is scored of a pod: all that its demand goes by."""
+        """Returns the amount of each resource for scoring, from which `demand` is computed."""
         return tuple(scoring_amount(spec, resource.name) for resource in self.resources)
 
     def demand(self, spec: PodSpec) -> ScoredDemand:
-        """What of a pod counts: the same for all pods of its class."""
+        """Returns the pod's resources that count in the score; equal for all pods of an equivalence class."""
         amounts = zip(self.resources, self.amounts(spec), strict=True)
         counted = [(r.name, r.weight, amount) for r, amount in amounts if counts_in_scores(r.name, amount)]
         weights = [weight for _, weight, _ in counted]
@@ -94,10 +94,10 @@ class ScoringStrategy(msgspec.Struct, frozen=True):
         )
 
     def score(self, nodes: NodeView, demand: ScoredDemand, rows: Rows) -> Scores:
-        """int64[rows], 0..100: the weighted mean over the resources that the row has.
+        """Returns int64[rows], 0..100: the weighted mean over the resources that the row has.
 
-        A scalar resource counts only if the pod asks for it; cpu and memory count defaults for containers that ask for
-        nothing. RequestedToCapacityRatio leaves resources of score 0 out of the mean, and rounds it.
+        A scalar resource counts only if the pod requests it. For containers without a request of cpu or memory, a default
+        counts. RequestedToCapacityRatio leaves resources with score 0 out of the mean, and rounds the mean.
         """
         if not demand.resources or not len(rows):
             return np.zeros(len(rows), np.int64)
@@ -130,9 +130,9 @@ class ScoringStrategy(msgspec.Struct, frozen=True):
         return total
 
     def _of_resources(self, used: Int64, capacity: Float64) -> Int64:
-        """int64[resources, rows], 0..100, of capacities so small that float64 gives the very integers.
+        """Returns int64[resources, rows], 0..100, for capacities below QUOTIENTS_EXACT_BELOW, where float64 is exact.
 
-        What is used may be larger and lose digits: it is more than the capacity then, whatever it is.
+        A used amount may be too large for float64 to be exact; it then exceeds the capacity in any case.
         """
         counted = used.astype(np.float64)
         self._count(counted, capacity)
@@ -141,13 +141,13 @@ class ScoringStrategy(msgspec.Struct, frozen=True):
         return counted.astype(np.int64)
 
     def _of_large(self, used: Int64, capacity: Int64) -> Int64:
-        """int64[resources, rows], 0..100, of any capacities; `used` is overwritten."""
+        """Returns int64[resources, rows], 0..100, for capacities of any size; overwrites `used`."""
         self._count(used, capacity)
         used *= MAX_SCORE
         return used // capacity
 
     def _count(self, used: NDArray[Any], capacity: NDArray[Any]) -> None:
-        """Makes of what is used what counts of the capacity, in place."""
+        """Replaces the used amounts by the amounts that count: free capacity for LeastAllocated, else used capacity."""
         if self.type is StrategyType.LEAST_ALLOCATED:
             np.subtract(capacity, used, out=used)
             np.maximum(used, NOUGHT, out=used)
@@ -162,13 +162,13 @@ LEAST_ALLOCATED = ScoringStrategy()
 
 
 def score_curve(shape: Sequence[ShapePoint]) -> Int64:
-    """int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
+    """Returns int64[101]: score 0..100 by whole percent of utilization, linear between the points of the shape."""
     points = [(p.utilization, p.score * MAX_SCORE // SHAPE_SCORE_MAX) for p in shape]
     return np.array([_between(points, percent) for percent in range(UTILIZATION_MAX + 1)], np.int64)
 
 
 def scoring_amount(spec: PodSpec, resource: str) -> int:
-    """What the pending pod counts with: defaults included for cpu and memory, pod-level requests left out."""
+    """Returns the pending pod's amount for scoring: with defaults for cpu and memory, without pod-level requests."""
     if resource == CPU:
         return spec.scoring_cpu_milli
     if resource == MEMORY:
@@ -178,7 +178,7 @@ def scoring_amount(spec: PodSpec, resource: str) -> int:
 
 
 def counts_in_scores(resource: str, amount: int) -> bool:
-    """Native resources always, scalar ones if the pod asks for them, and no other name ever."""
+    """Reports whether a resource counts: native resources always, scalar ones if the pod requests them, others never."""
     if resource in SCORED:
         return True
     return amount != 0 and is_scalar_resource(resource)
@@ -189,7 +189,7 @@ def _column(values: list[int]) -> Int64:
 
 
 def _sum(matrix: Int64) -> Int64:
-    """Over the resources: row by row, since they are few and a reduction costs twice a sum."""
+    """Returns the sum over the resources (axis 0). They are few, so adding them one by one is faster than a numpy reduction."""
     total: Int64 = matrix[0].copy() if len(matrix) == 1 else matrix[0] + matrix[1]
     for row in matrix[2:]:
         total += row
@@ -197,12 +197,12 @@ def _sum(matrix: Int64) -> Int64:
 
 
 def _on_curve(curve: Int64, used: Int64, capacity: Int64) -> Int64:
-    """A row that is over its capacity scores as a full one."""
+    """Returns the curve's score at each utilization; a utilization above 100 percent counts as 100."""
     return curve.take(np.minimum(used, capacity) * UTILIZATION_MAX // capacity)
 
 
 def _between(points: list[tuple[int, int]], percent: int) -> int:
-    """The shape at a utilization: level outside its points; between them rounded towards zero, as Go divides."""
+    """Returns the score at a utilization: constant outside the points; between them rounded towards zero, as Go divides."""
     index = bisect_left(points, percent, key=lambda point: point[0])
     if index == 0:
         return points[0][1]
@@ -214,21 +214,21 @@ def _between(points: list[tuple[int, int]], percent: int) -> int:
 
 
 def read_resources(fields: Fields, weight_max: int) -> tuple[ResourceWeight, ...]:
-    """`resources` of a configuration; cpu and memory where there are none. A weight of 0 means 1, as upstream."""
+    """Reads `resources` of a configuration. The default is cpu and memory. A weight of 0 means 1, as upstream."""
     found = []
     for entry in fields.entries("resources", ("name", "weight")):
         name = entry.text("name")
         if not name:
             entry.refuse("name", "is missing; write a resource, for example cpu")
-        elif name != PODS and not counts_in_scores(name, 1):  # pods are known and, as upstream, in no score
+        elif name != PODS and not counts_in_scores(name, 1):  # as upstream, pods is valid but never counts
             hint = did_you_mean(name, SCORED, f"write one of {', '.join(SCORED)}, or DOMAIN/NAME")
-            entry.refuse("name", f"{name} counts in no score; {hint}")
+            entry.refuse("name", f"{name} does not count in scores; {hint}")
         found.append(ResourceWeight(name, entry.integer("weight", 1, 0, weight_max) or 1))
     return tuple(found) or DEFAULT_RESOURCES
 
 
 def read_scoring_strategy(parent: Fields, name: str) -> ScoringStrategy:
-    """Reads `scoringStrategy`."""
+    """Reads `scoringStrategy`; the default is LeastAllocated."""
     if not parent.has(name):
         return LEAST_ALLOCATED
     ratio = "requestedToCapacityRatio"
@@ -237,9 +237,9 @@ def read_scoring_strategy(parent: Fields, name: str) -> ScoringStrategy:
     resources = read_resources(fields, WEIGHT_MAX)
     if not fields.is_refused("type"):
         if kind is not StrategyType.REQUESTED_TO_CAPACITY_RATIO and fields.has(ratio):
-            fields.refuse(ratio, "belongs to type RequestedToCapacityRatio only; remove it")
+            fields.refuse(ratio, "applies to type RequestedToCapacityRatio only; remove it")
         if kind is StrategyType.REQUESTED_TO_CAPACITY_RATIO and not fields.has(ratio):
-            fields.refuse(ratio, "is missing; type RequestedToCapacityRatio needs its shape")
+            fields.refuse(ratio, "is missing; type RequestedToCapacityRatio needs a shape")
     shape = read_shape(fields.below(ratio, ("shape",))) if fields.has(ratio) else ()
     return ScoringStrategy(kind, resources, shape)
 
@@ -250,10 +250,12 @@ def read_shape(fields: Fields) -> tuple[ShapePoint, ...]:
     for entry in fields.entries("shape", ("utilization", "score")):
         utilization = entry.integer("utilization", 0, 0, UTILIZATION_MAX)
         if points and utilization <= points[-1].utilization:
-            entry.refuse("utilization", f"{utilization} does not rise; sort the points by it")
+            entry.refuse(
+                "utilization", f"{utilization} is not greater than the previous one; sort the points by utilization"
+            )
         point = ShapePoint(utilization, entry.integer("score", 0, 0, SHAPE_SCORE_MAX))
         if not entry.is_refused():
             points.append(point)
     if not points:
-        fields.refuse("shape", "is empty; write at least one point of utilization and score")
+        fields.refuse("shape", "is empty; write at least one point with utilization and score")
     return tuple(points)

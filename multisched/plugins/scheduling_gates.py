@@ -1,4 +1,4 @@
-"""SchedulingGates: keeps a pod with spec.schedulingGates out of the queue until the last gate is gone."""
+"""SchedulingGates: gates a pod with spec.schedulingGates until the last gate is removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SchedulingGates:
     name = "SchedulingGates"
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Names the gates the pod waits for."""
+        """Refuses a pod with gates, and names them."""
         if not pod.gates:
             return SUCCESS
         return Status.unresolvable(f"waiting for scheduling gates: [{' '.join(pod.gates)}]").by(self.name)

@@ -1,4 +1,4 @@
-"""TaintToleration: refuses rows with taints the pod does not tolerate, and prefers those with fewer soft ones."""
+"""TaintToleration: refuses rows with untolerated taints, and prefers rows with fewer untolerated PreferNoSchedule taints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TaintToleration:
         self._tainted = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) had untolerated taint(s)")
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows with a NoSchedule or NoExecute taint that no toleration matches."""
+        """Returns uint8[rows]: refuses rows with a NoSchedule or NoExecute taint that no toleration matches."""
         tolerations, refusal = pod.spec.tolerations, self._tainted
         return _by_taint_set(
             cycle.nodes, rows, np.uint8, lambda taints: refusal if _is_untolerated(taints, tolerations) else 0
@@ -44,7 +44,7 @@ class TaintToleration:
         return SUCCESS
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: how many PreferNoSchedule taints the pod does not tolerate."""
+        """Returns int64[rows]: the number of PreferNoSchedule taints that the pod does not tolerate."""
         soft = tuple(t for t in pod.spec.tolerations if t.effect in ("", PREFER_NO_SCHEDULE))
         return _by_taint_set(cycle.nodes, rows, np.int64, lambda taints: _count_untolerated(taints, soft))
 
@@ -64,13 +64,13 @@ class TaintToleration:
 
 
 def are_untolerated(nodes: NodeView, rows: Rows, tolerations: Tolerations) -> Bools:
-    """bool[rows]: rows with a NoSchedule or NoExecute taint that no toleration matches."""
+    """Returns bool[rows]: rows with a NoSchedule or NoExecute taint that no toleration matches."""
     found: Bools = _by_taint_set(nodes, rows, np.bool_, lambda taints: _is_untolerated(taints, tolerations))
     return found
 
 
 def _by_taint_set(nodes: NodeView, rows: Rows, dtype: type[np.generic], value: Callable[[Taints], int]) -> np.ndarray:
-    """`value` of each row's taint set, computed once per distinct set among the rows."""
+    """Returns `value` of each row's taint set, computed once per distinct set among the rows."""
     sets, codes = nodes.taint_sets, Selection(rows).of(nodes.taint_set)
     if len(sets) == 1:
         return np.full(len(rows), value(sets[0]), dtype)
@@ -95,7 +95,7 @@ def _count_untolerated(taints: Taints, tolerations: Tolerations) -> int:
 
 
 def _after_node_change(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A node whose taints the pod tolerates now and did not before."""
+    """Queues the pod if it tolerates the node's taints now and did not before."""
     if not isinstance(new, Node) or _is_untolerated(new.taints, pod.spec.tolerations):
         return Hint.SKIP
     could_before = isinstance(old, Node) and not _is_untolerated(old.taints, pod.spec.tolerations)

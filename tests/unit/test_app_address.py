@@ -32,5 +32,5 @@ def test_what_is_bound_counts_unless_it_is_every_interface(
 
 @pytest.mark.parametrize("url", ["ms.example:10260", "ftp://ms.example", "https://", "https://ms example"])
 def test_an_address_that_nobody_could_ask_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="is no address of a server; write https://HOST:PORT"):
+    with pytest.raises(ValueError, match="is not a server URL; write https://HOST:PORT"):
         ServerConfig.model_validate({"advertisedUrl": url})

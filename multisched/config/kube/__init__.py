@@ -1,1 +1,1 @@
-"""Reads a KubeSchedulerConfiguration, and says what of it cannot be carried over."""
+"""Converts a KubeSchedulerConfiguration, and reports settings that cannot be carried over."""

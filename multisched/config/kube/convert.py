@@ -1,8 +1,8 @@
-"""KubeSchedulerConfiguration to ours: each profile becomes a domain that decides the same, over all nodes.
+"""Conversion of a KubeSchedulerConfiguration: each profile becomes a domain over all nodes with the same decisions.
 
-`convert` reads a file's text and gives the configuration with what could not be carried over. For a file that
-kube-scheduler would refuse it raises ConfigError, with every problem and its line. `profile_of` gives the plugins of
-one profile. Nothing is written or contacted. Called by `cli.convert` and by the conformance tests.
+`convert` reads a file's text and returns the configuration with findings about settings that were lost or changed. It raises
+ConfigError, with every problem and its line, for a file that kube-scheduler would reject. `profile_of` returns the plugins
+of one profile. Has no side effects. Called by `cli.convert` and by the conformance tests.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from multisched.plugins.args_readers import ARGS_READERS, WITHOUT_EFFECT
 NAME_CHARS_MAX: Final = 40
 BINDER: Final = "DefaultBinder"
 
-CLAIMS: Final = "pods with resource claims are not placed yet, and told so in their condition"
+CLAIMS: Final = "pods with resource claims are not scheduled yet; their condition gives the reason"
 NOT_HERE: Final = {
     "DynamicResources": CLAIMS,
     "TopologyPlacementGenerator": "its feature gate is off in 1.36",
     "PodGroupPodsCount": "its feature gate is off in 1.36",
 }
-"""Upstream's own plugins that this version may not have, and what that means."""
+"""Upstream plugins without an equivalent here -> the reason or consequence."""
 
 STILL_SERVED: Final = (
     f"kube-scheduler must stop serving {DEFAULT_SCHEDULER} before multisched runs with this file:"
-    " else both place the same pods, each without knowing what the other is about to place"
+    " otherwise both schedule the same pods without knowing of each other's decisions"
 )
 
 _SCHEDULER_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
@@ -69,25 +69,25 @@ _SCHEDULER_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of a file."""
+    """The result of a conversion."""
 
     data: Mapping[str, Any]
-    """Our configuration as plain data, ready for YAML or JSON."""
+    """The MultischedConfiguration as plain data, ready for YAML or JSON."""
     configuration: Configuration
-    """The same, read back and complete."""
+    """The same, parsed and completed."""
     findings: Findings = field(repr=False)
 
 
 def convert(text: str, file: str) -> Conversion:
-    """Converts the text of a file. Raises ConfigError for one that is no valid KubeSchedulerConfiguration."""
+    """Converts the text of a file. Raises ConfigError if it is not a valid KubeSchedulerConfiguration."""
     return _convert(read_document(text, file))
 
 
 def profile_of(document: Mapping[str, Any] | None = None, scheduler_name: str | None = None) -> Profile:
-    """The plugins of the profile with this schedulerName (without: the first), as the converted domain runs them.
+    """Returns the plugins of the profile with this schedulerName (default: the first), as the converted domain runs them.
 
-    `document` is a KubeSchedulerConfiguration as plain data; None is kube-scheduler without a file. Raises ConfigError,
-    and KeyError for a schedulerName that no profile has.
+    `document`: a KubeSchedulerConfiguration as plain data; None: kube-scheduler's defaults. Raises ConfigError, and KeyError
+    for a schedulerName that no profile has.
     """
     data = {"apiVersion": KUBE_API_VERSION, "kind": "KubeSchedulerConfiguration"} if document is None else document
     converted = _convert(Document("configuration", data))
@@ -111,14 +111,14 @@ def _convert(document: Document) -> Conversion:
 
 
 def _without_nulls(data: Any) -> Any:
-    """A null is a field that was not given, as for upstream's decoder."""
+    """Returns the data without null fields, which count as missing, as in upstream's decoder."""
     if isinstance(data, dict):
         return {key: _without_nulls(value) for key, value in data.items() if value is not None}
     return [_without_nulls(item) for item in data] if isinstance(data, list) else data
 
 
 class _Converter:
-    """One file's way."""
+    """The conversion of one file."""
 
     def __init__(self, document: Document, kube: KubeConfiguration, findings: Findings) -> None:
         self._document = document
@@ -163,19 +163,21 @@ class _Converter:
             if not name and len(profiles) == 1:
                 name = DEFAULT_SCHEDULER
             if not name:
-                self._document.add(at, "is missing; each of several profiles needs its own", of_key=True)
+                self._document.add(at, "is missing; with several profiles, each needs its own", of_key=True)
             elif name in seen:
-                self._document.add(at, f"{name!r} is the name of profiles[{seen[name]}] already; each needs its own")
+                self._document.add(
+                    at, f"{name!r} is already used by profiles[{seen[name]}]; each profile needs its own"
+                )
             elif _SCHEDULER_NAME.fullmatch(name) is None:
-                text = "multisched serves names of at most 63 of a-z, 0-9, - and ."
-                self._document.add(at, f"{name!r} is not a name of this kind; {text}")
+                text = "write at most 63 characters of a-z, 0-9, - and ."
+                self._document.add(at, f"{name!r} is not a valid schedulerName for multisched; {text}")
             if name == DEFAULT_SCHEDULER:
                 self._findings.note(at, STILL_SERVED)
             seen.setdefault(name, index)
             yield name
 
     def _domain_name(self, scheduler_name: str) -> str:
-        """A label value made of the schedulerName; a built-in domain's name would bring that domain's own rules along."""
+        """Returns a unique label value derived from the schedulerName. Avoids names of built-in domains, which imply their rules."""
         name = re.sub(r"[^a-z0-9]+", "-", scheduler_name.lower()).strip("-")[:NAME_CHARS_MAX].rstrip("-") or "domain"
         if name in BUILT_IN_DOMAINS:
             name = f"{name}-profile"
@@ -196,11 +198,11 @@ class _Converter:
             placed = place(plugins, points_here, _is_known)
         except RepeatedPluginError as error:
             for point, index in error.repeated:
-                self._document.add((*at, "plugins", point, "enabled", index), "stands there twice; remove one")
+                self._document.add((*at, "plugins", point, "enabled", index), "is listed twice; remove one")
             return {}
         self._report_missing(at, profile, points_here)
         for name, point in placed.mended:
-            text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
+            text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which makes every pod fail in kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
         placed = self._completed(at, plugins, placed, points_here)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]
@@ -223,13 +225,13 @@ class _Converter:
         return entry
 
     def _completed(self, at: Path, plugins: KubePlugins, placed: PlacedPlugins, points_here: PointsOf) -> PlacedPlugins:
-        """A profile whose queue order or binder is a plugin that is not known here gets upstream's own for it."""
+        """Adds upstream's QueueSort or Bind plugin to a profile whose own one is unknown here."""
         order, points = placed.order, dict(placed.points)
         for point, fallback in (("queueSort", QUEUE_SORT), ("bind", BINDER)):
             runs = points.get(point, tuple(n for n in order if point in points_here(n)))
             wanted = [e.name for e in plugins.at(point).enabled]
             if point == "queueSort" and len(runs) > 1:
-                self._document.add((*at, "plugins", point), f"{' and '.join(runs)} order the queue; leave one of them")
+                self._document.add((*at, "plugins", point), f"{' and '.join(runs)} order the queue; keep one of them")
             if runs:
                 continue
             unknown = [name for name in (*wanted, *named(plugins)) if not _is_known(name)]
@@ -237,49 +239,51 @@ class _Converter:
                 what = "orders the queue" if point == "queueSort" else "binds"
                 self._document.add((*at, "plugins", point), f"no plugin {what}; enable {fallback}")
                 continue
-            self._findings.warn((*at, "plugins", point), f"{unknown[0]} is not known here; {fallback} does it instead")
+            self._findings.warn((*at, "plugins", point), f"{unknown[0]} is not known here; {fallback} replaces it")
             order = order if fallback in order else (*order, fallback)
             points[point] = (fallback,)
         return PlacedPlugins(order, placed.weights, points)
 
     def _report_missing(self, at: Path, profile: KubeProfile, points_here: PointsOf) -> None:
-        """Names what the file enables, and what upstream enables by default, that is not here."""
+        """Reports plugins that the file or upstream's defaults enable and that are not available here."""
         own = named(profile.plugins)
         for name, point in own.items():
             if _is_known(name) or name in REPLACED:
                 continue
             index = next(i for i, e in enumerate(profile.plugins.at(point).enabled) if e.name == name)
             if name in DEFAULT_PLUGINS or name in NOT_HERE:
-                reason = f"{name} is not among our plugins: {NOT_HERE.get(name, 'it is left out')}"
+                reason = f"{name} is not available in multisched: {NOT_HERE.get(name, 'it is left out')}"
             else:
                 near = difflib.get_close_matches(name, DEFAULT_PLUGINS, n=1, cutoff=0.8)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 reason = (
-                    f"{name} is no plugin of kube-scheduler 1.36{hint}; it is left out:"
+                    f"{name} is not a plugin of kube-scheduler 1.36{hint}; it is left out:"
                     " add it as package.module:Class once it is ported"
                 )
             self._findings.warn((*at, "plugins", point, "enabled", index), reason)
         for name in default_plugins_left(profile.plugins):
             if not _is_known(name) and name not in own:
                 reason = NOT_HERE.get(name, "it is left out")
-                self._findings.note((*at, "plugins"), f"{name}, on by default, is not among our plugins: {reason}")
+                self._findings.note(
+                    (*at, "plugins"), f"{name}, enabled by default, is not available in multisched: {reason}"
+                )
             elif name == "DynamicResources" and _is_known(name):
                 self._findings.note((*at, "plugins"), f"{name}: {CLAIMS}")
         for point in POINTS:
             for index, entry in enumerate(profile.plugins.at(point).enabled):
                 if _is_known(entry.name) and entry.name not in REPLACED and point not in points_here(entry.name):
-                    text = f"{entry.name} has nothing to do at {point} here; its work is done at its other points"
+                    text = f"{entry.name} does not implement {point} here; its other extension points do the work"
                     self._findings.note((*at, "plugins", point, "enabled", index), text)
         for point in ("placementGenerate", "placementScore"):
             if profile.plugins.at(point).enabled:
-                self._findings.warn((*at, "plugins", point), "pod groups are not scheduled as one yet; left out")
+                self._findings.warn((*at, "plugins", point), "left out: pod groups are not scheduled as one entity yet")
 
     def _args(self, at: Path, profile: KubeProfile) -> dict[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
         for index, one in enumerate(profile.plugin_config):
             path: Path = (*at, "pluginConfig", index)
             if one.name in found:
-                self._document.add((*path, "name"), f"{one.name} has arguments above already; remove one")
+                self._document.add((*path, "name"), f"{one.name} has two entries of arguments; remove one")
                 continue
             found[one.name] = {}
             args = {key: value for key, value in one.args.items() if key not in ("apiVersion", "kind")}
@@ -296,7 +300,7 @@ class _Converter:
                 known = "takes no arguments" if _is_known(one.name) else "is not known here"
                 self._findings.warn((*path, "args"), f"{one.name} {known}; its arguments are left out")
         if any(self._ignored()):
-            # Upstream puts what extenders look after in the place of what the file says (scheduler.go, buildExtenders).
+            # Upstream replaces the file's ignoredResources by the resources that extenders manage (scheduler.go, buildExtenders).
             self._report_ignored(at, profile)
             found["NodeResourcesFit"] = {
                 **found.get("NodeResourcesFit", {}),
@@ -307,7 +311,7 @@ class _Converter:
     def _report_ignored(self, at: Path, profile: KubeProfile) -> None:
         for index, one in enumerate(profile.plugin_config):
             if one.name == "NodeResourcesFit" and one.args.get("ignoredResources"):
-                text = "as upstream, what extenders look after (ignoredByScheduler) stands in their place"
+                text = "as upstream, replaced by the resources of extenders with ignoredByScheduler"
                 self._findings.note((*at, "pluginConfig", index, "args", "ignoredResources"), text)
 
     def _report_args(self, path: Path, plugin: str, args: Mapping[str, Any]) -> None:
@@ -315,7 +319,7 @@ class _Converter:
             self._findings.note((*path, "args"), WITHOUT_EFFECT[plugin])
 
     def _check_common_queue_sort(self, domains: list[dict[str, Any]]) -> None:
-        """Upstream has one queue for all profiles; here each has its own, which keeps the same order."""
+        """Reports profiles with different QueueSort plugins, as upstream, which has one queue for all profiles."""
         if len(domains) > 1 and not self._document.problems:
             sets = [profile.plugins.queue_sort for profile in self._kube.profiles]
             for index, found in enumerate(sets):
@@ -333,13 +337,13 @@ class _Converter:
             yield from (r.name for r in extender.managed_resources if r.ignored_by_scheduler)
 
     def _report_nodes_looked_at(self) -> None:
-        """Every percentage below 100 decides among fewer nodes than we do."""
-        text = "all nodes are looked at, as with 100"
+        """Reports percentages below 100: upstream then chooses among fewer nodes than multisched."""
+        text = "all nodes are evaluated, as with 100"
         whole = self._kube.percentage_of_nodes_to_score
         own = [profile.percentage_of_nodes_to_score for profile in self._kube.profiles]
         if not whole and not own.count(100) == len(own) > 0:
             self._findings.note(
-                ("percentageOfNodesToScore",), f"is 0 or not given, which is 5 to 50 percent upstream: {text}"
+                ("percentageOfNodesToScore",), f"is 0 or not set, which means 5 to 50 percent upstream: {text}"
             )
         elif whole not in (None, 0, 100):
             self._findings.warn(("percentageOfNodesToScore",), f"{whole}: {text}")
@@ -350,7 +354,7 @@ class _Converter:
 
 
 def _check_all_args(document: Document) -> None:
-    """Of a file that is wrong elsewhere, so that all problems are reported at once."""
+    """Checks the arguments in a file with other problems, so that all problems are reported at once."""
     for profile in items_at(document.data, ("profiles",)):
         for path in items_at(document.data, (*profile, "pluginConfig")):
             plugin, args = part_at(document.data, (*path, "name")), part_at(document.data, (*path, "args"))
@@ -359,27 +363,27 @@ def _check_all_args(document: Document) -> None:
 
 
 def _check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
-    """Notes what is wrong with an entry of pluginConfig; True if nothing is."""
+    """Adds the problems of an entry of pluginConfig. Reports whether it is valid."""
     if plugin not in ARGS_READERS or plugin in REPLACED:
         return True
     is_good = True
     for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):
         if args.get(key, expected) != expected:
-            document.add((*path, "args", key), f"{args[key]!r} does not fit; write {expected}")
+            document.add((*path, "args", key), f"{args[key]!r} does not match the plugin; write {expected}")
             is_good = False
     fields = {key: value for key, value in args.items() if key not in ("apiVersion", "kind")}
     return check_args(document, (*path, "args"), plugin, fields, plugin_registry()) and is_good
 
 
 def _nodes_of(before: list[dict[str, Any]]) -> dict[str, Any]:
-    """All nodes: the first domain's own, and borrowed from it by the others."""
+    """Returns the selection of all nodes: home nodes of the first domain, borrowed from it by the others."""
     if not before:
         return {"nodes": {"rule": "rest"}}
     return {"nodes": {"rule": "labelled"}, "loans": [{"from": before[0]["name"]}]}
 
 
 def _points_here(args: Mapping[str, Mapping[str, Any]]) -> PointsOf:
-    """Plugin -> the points that it has in this program with these arguments, as a file names them."""
+    """Returns a function plugin -> the extension points that it implements here with these arguments, named as in a file."""
 
     @cache
     def points(plugin: str) -> frozenset[str]:

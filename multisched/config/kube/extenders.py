@@ -1,4 +1,4 @@
-"""One HTTP extender of a KubeSchedulerConfiguration as ours."""
+"""Conversion of an HTTP extender of a KubeSchedulerConfiguration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multisched.config.structure import validated_part
 
 
 def extender_of(at: Path, extender: KubeExtender, document: Document, findings: Findings) -> dict[str, Any]:
-    """The `extenders` entry. Notes problems in `document`, and differences in `findings`."""
+    """Returns the `extenders` entry. Adds problems to `document`, and differences to `findings`."""
     found: dict[str, Any] = {"urlPrefix": extender.url_prefix}
     found |= _given(
         filterVerb=extender.filter_verb,
@@ -58,10 +58,10 @@ def _tls(at: Path, extender: KubeExtender, findings: Findings) -> dict[str, Any]
     has_ca = bool(config.ca_file or config.ca_data)
     if extender.enable_https and not has_ca and not config.insecure:
         found["insecure"] = True
-        findings.note((*at, "enableHTTPS"), "without a CA any certificate is taken, as upstream: tlsConfig.insecure")
+        findings.note((*at, "enableHTTPS"), "without a CA any certificate is accepted, as upstream: tlsConfig.insecure")
     return found
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """The fields that are not empty."""
+    """Returns the fields that are not empty."""
     return {name: value for name, value in fields.items() if value}

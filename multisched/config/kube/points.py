@@ -1,7 +1,7 @@
-"""Which plugins run where, in which order and with which weight, in a profile of kube-scheduler.
+"""The plugins of a kube-scheduler profile per extension point, with order and weights.
 
-Source: kube-scheduler 1.36, apis/config/v1/default_plugins.go (what a file changes of the defaults) and
-framework/runtime/framework.go (how multiPoint is spread over the points). Pure; called by `convert`.
+Source: kube-scheduler 1.36, apis/config/v1/default_plugins.go (merging with the defaults) and
+framework/runtime/framework.go (expansion of multiPoint). Pure; called by `convert`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_PLUGINS: Final[Mapping[str, int]] = {
     "DefaultBinder": 1,
     "NodeDeclaredFeatures": 1,
 }
-"""What 1.36 enables at multiPoint with its default feature gates, in its order, with the weights in scores."""
+"""Plugin -> score weight, for all plugins that 1.36 enables at multiPoint with default feature gates, in its order."""
 
 NEEDS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     "filter": (
@@ -53,27 +53,27 @@ NEEDS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     ),
     "score": ("preScore", frozenset({"TaintToleration", "PodTopologySpread", "InterPodAffinity"})),
 }
-"""Point -> the point before it and the plugins that upstream fails every pod with if they do not run there too."""
+"""Point -> an earlier point and the plugins that must run there, too: otherwise every pod fails in upstream."""
 
 PointsOf = Callable[[str], Collection[str]]
-"""Plugin -> the points it has here, as a file names them (preFilter)."""
+"""Plugin -> the extension points that it implements here, named as in a file (preFilter)."""
 
 
 class PlacedPlugins(msgspec.Struct, frozen=True):
-    """A profile, spread out."""
+    """A profile with multiPoint expanded."""
 
     order: tuple[str, ...]
-    """The plugins in the order in which they stand in the profile."""
+    """The plugins in the profile's order."""
     weights: Mapping[str, int]
-    """In scores; of those that score."""
+    """Score weights of the plugins that score."""
     points: Mapping[str, tuple[str, ...]]
-    """Point -> its plugins in order, where that is not simply all that have it in the profile's order."""
+    """Point -> its plugins in order, for points that differ from the profile's order of all plugins that implement them."""
     mended: tuple[tuple[str, str], ...] = ()
-    """(plugin, point): ran at the point and not at the one before it, and now runs at both."""
+    """(plugin, point): the plugin was enabled at the point but not at the required earlier one; it now runs at both."""
 
 
 class RepeatedPluginError(ValueError):
-    """Plugins that stand twice at one point: the point and which of its enabled ones, of each."""
+    """Plugins that are enabled twice at one point. `repeated`: (point, index in `enabled`) of each."""
 
     def __init__(self, repeated: Sequence[tuple[str, int]]) -> None:
         super().__init__(", ".join(f"{point}.enabled[{index}]" for point, index in repeated))
@@ -81,7 +81,7 @@ class RepeatedPluginError(ValueError):
 
 
 def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], bool]) -> PlacedPlugins:
-    """Spreads a profile's sets over the points, leaving out what is not known. `refuse_repeated` has let them pass."""
+    """Expands a profile's plugin sets, without unknown plugins. Call `refuse_repeated` before."""
     multi = {name: weight for name, weight in _multi_point(plugins).items() if is_known(name)}
     runs = {point: _at_point(plugins, point, multi, points_of, is_known) for point in POINTS}
     mended = tuple(_mend(plugins, multi, runs, points_of))
@@ -97,7 +97,7 @@ def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], b
 
 
 def named(plugins: KubePlugins) -> dict[str, str]:
-    """Plugin -> the first point at which the file enables it."""
+    """Returns plugin -> the first point at which the file enables it."""
     found: dict[str, str] = {}
     for point in ("multiPoint", *POINTS):
         for entry in plugins.at(point).enabled:
@@ -106,13 +106,13 @@ def named(plugins: KubePlugins) -> dict[str, str]:
 
 
 def default_plugins_left(plugins: KubePlugins) -> list[str]:
-    """Upstream's default plugins that the file has not disabled, whether they are named again or not."""
+    """Returns upstream's default plugins that the file does not disable."""
     disabled = _names(plugins.multi_point.disabled)
     return [] if ALL in disabled else [name for name in DEFAULT_PLUGINS if name not in disabled]
 
 
 def _multi_point(plugins: KubePlugins) -> dict[str, int]:
-    """The defaults less what is disabled, changed where they stand by what is enabled again, then the others."""
+    """Returns plugin -> weight: the enabled defaults with weights overridden by the file, then the file's other plugins."""
     weights = {entry.name: entry.weight or 1 for entry in plugins.multi_point.enabled}
     left = {name: weights.get(name, DEFAULT_PLUGINS[name]) for name in default_plugins_left(plugins)}
     return {**left, **weights}
@@ -121,7 +121,7 @@ def _multi_point(plugins: KubePlugins) -> dict[str, int]:
 def _at_point(
     plugins: KubePlugins, point: str, multi: Mapping[str, int], points_of: PointsOf, is_known: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """First what overrides multiPoint, then multiPoint's, then what stands at the point only."""
+    """Returns the plugins at a point: first those that override multiPoint, then multiPoint's, then those of the point only."""
     chosen = plugins.at(point)
     explicit = [e.name for e in chosen.enabled if is_known(e.name) and point in points_of(e.name)]
     disabled = _names(chosen.disabled)
@@ -139,7 +139,7 @@ def _at_point(
 def _mend(
     plugins: KubePlugins, multi: Mapping[str, int], runs: dict[str, tuple[str, ...]], points_of: PointsOf
 ) -> Iterator[tuple[str, str]]:
-    """Lets plugins run before a point where they must; the file asks for what fails every pod upstream."""
+    """Adds plugins to the earlier points that they require (`NEEDS`); yields (plugin, point) of each."""
     for point, (before, needing) in NEEDS.items():
         upstream = _at_point(plugins, before, multi, lambda _: POINTS, lambda _: True)
         for name in runs[point]:

@@ -1,4 +1,4 @@
-"""Plugins of scheduler-plugins and Koordinator that multisched has under another name, or with other arguments.
+"""Plugins of scheduler-plugins and Koordinator that multisched replaces by plugins with other names or arguments.
 
 Pure; called by `convert` before plugins are placed. Sources: scheduler-plugins 0.35, apis/config/v1/types.go, and
 Koordinator 1.8, pkg/scheduler/apis/config/v1/types.go.
@@ -23,19 +23,19 @@ QUEUE_SORT: Final = "PrioritySort"
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """What stands for a plugin of another project."""
+    """The replacement of a plugin of another project."""
 
     plugin: str
-    """Ours. It is enabled at multiPoint: it runs at its own extension points, whichever the other one had."""
+    """multisched's plugin. It is enabled at multiPoint, so it runs at its own extension points."""
     note: str
-    """What differs."""
+    """The differences."""
     args: Mapping[str, str]
-    """Argument of the other one -> why it is not carried over."""
+    """Argument of the replaced plugin -> why it is not carried over."""
 
 
-_GANG_TIMEOUT: Final = f"has no counterpart; a gang's own timeout counts, {TIMEOUT_S:g} s where it names none"
-_NOT_HELD: Final = "has no counterpart: no member of a gang is assumed before all that must start have a node"
-_RECLAIM: Final = "has no counterpart: a pod that its quota's min entitles to room reclaims it in its own attempt"
+_GANG_TIMEOUT: Final = f"has no counterpart; the gang's own timeout applies, {TIMEOUT_S:g} s by default"
+_NOT_HELD: Final = "has no counterpart: no member of a gang is assumed before all required members have a node"
+_RECLAIM: Final = "has no counterpart: a pod that is entitled by its quota's min reclaims capacity in its own attempt"
 _TREE: Final = "has no counterpart: write it into a quota object"
 
 REPLACED: Final[Mapping[str, Replacement]] = {
@@ -45,22 +45,22 @@ REPLACED: Final[Mapping[str, Replacement]] = {
         " a gang together, so PrioritySort orders it",
         {
             "permitWaitingTimeSeconds": _GANG_TIMEOUT,
-            "podGroupBackoffSeconds": "has no counterpart; podInitialBackoffSeconds and podMaxBackoffSeconds hold for gangs too",
+            "podGroupBackoffSeconds": "has no counterpart; podInitialBackoffSeconds and podMaxBackoffSeconds apply to gangs, too",
             "podGroupRejectPercentage": _NOT_HELD,
             "defaultTimeout": _GANG_TIMEOUT,
-            "controllerWorkers": "has nothing to govern here",
+            "controllerWorkers": "has no effect here",
             "skipCheckScheduleCycle": _NOT_HELD,
         },
     ),
     "CapacityScheduling": Replacement(
         QUOTA_PLUGIN,
-        "becomes ElasticQuota, which reclaims what a quota's min promises; DefaultPreemption runs after it and preempts"
+        "becomes ElasticQuota, which reclaims up to a quota's min; DefaultPreemption runs after it and preempts"
         " by priority",
         {},
     ),
     QUOTA_PLUGIN: Replacement(
         QUOTA_PLUGIN,
-        "is read as Koordinator's and becomes multisched's plugin of the same name",
+        "is taken for Koordinator's and becomes multisched's plugin of the same name",
         {
             "delayEvictTime": _RECLAIM,
             "revokePodInterval": _RECLAIM,
@@ -74,18 +74,18 @@ REPLACED: Final[Mapping[str, Replacement]] = {
         },
     ),
 }
-"""Plugin of another project -> what stands for it here."""
+"""Plugin of another project -> its replacement."""
 
 
 def args_lost(name: str, args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yields each argument of a replaced plugin that is not carried over, with why."""
+    """Yields each argument of a replaced plugin that is not carried over, with the reason."""
     known = REPLACED[name].args
     for argument in args:
         yield argument, known.get(argument, "is not carried over")
 
 
 def replace_plugins(at: Path, plugins: KubePlugins, findings: Findings) -> KubePlugins:
-    """Returns the sets with our plugins in place of those that are replaced, and reports each of them once."""
+    """Returns the sets with replaced plugins exchanged for multisched's, and reports each replacement once."""
     ours: dict[str, None] = {}
     orders_queue = has_capacity = False
     for point in ("multiPoint", *POINTS):
@@ -104,7 +104,7 @@ def replace_plugins(at: Path, plugins: KubePlugins, findings: Findings) -> KubeP
     sets["multiPoint"] = _with(sets["multiPoint"], *ours)
     if orders_queue:
         sets["queueSort"] = _with(sets["queueSort"], QUEUE_SORT)
-    if QUOTA_PLUGIN in ours:  # a pod first takes what its min promises; else DefaultPreemption would always come first
+    if QUOTA_PLUGIN in ours:  # ElasticQuota must reclaim before DefaultPreemption preempts
         before = (QUOTA_PLUGIN, PREEMPTION) if has_capacity else (QUOTA_PLUGIN,)
         sets["postFilter"] = _with(sets["postFilter"], *before, are_first=True)
     return plugins.model_copy(update={_FIELDS[point]: one for point, one in sets.items()})

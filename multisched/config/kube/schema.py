@@ -1,6 +1,6 @@
-"""kube-scheduler's own configuration as values: `kubescheduler.config.k8s.io/v1`, `kind: KubeSchedulerConfiguration`.
+"""kube-scheduler's configuration as values: `kubescheduler.config.k8s.io/v1`, `kind: KubeSchedulerConfiguration`.
 
-Names, types and defaults are upstream's, and so is what is refused; the sentences are ours. Read by `convert`.
+Names, types, defaults and validation are upstream's; the error messages are not. Read by `convert`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ POINTS: Final = (
     "bind",
     "postBind",
 )
-"""The points a plugin can be enabled at, in the order in which upstream names a profile's plugins."""
+"""The points at which a plugin can be enabled, in the order in which upstream lists a profile's plugins."""
 
 REMOVED_PLUGINS: Final = frozenset({"AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"})
 
 
 def _duration(text: object) -> float:
     if not isinstance(text, str):
-        raise ValueError('a duration is a text, for instance "5s"')  # noqa: TRY004 -- pydantic collects these
+        raise ValueError('a duration must be a text, for example "5s"')  # noqa: TRY004 -- pydantic collects these
     return parse_go_duration(text)
 
 
@@ -47,14 +47,14 @@ Percentage = Annotated[int, Field(ge=0, le=100)]
 
 
 class KubeSection(BaseModel):
-    """Strict as upstream's decoder: nothing unknown."""
+    """Base of all sections: unknown fields are errors, as in upstream's strict decoder."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, alias_generator=to_camel, allow_inf_nan=False)
 
 
 def _present_plugin(name: str) -> str:
     if name in REMOVED_PLUGINS:
-        raise ValueError(f"{name} is not a plugin of {KUBE_API_VERSION} any more; NodeVolumeLimits does its work")
+        raise ValueError(f"{name} was removed in {KUBE_API_VERSION}; use NodeVolumeLimits")
     return name
 
 
@@ -63,24 +63,24 @@ class KubePlugin(KubeSection):
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
     weight: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """0: not given, which counts as 1."""
+    """0: not set, which counts as 1."""
 
 
 class KubeEnabledPlugin(KubePlugin):
-    """A plugin enabled at a point; those that v1 has removed are refused."""
+    """A plugin enabled at a point; plugins that v1 removed are rejected."""
 
     name: Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_present_plugin)]
 
 
 class KubePluginSet(KubeSection):
-    """What is enabled and disabled at one point."""
+    """The plugins enabled and disabled at one point."""
 
     enabled: tuple[KubeEnabledPlugin, ...] = ()
     disabled: tuple[KubePlugin, ...] = ()
 
 
 class KubePlugins(KubeSection):
-    """The sets of all points."""
+    """The plugin sets of all points."""
 
     pre_enqueue: KubePluginSet = KubePluginSet()
     queue_sort: KubePluginSet = KubePluginSet()
@@ -99,7 +99,7 @@ class KubePlugins(KubeSection):
     placement_score: KubePluginSet = KubePluginSet()
 
     def at(self, point: str) -> KubePluginSet:
-        """The set of a point, by its name in the file."""
+        """Returns the set of a point, by its name in the file."""
         by_alias = {field.alias: name for name, field in type(self).model_fields.items()}
         found = getattr(self, by_alias[point])
         assert isinstance(found, KubePluginSet)
@@ -114,7 +114,7 @@ class KubePluginConfig(KubeSection):
 
 
 class KubeProfile(KubeSection):
-    """One scheduler."""
+    """A profile."""
 
     scheduler_name: str = ""
     percentage_of_nodes_to_score: Percentage | None = None
@@ -145,12 +145,12 @@ class KubeLeaderElection(KubeSection):
         if (self.renew_deadline or 10.0) <= 1.2 * (self.retry_period or 2.0):
             raise ValueError("renewDeadline must be longer than 1.2 times retryPeriod (its jitter)")
         if self.resource_lock not in ("", "leases"):
-            raise ValueError(f"resourceLock {self.resource_lock!r} is no more; write leases")
+            raise ValueError(f"resourceLock {self.resource_lock!r} is not supported; write leases")
         return self
 
 
 class KubeClientConnection(KubeSection):
-    """How the API server is asked."""
+    """Connection to the API server."""
 
     kubeconfig: str = ""
     accept_content_types: str = ""
@@ -161,12 +161,12 @@ class KubeClientConnection(KubeSection):
 
 def _managed(name: str) -> str:
     if not is_qualified_name(name) or not is_extended_resource(name):
-        raise ValueError(f"{name!r} is no extended resource name")
+        raise ValueError(f"{name!r} is not an extended resource name")
     return name
 
 
 class KubeManagedResource(KubeSection):
-    """An extended resource that an extender looks after."""
+    """An extended resource that an extender manages."""
 
     name: Annotated[str, AfterValidator(_managed)]
     ignored_by_scheduler: bool = False
@@ -212,7 +212,7 @@ def _still_read(version: Any) -> Any:
     if isinstance(version, str) and version.startswith(f"{KUBE_API_VERSION}beta"):
         old = version.rpartition("/")[2]
         raise ValueError(
-            f"kube-scheduler 1.36 reads no {old} any more; its fields are nearly v1's: write {KUBE_API_VERSION}"
+            f"kube-scheduler 1.36 no longer reads {old}; its fields are nearly those of v1: write {KUBE_API_VERSION}"
         )
     return version
 
@@ -244,5 +244,5 @@ class KubeConfiguration(KubeSection):
         names = [resource.name for extender in self.extenders for resource in extender.managed_resources]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"{name} is managed by two extenders; leave it to one")
+                raise ValueError(f"{name} is managed by two extenders; remove it from one")
         return self

@@ -1,4 +1,4 @@
-"""The settings of a KubeSchedulerConfiguration beside its profiles: leader election, connection, backoff, process."""
+"""Conversion of settings outside profiles: leader election, connection, backoff, process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multisched.config.sections import DURATION_MAX_S, format_duration
 WRITES_PER_S_MAX: Final = 100_000
 QPS_DEFAULT: Final = 50.0
 BURST_DEFAULT: Final = 100
-"""Upstream's, which a file that it wrote itself names too."""
+"""Upstream's default, which is also in files that kube-scheduler wrote."""
 
 _PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _LEASE: Final = LeaseConfig()
@@ -22,20 +22,20 @@ _CLIENT: Final = ClientConfig()
 
 
 def queue_of(kube: KubeConfiguration, findings: Findings) -> dict[str, Any]:
-    """`queue`, where it is not as by default."""
+    """Returns `queue` if it differs from the default."""
     found: dict[str, str] = {}
     for name, ours, seconds in (
         ("podInitialBackoffSeconds", "initialBackoff", kube.pod_initial_backoff_seconds),
         ("podMaxBackoffSeconds", "maxBackoff", kube.pod_max_backoff_seconds),
     ):
         if seconds > DURATION_MAX_S:
-            findings.warn((name,), f"{seconds} is more than a day, which is the longest here")
+            findings.warn((name,), f"{seconds} is more than a day, the maximum here")
         found[ours] = format_duration(min(float(seconds), DURATION_MAX_S))
     return {} if found == {"initialBackoff": "1s", "maxBackoff": "10s"} else {"queue": found}
 
 
 def lease_of(election: KubeLeaderElection, findings: Findings) -> dict[str, Any]:
-    """`lease`, where it is not as by default."""
+    """Returns `lease` if it differs from the default."""
     found: dict[str, Any] = {} if election.leader_elect else {"enabled": False}
     if election.leader_elect:
         found |= _lease_times(election, findings)
@@ -44,9 +44,9 @@ def lease_of(election: KubeLeaderElection, findings: Findings) -> dict[str, Any]
     name = election.resource_name
     if name and _PREFIX.fullmatch(name):
         found["namePrefix"] = name
-        findings.note(("leaderElection", "resourceName"), f"the Lease is called {name}-DOMAIN, by the first domain")
+        findings.note(("leaderElection", "resourceName"), f"the Lease is named {name}-DOMAIN, after the first domain")
     elif name:
-        text = f"{name!r} cannot begin the name of our Lease; it is called multisched-DOMAIN"
+        text = f"{name!r} cannot be the prefix of a Lease's name here; the Lease is named multisched-DOMAIN"
         findings.warn(("leaderElection", "resourceName"), text)
     return {"lease": found} if found else {}
 
@@ -56,7 +56,7 @@ def _lease_times(election: KubeLeaderElection, findings: Findings) -> dict[str, 
     if election.lease_duration:
         whole_s = float(math.ceil(election.lease_duration))
         if whole_s != election.lease_duration:
-            text = f"a Lease has whole seconds: {format_duration(whole_s)}"
+            text = f"rounded to whole seconds, the resolution of a Lease: {format_duration(whole_s)}"
             findings.warn(("leaderElection", "leaseDuration"), text)
         found["duration"] = format_duration(whole_s)
     if election.renew_deadline:
@@ -67,47 +67,49 @@ def _lease_times(election: KubeLeaderElection, findings: Findings) -> dict[str, 
 
 
 def client_of(connection: KubeClientConnection, election: KubeLeaderElection, findings: Findings) -> dict[str, Any]:
-    """`client`, where it is not as by default."""
+    """Returns `client` if it differs from the default."""
     at = "clientConnection"
     found: dict[str, Any] = {}
     if connection.kubeconfig:
         findings.warn(
-            (at, "kubeconfig"), f"is said on the command line: multisched run --kubeconfig {connection.kubeconfig}"
+            (at, "kubeconfig"), f"must be set on the command line: multisched run --kubeconfig {connection.kubeconfig}"
         )
     for name, value in (
         ("acceptContentTypes", connection.accept_content_types),
         ("contentType", connection.content_type),
     ):
         if value:
-            findings.note((at, name), "the API server is spoken to in JSON")
+            findings.note((at, name), "multisched uses JSON for the API server")
     if connection.qps == QPS_DEFAULT:
-        text = f"{QPS_DEFAULT:g} is upstream's default; ours is client.writesPerSecond, {_CLIENT.writes_per_second}"
+        text = f"{QPS_DEFAULT:g} is upstream's default; that of client.writesPerSecond is {_CLIENT.writes_per_second}"
         findings.note((at, "qps"), text)
     elif connection.qps:
         is_bounded = 0 < connection.qps <= WRITES_PER_S_MAX
         found["writesPerSecond"] = math.ceil(connection.qps) if is_bounded else WRITES_PER_S_MAX
-        findings.note((at, "qps"), "becomes client.writesPerSecond: all binds, events and conditions together")
+        findings.note(
+            (at, "qps"), "becomes client.writesPerSecond, which limits all binds, events and conditions together"
+        )
     if connection.burst not in (0, BURST_DEFAULT):
-        findings.warn((at, "burst"), "there is no burst: the API server's own 429 is what slows us down")
+        findings.warn((at, "burst"), "has no counterpart: the API server's 429 responses limit the rate")
     margin_s = (election.lease_duration or _LEASE.duration_s) - (election.renew_deadline or _LEASE.renew_deadline_s)
     if election.leader_elect and _CLIENT.bind_timeout_s > margin_s:
         found["bindTimeout"] = format_duration(margin_s)
-        text = f"leave {format_duration(margin_s)} for a late bind to end in, which becomes client.bindTimeout"
+        text = f"leave {format_duration(margin_s)} for a late bind, which becomes client.bindTimeout"
         findings.note(("leaderElection",), f"leaseDuration and renewDeadline {text}")
     return {"client": found} if found else {}
 
 
 def report_process_settings(kube: KubeConfiguration, findings: Findings) -> None:
-    """Settings of kube-scheduler's process that have nothing to govern here."""
+    """Reports settings of kube-scheduler's process that have no effect here."""
     if kube.parallelism is not None:
-        text = "nodes are not shared out among goroutines: all are looked at in one vector operation"
+        text = "has no effect: all nodes are evaluated in one vector operation, without goroutines"
         findings.note(("parallelism",), text)
     for name, value in (
         ("enableProfiling", kube.enable_profiling),
         ("enableContentionProfiling", kube.enable_contention_profiling),
     ):
         if value is not None:
-            findings.note((name,), "there are no profiling endpoints; py-spy attaches to the process")
+            findings.note((name,), "there are no profiling endpoints; attach py-spy to the process")
     if kube.delay_cache_until_active:
-        text = "a standby's caches are always filled: it takes over faster, and needs the memory"
+        text = "a standby always fills its caches: it takes over faster and uses the memory"
         findings.warn(("delayCacheUntilActive",), text)

@@ -1,4 +1,4 @@
-"""HTTP extenders: asked over HTTP which of the nodes left can take a pod, how good they are, and to bind it."""
+"""HTTP extenders: filter the nodes that passed the plugins, score them, review preemptions, and bind pods."""
 
 from __future__ import annotations
 
@@ -51,29 +51,32 @@ from multisched.plugins.extender.preemption import (
 logger = logging.getLogger(__name__)
 
 NAME: Final = "Extender"
-"""As upstream calls all extenders together where it says who refused a pod."""
+"""Upstream's name for all extenders together in the list of plugins that refused a pod."""
 
 SCORE_SCALE: Final = 10
-"""A score of 0..10 counts as much as a plugin's of 0..100."""
+"""Factor that scales an extender's score, 0..10, to the range of a plugin's score, 0..100."""
 
 READ_POD_S: Final = 5.0
 READS_AT_ONCE: Final = 16
-"""Victims that are read at the same time."""
+"""Maximum number of victims read concurrently."""
 
 ANSWER_SLACK_S: Final = 1.0
-"""Beyond the extenders' own timeouts: encoding and decoding."""
+"""Added to the extenders' own timeouts, for encoding and decoding."""
 
 BINDING_PODS_MAX: Final = 65_536
-"""Placed pods whose resources are remembered until they are bound; beyond, the oldest is bound by the profile's binder."""
+"""Maximum number of reserved pods whose resources are kept until they are bound.
+
+If there are more, the oldest is treated as a pod without requests: an extender with `managedResources` does not bind it.
+"""
 
 REASONS_MAX: Final = 256
-"""Distinct kinds of reasons kept from one answer: they end in the pod's condition."""
+"""Maximum number of distinct reasons kept from one response, since the pod's condition lists them."""
 
 T = TypeVar("T")
 
 
 class ExtenderRequest(msgspec.Struct, frozen=True):
-    """One attempt: the pod, and the nodes that passed every plugin."""
+    """Request of one attempt: the pod, and the nodes that passed every plugin."""
 
     namespace: str
     name: str
@@ -82,12 +85,12 @@ class ExtenderRequest(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What all extenders came to."""
+    """The combined result of all extenders."""
 
     refused: Mapping[str, Status]
-    """Node -> why."""
+    """Node -> status with the reason."""
     scores: Mapping[str, int]
-    """Node -> what is added to its total."""
+    """Node -> score added to its total."""
 
 
 class HTTPExtenders:
@@ -96,13 +99,13 @@ class HTTPExtenders:
     name = NAME
 
     def __init__(self, clients: Sequence[ExtenderClient], documents: Documents) -> None:
-        # Those that may be ignored come last, as upstream orders them.
+        # Ignorable extenders come last, as in upstream.
         self._clients = sorted(clients, key=lambda client: client.settings.is_ignorable)
         self._documents = documents
         self._resources: dict[str, frozenset[str]] = {}
         self._failing: set[tuple[str, str]] = set()
         self._names: dict[int, str] = {}
-        """Row -> node, as of `_names_at`."""
+        """Row -> node name, valid for the nodes version `_names_at`."""
         self._names_at = -1
         filters = [c.settings.timeout_s for c in self._clients if c.settings.filter_verb]
         scorers = [c.settings.timeout_s for c in self._clients if c.settings.prioritize_verb]
@@ -113,7 +116,7 @@ class HTTPExtenders:
     # -- filter and prioritize -------------------------------------------------------------------------------------
 
     def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        """The nodes by name; None where no extender that filters or scores looks after the pod."""
+        """Returns the request with node names; None if no extender that filters or scores is interested in the pod."""
         resources = frozenset(pod.spec.requests)
         if not any(
             (c.settings.filter_verb or c.settings.prioritize_verb) and _looks_after(c.settings, resources)
@@ -123,9 +126,9 @@ class HTTPExtenders:
         return ExtenderRequest(pod.namespace, pod.name, resources, tuple(self._names_of(cycle, rows)))
 
     async def response(self, request: object) -> Verdict | PreemptionVerdict:
-        """What the extenders make of an attempt, or of a preemption.
+        """Returns the extenders' verdict on an attempt or on a preemption.
 
-        Raises ExtenderError for one that fails and may not be ignored, UnreachableError if the pod cannot be read.
+        Raises ExtenderError if a non-ignorable extender fails, UnreachableError if the pod cannot be read.
         """
         if isinstance(request, PreemptionRequest):
             return await self._negotiated(request)
@@ -133,10 +136,10 @@ class HTTPExtenders:
         return await self._judged(request)
 
     async def _judged(self, request: ExtenderRequest) -> Verdict:
-        """Asks the filters one after another, each about what the others left, then all for scores at once."""
+        """Calls the filters one after another, each with the nodes that the previous ones kept, then all scorers concurrently."""
         pod = await self._documents.pod(request.namespace, request.name)
         if pod is None:
-            return Verdict({}, {})  # it was deleted meanwhile: the attempt ends by itself
+            return Verdict({}, {})  # the pod was deleted in the meantime: the deletion ends the attempt
         clients = [c for c in self._clients if _looks_after(c.settings, request.resources)]
         left, reasons = list(request.nodes), dict[str, Status]()
         for client in clients:
@@ -144,7 +147,7 @@ class HTTPExtenders:
                 left = await self._filtered(client, pod, left, reasons)
         kept = set(left)
         refused = {name: reasons.get(name, _UNSAID) for name in request.nodes if name not in kept}
-        # Upstream asks for no scores where there is nothing to choose.
+        # As upstream: no scores are requested if at most one node is left.
         scorers = [c for c in clients if c.settings.prioritize_verb] if len(left) > 1 else []
         found = await asyncio.gather(*(self._scored(client, pod, left) for client in scorers))
         scores: dict[str, int] = {}
@@ -156,7 +159,7 @@ class HTTPExtenders:
     async def _filtered(
         self, client: ExtenderClient, pod: bytes, left: list[str], reasons: dict[str, Status]
     ) -> list[str]:
-        """The nodes that the extender leaves; `reasons` takes up what it says of others."""
+        """Returns the nodes that the extender keeps; adds its reasons for the others to `reasons`."""
         settings = client.settings
         try:
             body = await self._post(client, settings.filter_verb, self._arguments(settings, pod, left))
@@ -172,7 +175,7 @@ class HTTPExtenders:
         return kept
 
     async def _scored(self, client: ExtenderClient, pod: bytes, nodes: list[str]) -> dict[str, int]:
-        """The extender's part in the totals; nothing for one that fails, as upstream: it can only advise."""
+        """Returns the extender's weighted scores. If it fails, returns none, as upstream: a failed score never fails the attempt."""
         settings = client.settings
         try:
             body = await self._post(client, settings.prioritize_verb, self._arguments(settings, pod, nodes))
@@ -196,7 +199,7 @@ class HTTPExtenders:
         return np.array([scores.get(name, 0) for name in self._names_of(cycle, rows)], np.int64)
 
     def _names_of(self, cycle: CycleView, rows: Rows) -> list[str]:
-        """The rows' nodes; thousands are asked for three times in each attempt, and seldom change."""
+        """Returns the rows' node names. Cached, since each attempt asks three times for thousands of them, and they seldom change."""
         nodes, known = cycle.nodes, self._names
         if self._names_at != nodes.nodes_version:
             known.clear()
@@ -228,7 +231,7 @@ class HTTPExtenders:
         return offers_left(cycle, answer)
 
     async def _negotiated(self, request: PreemptionRequest) -> PreemptionVerdict:
-        """Shows the candidates to one extender after another, each what the others left."""
+        """Sends the candidates to one extender after another, each with those that the previous ones kept."""
         pod = await self._documents.pod(request.namespace, request.name)
         left: Mapping[str, Victims] = request.offered if pod is not None else {}
         for client in self._clients:
@@ -264,11 +267,11 @@ class HTTPExtenders:
     async def _whole(
         self, client: ExtenderClient, left: Mapping[str, Victims], request: PreemptionRequest
     ) -> dict[str, bytes]:
-        """Uid -> the victim's JSON."""
+        """Returns uid -> JSON of the victim. Raises ExtenderError if there are too many victims."""
         wanted = {uid: request.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
         if len(wanted) > WHOLE_PODS_MAX:
             text = (
-                f"would have to be sent {len(wanted)} victims whole, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
+                f"needs {len(wanted)} complete victims in a request, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
             )
             raise ExtenderError(_named(client, client.settings.preempt_verb, text))
         turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -283,7 +286,7 @@ class HTTPExtenders:
     # -- bind ------------------------------------------------------------------------------------------------------
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Remembers what the pod requests until it is bound: that says whose it is to bind."""
+        """Keeps the pod's requested resources until it is bound: they decide which extender binds it."""
         if any(c.settings.bind_verb for c in self._clients):
             if len(self._resources) >= BINDING_PODS_MAX:
                 del self._resources[next(iter(self._resources))]
@@ -297,9 +300,10 @@ class HTTPExtenders:
         self._resources.pop(pod.uid, None)
 
     async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
-        """Has the pod bound by the extender that looks after it; None where there is none, or it may be ignored.
+        """Lets the first interested extender bind the pod; returns None if there is none, or if all of them are ignorable and fail.
 
-        Its word that the pod is bound is checked by a read. Raises ExtenderError where it may have been bound all the same.
+        If the extender reports success, the caller verifies it with a read (DELEGATED). Raises ExtenderError if the call
+        failed but the pod may have been bound.
         """
         resources = self._resources.get(request.uid, frozenset())
         for client in self._clients:
@@ -317,7 +321,7 @@ class HTTPExtenders:
                 text = str(error) or f"no answer within {timeout_s:g} s"
                 raise ExtenderError(_named(client, client.settings.bind_verb, text)) from error
             self._report_success(client, client.settings.bind_verb)
-            said = _named(client, client.settings.bind_verb, "said that it bound the pod, which is bound nowhere")
+            said = _named(client, client.settings.bind_verb, "reported that it bound the pod, but the pod is not bound")
             return BindReply(BindAnswer.DELEGATED, message=said)
         return None
 
@@ -328,7 +332,7 @@ class HTTPExtenders:
         if error:
             raise ExtenderError(_named(client, verb, error))
 
-    # -- talking ---------------------------------------------------------------------------------------------------
+    # -- HTTP ------------------------------------------------------------------------------------------------------
 
     def _arguments(self, settings: ExtenderSettings, pod: bytes, names: Sequence[str]) -> bytes:
         nodes = None if settings.is_node_cache_capable else map(self._documents.node, names)
@@ -338,21 +342,23 @@ class HTTPExtenders:
         return await client.post(verb, body, answer_bytes_max=answer_bytes_max(body))
 
     def _report_failure(self, client: ExtenderClient, verb: str, error: BaseException) -> None:
-        """Once for each failure that goes on: an ignored failure is not reported to every pod."""
+        """Logs an ignored failure once until the next success, not for every pod."""
         key = (client.settings.url, verb)
         if key not in self._failing:
             self._failing.add(key)
-            logger.warning("extender passed over", extra={"extender": client.settings.url, "error": str(error)})
+            logger.warning(
+                "extender failed and is ignored", extra={"extender": client.settings.url, "error": str(error)}
+            )
 
     def _report_success(self, client: ExtenderClient, verb: str) -> None:
         key = (client.settings.url, verb)
         if key in self._failing:
             self._failing.discard(key)
-            logger.info("extender answers again", extra={"extender": client.settings.url, "verb": verb})
+            logger.info("extender responds again", extra={"extender": client.settings.url, "verb": verb})
 
 
 _UNSAID: Final = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NAME)
-"""A node that an extender leaves out without a word, as upstream takes it."""
+"""Status of a node that an extender leaves out without a reason, as in upstream."""
 
 
 def _looks_after(settings: ExtenderSettings, resources: frozenset[str]) -> bool:
@@ -360,7 +366,7 @@ def _looks_after(settings: ExtenderSettings, resources: frozenset[str]) -> bool:
 
 
 def _kept(client: ExtenderClient, found: FilterAnswer, left: Sequence[str]) -> list[str]:
-    """Those of `left` that the answer names. Raises ExtenderError for its error, and for a node that was not asked about."""
+    """Returns the nodes of `left` that the response names. Raises ExtenderError if it has an error or names another node."""
     settings = client.settings
     if found.error:
         raise ExtenderError(_named(client, settings.filter_verb, found.error))
@@ -374,7 +380,7 @@ def _kept(client: ExtenderClient, found: FilterAnswer, left: Sequence[str]) -> l
 
 
 def _reasons(url: str, found: FilterAnswer, asked: Sequence[str]) -> dict[str, Status]:
-    """Node -> what the answer says against it. A pod's condition names so many kinds of reasons and no more."""
+    """Returns node -> status with the response's reason. Beyond REASONS_MAX distinct reasons, uses one general reason."""
     texts: dict[tuple[Code, str], Status] = {}
     said: dict[str, Status] = {}
     nodes = set(asked)

@@ -1,7 +1,7 @@
-"""What is said to an HTTP extender, and what is understood of its answers.
+"""Encoding of requests to an HTTP extender, and decoding of its responses.
 
-Source: kube-scheduler 1.36, k8s.io/kube-scheduler/extender/v1. Names of fields are read in upper and lower case, as Go
-reads them. Nothing of an answer is believed: a wrong shape is a ValueError in words for the pod's owner.
+Source: kube-scheduler 1.36, k8s.io/kube-scheduler/extender/v1. Field names are matched without case, as Go does.
+Responses are validated: a wrong shape raises a ValueError whose text is shown to the pod's owner.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from multisched.model.wire import UNREADABLE
 
 ANSWER_BYTES_MIN: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""No answer is read past this, whatever was asked."""
+"""Upper limit of a response, whatever the size of the request."""
 
 REASON_CHARS_MAX: Final = 512
 SCORE_MAX: Final = 2**31 - 1
-"""Upstream counts scores beyond 0..10 as they come, and some extenders give 0..100; this much never overflows."""
+"""Upstream accepts scores beyond 0..10, and some extenders return 0..100. Sums of scores up to this limit never overflow."""
 
 
 class _Meta(msgspec.Struct, gc=False):
@@ -36,7 +36,7 @@ class _NodeList(msgspec.Struct, gc=False):
 
 
 class FilterAnswer(msgspec.Struct, frozen=True):
-    """An ExtenderFilterResult; `nodes` holds the names of whole nodes, None where none were given."""
+    """An ExtenderFilterResult. `nodes` holds the names of the node objects; None if the field is missing."""
 
     nodes: tuple[str, ...] | None
     node_names: tuple[str, ...] | None
@@ -46,12 +46,12 @@ class FilterAnswer(msgspec.Struct, frozen=True):
 
 
 def answer_bytes_max(request: bytes) -> int:
-    """How long an answer may be: what was sent may come back, with reasons."""
+    """Returns the size limit of a response: it may repeat the request and add reasons."""
     return min(ANSWER_BYTES_MAX, ANSWER_BYTES_MIN + 2 * len(request))
 
 
 def arguments(pod: bytes, names: Sequence[str], nodes: Iterable[bytes] | None) -> bytes:
-    """ExtenderArgs: the pod with the nodes' names, or with whole nodes where `nodes` is given."""
+    """Encodes ExtenderArgs: the pod with node names or, if `nodes` is given, with node objects."""
     if nodes is None:
         return b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod, json.dumps(list(names)).encode())
     items = b",".join(nodes)
@@ -59,12 +59,12 @@ def arguments(pod: bytes, names: Sequence[str], nodes: Iterable[bytes] | None) -
 
 
 def binding_arguments(namespace: str, name: str, uid: str, node: str) -> bytes:
-    """ExtenderBindingArgs."""
+    """Encodes ExtenderBindingArgs."""
     return json.dumps({"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}).encode()
 
 
 def read_filter_answer(body: bytes) -> FilterAnswer:
-    """Raises ValueError."""
+    """Decodes an ExtenderFilterResult. Raises ValueError."""
     fields = _fields(body)
     nodes = _field(fields, "nodes", _NodeList | None)
     names = _field(fields, "nodenames", list[str] | None)
@@ -78,7 +78,7 @@ def read_filter_answer(body: bytes) -> FilterAnswer:
 
 
 def read_priorities(body: bytes) -> dict[str, int]:
-    """HostPriorityList as host -> score; a host that is there twice counts twice. Raises ValueError."""
+    """Decodes a HostPriorityList as host -> score; scores of repeated hosts are added. Raises ValueError."""
     totals: dict[str, int] = {}
     for item in _decode(body, list[dict[str, Any]] | None) or ():
         entry = {key.lower(): value for key, value in item.items()}
@@ -92,7 +92,7 @@ def read_priorities(body: bytes) -> dict[str, int]:
 
 
 def read_binding_answer(body: bytes) -> str:
-    """The error of an ExtenderBindingResult; empty: it says that the pod is bound. Raises ValueError."""
+    """Returns the error of an ExtenderBindingResult; empty if it reports success. Raises ValueError."""
     return (_field(_fields(body), "error", str | None) or "")[:REASON_CHARS_MAX]
 
 
@@ -114,7 +114,7 @@ def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE as error:
-        raise ValueError(f"answered what cannot be read: {str(error)[:200]}") from error
+        raise ValueError(f"sent a response that cannot be decoded: {str(error)[:200]}") from error
 
 
 def _reasons(found: Mapping[str, str] | None) -> dict[str, str]:

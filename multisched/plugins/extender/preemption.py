@@ -1,7 +1,7 @@
-"""What extenders make of a preemption: the candidates they are shown, and those they leave, with the victims they want.
+"""Preemption candidates sent to extenders, and the candidates that they keep, with their choice of victims.
 
-Source: kube-scheduler 1.36, extender.go (ProcessPreemption) and framework/preemption (callExtenders). It is stricter
-than upstream on nonsense: a node that was not shown, or a victim whose priority is not below the pod's.
+Source: kube-scheduler 1.36, extender.go (ProcessPreemption) and framework/preemption (callExtenders). Unlike upstream, it
+rejects a node that was not in the request, and a victim whose priority is not lower than the pod's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from multisched.model.objects import Pod
 from multisched.model.wire import UNREADABLE
 
 WHOLE_PODS_MAX: Final = 1_000
-"""Victims that are sent whole in one request; one that knows the nodes is sent their uids only."""
+"""Maximum number of whole victims in one request. An extender with `nodeCacheCapable` is sent uids only."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A pod on a node that is offered."""
+    """A pod on a candidate node."""
 
     namespace: str
     name: str
@@ -31,14 +31,14 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Victims(msgspec.Struct, frozen=True):
-    """Who must go from a node, by uid, and how many budgets that breaks."""
+    """The victims on a node, by uid, and the number of budget violations."""
 
     uids: tuple[str, ...]
     violations: int
 
 
 class PreemptionRequest(msgspec.Struct, frozen=True):
-    """One preemptor with its candidates, self-contained."""
+    """One preemptor with its candidates, as plain values without references to the cycle."""
 
     namespace: str
     name: str
@@ -47,11 +47,11 @@ class PreemptionRequest(msgspec.Struct, frozen=True):
     offered: Mapping[str, Victims]
     """Node -> victims."""
     standing: Mapping[str, Mapping[str, Standing]]
-    """Node -> uid -> every pod there: an extender may want other victims."""
+    """Node -> uid -> every pod on the node, since an extender may choose other victims."""
 
 
 class PreemptionVerdict(msgspec.Struct, frozen=True):
-    """Node -> victims, as far as the extenders leave them."""
+    """The candidates that the extenders kept: node -> victims."""
 
     left: Mapping[str, Victims]
 
@@ -73,7 +73,7 @@ def request_of(cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> Preemptio
 
 
 def offers_left(cycle: CycleView, verdict: PreemptionVerdict) -> list[Offer]:
-    """The offers as they are now: a node whose victims have all gone meanwhile is none any more."""
+    """Returns the offers as of now, without nodes whose victims have all been deleted in the meantime."""
     found = []
     for node, victims in verdict.left.items():
         row = cycle.nodes.row_of(node)
@@ -85,7 +85,7 @@ def offers_left(cycle: CycleView, verdict: PreemptionVerdict) -> list[Offer]:
 
 
 def meta_arguments(pod: bytes, offered: Mapping[str, Victims]) -> bytes:
-    """ExtenderPreemptionArgs for one that knows the nodes: victims by uid."""
+    """Encodes ExtenderPreemptionArgs for an extender with `nodeCacheCapable`: victims by uid."""
     victims = {
         node: {"Pods": [{"UID": uid} for uid in one.uids], "NumPDBViolations": one.violations}
         for node, one in offered.items()
@@ -94,7 +94,7 @@ def meta_arguments(pod: bytes, offered: Mapping[str, Victims]) -> bytes:
 
 
 def whole_arguments(pod: bytes, offered: Mapping[str, Victims], pods: Mapping[str, bytes]) -> bytes:
-    """ExtenderPreemptionArgs with whole victims; those that are gone are left out."""
+    """Encodes ExtenderPreemptionArgs with whole victims, without those that were deleted."""
     parts = []
     for node, one in offered.items():
         whole = b",".join(pods[uid] for uid in one.uids if uid in pods)
@@ -103,14 +103,14 @@ def whole_arguments(pod: bytes, offered: Mapping[str, Victims], pods: Mapping[st
 
 
 def read_preemption_answer(body: bytes) -> dict[str, Victims]:
-    """ExtenderPreemptionResult. Raises ValueError."""
+    """Decodes an ExtenderPreemptionResult. Raises ValueError."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any] | None) or {}
         by_name = {name.lower(): value for name, value in fields.items()}
         found = msgspec.convert(by_name.get("nodenametometavictims"), dict[str, dict[str, Any] | None] | None)
         return {node: _victims(one or {}) for node, one in (found or {}).items()}
     except UNREADABLE as error:
-        raise ValueError(f"answered what cannot be read: {str(error)[:200]}") from error
+        raise ValueError(f"sent a response that cannot be decoded: {str(error)[:200]}") from error
 
 
 def _victims(document: Mapping[str, Any]) -> Victims:
@@ -124,11 +124,11 @@ def _victims(document: Mapping[str, Any]) -> Victims:
 def checked(
     found: Mapping[str, Victims], shown: Mapping[str, Victims], request: PreemptionRequest, *, is_ignorable: bool
 ) -> dict[str, Victims]:
-    """The answer of one extender. Raises ExtenderError, in words without its name, for what cannot be meant."""
+    """Validates one extender's response. Raises ExtenderError, with a text that does not name the extender."""
     left: dict[str, Victims] = {}
     for node, victims in found.items():
         if node not in shown:
-            raise ExtenderError(f'claims to preempt on node "{node[:253]}", which it was not shown')
+            raise ExtenderError(f'claims to preempt on node "{node[:253]}", which was not in the request')
         for uid in victims.uids:
             pod = request.standing[node].get(uid)
             if pod is None:

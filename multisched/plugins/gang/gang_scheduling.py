@@ -1,7 +1,7 @@
-"""GangScheduling: keeps members of a gang from being tried before enough of them are there, and says what wakes a gang.
+"""GangScheduling: gates members of a gang until enough of them exist, and registers the events that requeue a gang.
 
-Owns nothing: `GangRoster` knows who is there, the queue keeps a gang as one entity, and the cycle decides it as one step.
-Source: kube-scheduler 1.36, plugins/gangscheduling, which also holds members at Permit; here nothing is held.
+Has no state: `GangRoster` tracks members, the queue keeps a gang as one entity, and the cycle decides it in one step.
+Source: kube-scheduler 1.36, plugins/gangscheduling, which also makes members wait at Permit; this plugin does not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POD_LEAVES: Final = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDAT
 
 
 class GangScheduling:
-    """See `multisched.model.gang` for the APIs that are read."""
+    """The GangScheduling plugin. See `multisched.model.gang` for the supported gang APIs."""
 
     name = GANG_PLUGIN
     status_kinds = (ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP)
@@ -43,14 +43,14 @@ class GangScheduling:
         self._ours = context.scheduler_names
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
-        """Of gangs with a member of ours: others write those of theirs."""
+        """Returns the status of a PodGroup; None if no member uses one of our scheduler names: its own scheduler writes it then."""
         group, counts = self._objects.get(kind, namespace, name), self._gangs.counts(f"{namespace}/{name}")
         if group is None or counts is None or (self._ours is not None and not counts.schedulers & self._ours):
             return None
         return status_of(kind, namespace, group.uid, counts)
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Refuses a member until its gang, and those that start with it, can be complete."""
+        """Refuses a member until its gang, and the gangs that start with it, can be complete."""
         membership = membership_of(pod)
         if membership is None:
             return SUCCESS
@@ -58,10 +58,10 @@ class GangScheduling:
         return Status.unschedulable(why) if why else SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """What may help any member: one that has a node now may go elsewhere, and leave its place to the one that has none.
+        """Returns the events that may help any member: a member that found a node may move and free it for one that found none.
 
-        What else can help is registered by the plugins that refused a member. Where members are alike, these say it all.
-        Members that wait for others are sorted by the queue itself.
+        The plugins that refused a member register the other events. If all members are identical, those suffice. The queue
+        itself handles members that wait for other members.
         """
         return (
             EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS, "NodeGains"), self._room_hint),
@@ -69,6 +69,6 @@ class GangScheduling:
         )
 
     def _room_hint(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """No room helps members that wait for others."""
+        """Skips members that still wait for other members: free resources do not help them."""
         is_ready = membership_of(pod) is not None and self.pre_enqueue(pod).is_success
         return Hint.QUEUE if is_ready else Hint.SKIP

@@ -15,7 +15,7 @@ LEAST_S: Final = 1.0
 
 
 class GangSchedulingArgs(msgspec.Struct, frozen=True):
-    """Whether a gang that waits too long may reserve room that becomes free; None: it may not."""
+    """Whether a gang that waits too long may reserve resources as they become free; None: no."""
 
     reserve: ReservePolicy | None = None
 

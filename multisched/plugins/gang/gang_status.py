@@ -1,8 +1,8 @@
-"""What stands in the status of PodGroups: phase, counts and a condition, in the terms of each of their APIs.
+"""The status of PodGroups: phase, counts and a condition, in the form that each API defines.
 
 Pure. Sources: scheduler-plugins apis/scheduling/v1alpha1/types.go and pkg/controllers/podgroup_controller.go, and
-k8s.io/api/scheduling of Kubernetes 1.36. Failed members are not counted: no watch here brings pods that have failed. The
-field `failed` stays as it stands.
+k8s.io/api/scheduling of Kubernetes 1.36. Failed members are not counted, since the pod watch excludes failed pods. The
+field `failed` is not written.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from multisched.framework.object_status import ObjectCondition, ObjectStatus
 from multisched.model.object_kinds import ObjectKind
 
 SCHEDULED: Final = "Scheduled"
-"""Type of the condition, where the API has none of its own."""
+"""Type of the condition for APIs that define none."""
 INITIALLY_SCHEDULED: Final = "PodGroupInitiallyScheduled"
 """The same in group scheduling.k8s.io."""
 
 
 def status_of(kind: ObjectKind, namespace: str, uid: str, gang: GangCounts) -> ObjectStatus:
-    """Of the PodGroup of this uid."""
+    """Returns the status of the PodGroup with this uid."""
     if kind is ObjectKind.WORKLOAD_POD_GROUP:
         return ObjectStatus(uid, conditions=(_condition(INITIALLY_SCHEDULED, gang),))
     fields: dict[str, object] = {
@@ -36,7 +36,7 @@ def status_of(kind: ObjectKind, namespace: str, uid: str, gang: GangCounts) -> O
 
 
 def phase_of(gang: GangCounts) -> str:
-    """As the controller of scheduler-plugins names them."""
+    """Returns the phase, named as in the controller of scheduler-plugins."""
     least = gang.least
     if not least or gang.problem:
         return "Pending"
@@ -73,7 +73,7 @@ def _condition(kind: str, gang: GangCounts) -> ObjectCondition:
 
 
 def _named(gang: GangCounts) -> str:
-    """Some of those that wait."""
+    """Returns the names of some waiting members."""
     *shown, last = gang.waiting
     if len(gang.waiting) == 1:
         return last

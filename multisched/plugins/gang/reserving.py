@@ -1,9 +1,9 @@
-"""GangScheduling with `reserveAfter`: a gang that waits too long keeps room that becomes free for itself.
+"""GangScheduling with `reserveAfter`: a gang that waits too long reserves resources as they become free.
 
-The gang is placed in thought on nodes from which as few pods as possible are taken, the youngest first, since those are
-the likeliest to be part of the stream that keeps the gang waiting. Nothing is removed: its members are nominated to these
-nodes, so pods of the same or a lower priority leave them what becomes free there. The queue says which gang may, and for
-how long (`queueing/gang_reservations.py`).
+A dry run places the gang on nodes from which as few pods as possible are removed, the youngest first: those are most
+likely part of the stream of pods that keeps the gang waiting. No pod is evicted. The members are nominated to these
+nodes, so pods of the same or a lower priority cannot use what becomes free there. The queue decides which gang may
+reserve, and for how long (`queueing/gang_reservations.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SYSTEM_PRIORITY: Final = 2_000_000_000
 
 
 class MayEnd:
-    """`framework.preemption.DisplacementRule`: all pods but those of the system may end."""
+    """`framework.preemption.DisplacementRule`: all pods except system pods count as removable."""
 
     mark: Hashable = None
     below = SYSTEM_PRIORITY
@@ -39,12 +39,12 @@ class MayEnd:
         return np.zeros_like(displaceable)
 
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
-        """How many would have to end."""
+        """Returns the number of pods that would have to end."""
         return np.stack((np.count_nonzero(victims, axis=0),)).astype(np.float64)
 
 
 class ReservingGangScheduling(GangScheduling):
-    """See the module."""
+    """GangScheduling with a PostFilter that reserves resources for a gang."""
 
     def __init__(self, context: PluginContext, reserve: ReservePolicy) -> None:
         super().__init__(context)
@@ -53,7 +53,7 @@ class ReservingGangScheduling(GangScheduling):
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """Nominates members of the gang whose turn it is; once all are nominated, they keep their nodes."""
+        """Nominates nodes for the members if it is the gang's turn. Once all are nominated, they keep their nodes."""
         key = self._gangs.key_of(pods[0].uid)
         if key is None or self._gangs.reserving(key) is not Reserving.NOW:
             return PostFilterResult(Status.unschedulable())
@@ -61,7 +61,7 @@ class ReservingGangScheduling(GangScheduling):
             return PostFilterResult(self._said({pod.nominated_node for pod in pods}))
         found = yield from dry_run.displace(MayEnd())
         if found is None:
-            why = "No room can be reserved for the gang: it would not fit if all other pods ended."
+            why = "No resources can be reserved for the gang: it would not fit even if all other pods ended."
             return PostFilterResult(Status.unschedulable(why), nominated_node="")
         preemption = Preemption({}, found.nominations, self.name, group=dry_run.name)
         return PostFilterResult(self._said({one.node for one in found.nominations}), preemption=preemption)
@@ -69,7 +69,7 @@ class ReservingGangScheduling(GangScheduling):
     def _said(self, nodes: set[str]) -> Status:
         where = f"on node {min(nodes)}" if len(nodes) == 1 else f"on {len(nodes)} nodes"
         text = (
-            f"What becomes free {where} is reserved for the gang, from pods of its priority or a lower one,"
+            f"Resources that become free {where} are reserved for the gang, ahead of pods of the same or a lower priority,"
             f" for {self.reserve_policy.for_s:g} s at most."
         )
         return Status(Code.SUCCESS, reasons=(text,))

@@ -1,7 +1,7 @@
-"""ElasticQuota: refuses pods over a max of their quota, lets them borrow below it, and reclaims what their min entitles them to.
+"""ElasticQuota: refuses pods that exceed a max of their quota, lets pods borrow up to it, and reclaims up to their min.
 
-Owns no state of the cluster: `QuotaLedger` does, which every commit asks too. Registered for all domains alike, so that one tree
-holds for all of them.
+Has no state of the cluster: `QuotaLedger` does, which every commit checks too. All domains share one ledger, so that one
+tree applies to all of them.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from multisched.plugins.quota.removal import (
 )
 
 RANK: Final = NOBODY - 1
-"""Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
+"""Nomination rank of a pod that reclaims: pods of any priority keep its nominated node free for it."""
 
-OVER_MIN: Final = "its quota would be over its min, and may only borrow what is idle"
-NO_BORROWER: Final = "nobody who borrows could make room"
-SEVERAL: Final = "pods of several quotas that must start together displace nobody"
-NO_NODE: Final = "no node has room, whoever of those that borrow would go"
+OVER_MIN: Final = "the quota would exceed its min and can borrow only idle capacity"
+NO_BORROWER: Final = "evicting pods that borrow would not free enough quota"
+SEVERAL: Final = "pods of several quotas that must start together cannot evict other pods"
+NO_NODE: Final = "no node would have room even if pods that borrow were evicted"
 
 
 class ElasticQuota:
-    """Source: ACK's ElasticQuotaTree; rules and terms of reclaiming in `removal` and `reclaim`."""
+    """Source: ACK's ElasticQuotaTree. `removal` and `reclaim` define the terms and rules of reclaims."""
 
     name = QUOTA
     depends_on = Dependency.CACHE_KEY
@@ -69,7 +69,7 @@ class ElasticQuota:
         ledger = context.hold.register(QuotaLedger(source, context.hold.pods, context.hold.demands))
         assert isinstance(ledger, QuotaLedger)
         self._ledger = ledger
-        if ledger.statuses is None:  # else another domain's plugin was here first, and its source is read
+        if ledger.statuses is None:  # else another domain's plugin has registered the ledger with its source
             ledger.statuses = QuotaStatuses(ledger, source, context.objects, context.statuses, context.pending)
         self._statuses = ledger.statuses
         self._placed = context.hold.placed
@@ -82,13 +82,13 @@ class ElasticQuota:
         self._args = args or ElasticQuotaArgs()
         self._counts = ReclaimCounts()
         self.preemption_attempts = 0
-        """How often it was asked to make room; read by metrics."""
+        """Number of PostFilter calls for pods under a quota; read by metrics."""
 
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
         return self._counts.metrics()
 
     def health(self, now_s: float) -> str:
-        """Quotas without effect."""
+        """Returns a text about quotas without effect; empty if there are none."""
         return self._statuses.trouble_text()
 
     # -- statuses --------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class ElasticQuota:
     # -- PreEnqueue, PreFilter -------------------------------------------------------------------------------------
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Keeps a pod that reclaims from being tried while its victims go."""
+        """Gates a pod that reclaims while its victims are being evicted."""
         return Status.unresolvable(RUNNING) if self._preemptions.is_preempting(pod.uid) else SUCCESS
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
@@ -129,7 +129,7 @@ class ElasticQuota:
         return PreFilterResult(_refused(why)) if why else PreFilterResult()
 
     def _nominated_beside(self, pod: Pod) -> Nominated:
-        """What other pods that are nominated count on, by level."""
+        """Returns the amounts of other nominated pods, by level."""
         version = self._ledger.version() if self._ledger.has_guarantees else 0
         mark = self._nominations.sequence, self._ledger.generation, version
         if mark != self._nominated_mark:
@@ -139,10 +139,10 @@ class ElasticQuota:
         return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid != pod.uid)
 
     def _nominated_beside_its_like(self, pod: Pod) -> Nominated:
-        """What nominated pods count on, but for those of its priority that count for the same leaf and as much.
+        """Returns the amounts of nominated pods, without those of the same priority, leaf and amounts as this pod.
 
-        One of these may ask: the answer is kept for a class. If it held back a pod for its own nomination, nothing would
-        wake that pod.
+        The result is cached for the equivalence class, which may contain such a nominated pod. If its own nomination
+        counted, the pod would be refused because of it, and no event would requeue it.
         """
         levels, items, pods = self._ledger.levels_of(pod), self._ledger.amounts.items(pod), self._nominations.pods()
         others = [one for one in pods if not self._is_like(one, pod, levels, items)]
@@ -152,7 +152,7 @@ class ElasticQuota:
         is_as_important = one.spec.priority == pod.spec.priority
         return is_as_important and self._ledger.levels_of(one) is levels and self._ledger.amounts.items(one) == items
 
-    # -- who is woken ----------------------------------------------------------------------------------------------
+    # -- queueing hints --------------------------------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
@@ -169,20 +169,20 @@ class ElasticQuota:
         )
 
     def _after_leaving(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """There is room below a max that held the pod, or below a min that entitles it now."""
+        """Queues the pod if the departed pod freed quota below a max that refused it, or below a min that now entitles it."""
         if not isinstance(old, Pod) or (isinstance(new, Pod) and self._count_alike(old, new)):
             return Hint.SKIP
         levels = self._ledger.levels_of(pod)
         if not levels:
             return Hint.SKIP
         if self._gangs.key_of(pod.uid) is not None:
-            # All that start with it ask together, and nobody knows here for how much.
+            # The gang's members claim together, and the total is not known here.
             return Hint.SKIP if set(levels).isdisjoint(self._ledger.levels_of(old)) else Hint.QUEUE
         claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
         return Hint.QUEUE if helps_by_leaving(self._ledger, claim, old) else Hint.SKIP
 
     def _after_coming(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Somebody borrows now whom the entitled pod can ask for room."""
+        """Queues an entitled pod if pods borrow now from which it can reclaim."""
         if not isinstance(new, Pod) or (isinstance(old, Pod) and self._count_alike(old, new)):
             return Hint.SKIP
         levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
@@ -192,7 +192,7 @@ class ElasticQuota:
         return Hint.QUEUE if helps_by_coming(self._ledger, claim, new) else Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """It asks for something else, or of another leaf."""
+        """Queues the pod if its amounts or its leaf changed."""
         is_changed = isinstance(old, Pod) and isinstance(new, Pod) and not self._count_alike(old, new)
         return Hint.QUEUE if is_changed else Hint.SKIP
 
@@ -204,7 +204,7 @@ class ElasticQuota:
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """For pods under a quota, in place of preemption by priority; others pass on."""
+        """Reclaims for a pod under a quota, in place of preemption by priority; leaves other pods to the next plugin."""
         if self._ledger.misnamed(pod):
             return PostFilterResult(Status.unresolvable())
         if not self._ledger.levels_of(pod):
@@ -221,7 +221,7 @@ class ElasticQuota:
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """For pods under a quota that must start together: room for all of them at once, on whatever nodes."""
+        """Reclaims for pods under a quota that must start together: for all of them at once, on any nodes."""
         if any(map(self._ledger.misnamed, pods)):
             return PostFilterResult(Status.unresolvable())
         leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in pods}
@@ -246,7 +246,7 @@ class ElasticQuota:
                 lambda: self._nominated_beside_all(pods),
             )
         )
-        reclaim = self._reclaim(self._claim_of_all(pods))  # others may have come during a pause
+        reclaim = self._reclaim(self._claim_of_all(pods))  # other pods may have been added during a pause
         if found is None or not found.victims or reclaim.without(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
@@ -262,15 +262,12 @@ class ElasticQuota:
         return PostFilterResult(SUCCESS, preemption=preemption)
 
     def _claim_of_all(self, pods: Sequence[Pod]) -> Claim:
-        """What pods that start together claim at this moment."""
-        return claim_of(self._ledger, *pods, nominated=self._nominated_beside_all(pods))
-
-    def _nominated_beside_all(self, pods: Sequence[Pod]) -> Nominated:
+        """Returns the current claim of pods that start together."""
         members = {pod.uid for pod in pods}
         return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid not in members)
 
     def nomination_rank(self, pod: Pod) -> int | None:
-        """Whoever has a quota is nominated by this plugin alone."""
+        """Returns the rank for a pod under a quota: only this plugin nominates nodes for it."""
         return RANK if self._ledger.levels_of(pod) else None
 
     def _reclaim(self, claim: Claim, gone: Collection[str] = (), floors: Floors = NO_FLOORS) -> Reclaim:
@@ -282,7 +279,7 @@ class ElasticQuota:
         return None if found is None else found.pod
 
     def _within_quota(self, cycle: CycleView, reclaim: Reclaim, refusals: Refusals) -> PostFilterResult:
-        """The quota refuses the pod: some node may take it as it is."""
+        """Handles a pod that its quota refuses; some node may have room for it without evictions."""
         if not reclaim.may_suffice():
             return _none(NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
         dry_run = refusals.dry_run()
@@ -298,7 +295,7 @@ class ElasticQuota:
     def _on_a_node(
         self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, rejectors: frozenset[str] = frozenset()
     ) -> PostFilterResult:
-        """No node takes the pod as it is."""
+        """Handles a pod for which no node has room without evictions."""
         cap = self._cap()
         way = self._search(cycle, reclaim, dry_run, cap).on_a_node()
         if way is None:
@@ -312,26 +309,29 @@ class ElasticQuota:
         return Cap(self._args.max_evicted_over_needed)
 
     def _why_none(self, cap: Cap, why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
-        """`why`: unless too much would go."""
+        """Returns the refusal: the limit on evictions if it stopped a reclaim, else `why`."""
         if cap.over is None:
             return _none(why, rejectors)
         self._counts.stopped()
         resource, ratio = cap.over
         most = self._args.max_evicted_over_needed
-        return _none(f"{ratio:.2g} times as much {resource} would go as is needed, {most:g} times may", rejectors)
+        return _none(
+            f"{ratio:.2g} times as much {resource} as needed would be evicted, maxEvictedOverNeeded is {most:g}",
+            rejectors,
+        )
 
     def _going(self) -> list[str]:
-        """Nodes from which pods are going."""
+        """Returns the nodes on which pods are terminating."""
         return sorted({one.node for one in map(self._placed, self._ledger.going) if one is not None})
 
     def _preempted(self, cycle: CycleView, pod: Pod, way: Way) -> PostFilterResult:
         node, victims = cycle.nodes.node(way.row).name, way.victims
-        if not victims:  # all that has to go is going
+        if not victims:  # the pods that have to end are terminating already
             return PostFilterResult(SUCCESS, node)
         self._counts.decided(way.excess)
         ordered = sorted(victims, key=lambda victim: (-victim.spec.priority, victim.started_s or np.inf, victim.uid))
         by_node: dict[str, tuple[Pod, ...]] = {}
-        for victim in ordered:  # of an assumed pod only the cache knows the node: it is shown with the preemptor's
+        for victim in ordered:  # an assumed pod has no `node` yet and is listed under the preemptor's
             at = victim.node or node
             by_node[at] = (*by_node.get(at, ()), victim)
         return PostFilterResult(SUCCESS, node, Preemption(by_node, (Nomination(pod, node),), self.name, RANK))

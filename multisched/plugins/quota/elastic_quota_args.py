@@ -14,17 +14,17 @@ EVICTED_OVER_NEEDED_MAX: Final = 1_000_000.0
 
 
 class ElasticQuotaArgs(msgspec.Struct, frozen=True):
-    """How much may go for a pod that its quota entitles to room."""
+    """The limit on evictions for a pod that its quota entitles to capacity."""
 
     max_evicted_over_needed: float = math.inf
-    """Of the scarcest resource, what victims may hold by what is missing; one victim that alone makes room may always go.
+    """Limit of (amount held by the victims) / (amount missing), of the scarcest resource. A single sufficient victim is exempt.
 
-    Unset it stops nothing: a min is a promise, and victims that several resources need may add up to much.
+    Unlimited by default: a min is guaranteed, and victims needed for several resources may add up to a high ratio.
     """
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> ElasticQuotaArgs:
-        """Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("maxEvictedOverNeeded",)) as fields:
             most = fields.number("maxEvictedOverNeeded", math.inf, low=1.0, high=EVICTED_OVER_NEEDED_MAX)
             return cls(most)

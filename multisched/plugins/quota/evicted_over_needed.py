@@ -1,7 +1,7 @@
-"""How much more a reclaim evicts than is needed: what its victims hold of the scarcest resource, by what is missing of it.
+"""The ratio of evicted to needed: what a reclaim's victims hold of the scarcest resource, divided by what is missing of it.
 
-Missing is what nodes and quotas have too little of for the claim, as things stand; the larger of both. Of the resources that
-are missing the scarcest one is that of which most of what the claim asks for is.
+The missing amount is what the claim currently lacks on nodes or in quotas, whichever is larger. The scarcest resource is the
+one of which the largest fraction of the request is missing.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from multisched.model.quota_tree import quota_amount
 from multisched.plugins.quota.pod_amounts import Items
 
 BOUNDS: Final = (1.0, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0)
-"""Of the metric; more than the last is +Inf."""
+"""Bucket bounds of the metric; ratios above the last one are in +Inf."""
 TEXT: Final = (
-    "Reclaims by how much more went than was needed: of the resource of which most of the request was missing, what the"
-    " victims held by what was missing; at most `up_to`"
+    "Reclaims by the ratio of evicted to needed, at most `up_to`: what the victims held of the scarcest resource, divided"
+    " by the amount of it that was missing"
 )
 
 
 class Excess(NamedTuple):
-    """Of one reclaim."""
+    """The ratio of one reclaim."""
 
     resource: str
-    """The scarcest; empty where nothing is missing but what filters ask for besides room."""
+    """The scarcest resource; empty if no resource is missing, but a filter refused the pod for another reason."""
     ratio: float
 
 
 def excess(asked: Items, missing: Mapping[str, int], victims: Iterable[Mapping[str, int]]) -> Excess:
-    """`victims`: what each holds, without those that are leaving already. `missing`: resource -> amount."""
+    """Returns the ratio. `victims`: amounts of each, without terminating ones. `missing`: resource -> amount."""
     shares = [(missing[name] / amount, name) for name, amount in asked if amount and missing.get(name, 0) > 0]
     if not shares:
         return Excess("", 0.0)
@@ -45,9 +45,9 @@ def excess(asked: Items, missing: Mapping[str, int], victims: Iterable[Mapping[s
 
 
 def missing_on_nodes(nodes: NodeView, nominations: Sequence[Nomination]) -> tuple[dict[str, int], int]:
-    """Resource -> what the nominated nodes have too little of, all together; and how many nodes have too little of something.
+    """Returns resource -> the amount that the nominated nodes lack in total, and the number of nodes that lack any.
 
-    In the units of quotas, and by resource requests alone: nodes show no other demand. What leaving pods hold counts as free.
+    In quota units, and by resource requests only: nodes have no columns for other demands. Terminating pods count as deleted.
     """
     found: Counter[str] = Counter()
     asked: dict[str, Counter[str]] = {}
@@ -74,20 +74,20 @@ def _requests(pod: Pod) -> Mapping[str, int]:
 
 
 def larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Resource -> the larger amount of both."""
+    """Returns resource -> the larger of both amounts."""
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in (*one, *other)}
 
 
 class Cap:
-    """Of one attempt."""
+    """Applies the limit during one attempt."""
 
     def __init__(self, most: float) -> None:
         self._most = most
         self.over: Excess | None = None
-        """The least that was over it."""
+        """The lowest ratio that exceeded the limit."""
 
     def allows(self, found: Excess, units: int, places: int = 1) -> bool:
-        """One unit in each place may always go: nothing smaller makes room there, and a min is a promise."""
+        """Reports whether the limit allows the evictions. One unit per node always may: no smaller one suffices there."""
         if units <= places or found.ratio <= self._most:
             return True
         if self.over is None or found.ratio < self.over.ratio:
@@ -96,7 +96,7 @@ class Cap:
 
 
 class ReclaimCounts:
-    """What became of reclaims, for metrics."""
+    """Counts of reclaims, for metrics."""
 
     def __init__(self) -> None:
         self._by_bound = [0] * (len(BOUNDS) + 1)
@@ -106,7 +106,7 @@ class ReclaimCounts:
         self._by_bound[bisect_left(BOUNDS, found.ratio)] += 1
 
     def stopped(self) -> None:
-        """What would have gone was too much."""
+        """Counts an attempt whose only possible reclaims exceeded the limit."""
         self._stopped += 1
 
     def metrics(self) -> Sequence[PluginMetric]:
@@ -114,7 +114,7 @@ class ReclaimCounts:
         reclaims: dict[tuple[str, ...], float] = {
             (bound,): float(sum(sums[: at + 1])) for at, bound in enumerate(bounds)
         }
-        stopped = "Attempts at which all that could go was over maxEvictedOverNeeded."
+        stopped = "Attempts at which every possible reclaim exceeded maxEvictedOverNeeded."
         return (
             PluginMetric("quota_reclaims", f"{TEXT}.", reclaims, ("up_to",), is_counter=True),
             PluginMetric("quota_reclaims_stopped", stopped, {(): float(self._stopped)}, is_counter=True),

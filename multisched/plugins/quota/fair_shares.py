@@ -1,10 +1,10 @@
-"""Fair shares: how much of what its parent has each level may count on, given what all of them ask for.
+"""Fair shares: each level's share of its parent's capacity, given the requests of all levels.
 
-First everybody gets what it asks for, up to its min. What is left goes by weight to those who ask for more, until nothing
-is left or nobody asks. Nobody gets more than it asks for, or than its max; a level asks for no more than those below may
-hold. Shares are whole numbers; what division leaves goes by largest remainder. A guarantee counts as asked for, whether
-anybody asks or not.
-Source: Koordinator's runtime quota (`reference`: elastic quota), without min below request being lent to nobody.
+First each level gets its request up to its min. The rest is divided by weight among levels that request more, until
+nothing is left or all requests are met. No level gets more than its request or its max, and its request is limited to
+what the levels below it may hold. Shares are integers; remainders are distributed by the largest-remainder method. A
+guarantee counts as requested even if no pod requests it.
+Source: Koordinator's runtime quota (`reference`: elastic quota). A min that must not be lent is a guarantee here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multisched.model.quota_tree import QuotaTree
 
 
 def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str, int]]:
-    """By position in the tree: resource -> share. `requested`: what the pods of each level hold and ask for together."""
+    """Returns resource -> share, by position in the tree. `requested`: per level, what its pods hold plus what pending ones request."""
     shares: list[dict[str, int]] = [{} for _ in tree.nodes]
     requested = _asked(tree, requested)
     for resource in sorted(tree.resources):
@@ -35,12 +35,12 @@ def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str
 
 
 def _asked(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]:
-    """Each level asks for its guarantee at least, and for no more than its max; one above asks for what those below it do.
+    """Returns the requests, limited per level to guarantee..max; each level requests the sum of the levels below it.
 
-    What no level below could ever hold is asked for by nobody: siblings would get less, and nobody would get anything by it.
+    Without this, amounts that no level below can ever hold would reduce the siblings' shares to no benefit.
     """
     asked = [dict(one) for one in requested]
-    for at in reversed(range(len(tree.nodes))):  # what is below a level comes before it
+    for at in reversed(range(len(tree.nodes))):  # children before their parents
         node, own = tree.nodes[at], asked[at]
         for resource in {**node.guarantee, **node.max}:
             before = own.get(resource, 0)
@@ -52,7 +52,7 @@ def _asked(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]
 
 
 Claim = tuple[int, int, int]
-"""(what is sure, what is asked for at most, weight)"""
+"""(guaranteed amount, requested amount, weight)"""
 
 
 def _claim(tree: QuotaTree, at: int, resource: str, asked: int, whole: int) -> Claim:
@@ -62,9 +62,9 @@ def _claim(tree: QuotaTree, at: int, resource: str, asked: int, whole: int) -> C
 
 
 def divide(whole: int, claims: Sequence[Claim]) -> list[int]:
-    """What each claim gets: together no more than the whole, and all of it if it is asked for.
+    """Returns each claim's share. The sum is at most `whole`, and equals it if enough is requested.
 
-    Claims of weight 0 get what is sure, and more only if nobody else asks.
+    Claims of weight 0 get their guaranteed amount, and more only if the other claims are met.
     """
     shares = [sure for sure, _, _ in claims]
     left = whole - sum(shares)
@@ -82,7 +82,7 @@ def divide(whole: int, claims: Sequence[Claim]) -> list[int]:
             given += taken
         left -= given
         open_claims = [at for at in open_claims if shares[at] < claims[at][1]]
-        if not given:  # those with a weight are full: the others come next
+        if not given:  # all claims with a weight are met: those of weight 0 are next
             open_claims = [at for at in open_claims if not claims[at][2]]
     return shares
 

@@ -1,6 +1,6 @@
-"""One reclaim for a gang that starts as one: its members find room one after the other, by what those before have left.
+"""One reclaim for a gang that starts as one: victims are found for one member after another, given the previous ones' victims.
 
-What each of them takes, all of them together are entitled to. Those who go for different members may go together.
+Entitlement is checked for all members together. Victims of different members must be evictable together.
 """
 
 from __future__ import annotations
@@ -22,30 +22,19 @@ from multisched.plugins.quota.reclaim_order import Key
 from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Nominated, Removal, claim_of
 
 Again = Callable[[Claim, Collection[str], Floors], Reclaim]
-"""(claim, uids of pods that count as gone, what those have left) -> the reclaim as things stand at this moment."""
+"""(claim, uids of pods that count as evicted, their floors) -> a reclaim from the current state."""
 
 ROWS_TOGETHER: Final = 64
-"""Nodes with room that all members compare together."""
+"""Total number of suitable nodes that all members compare."""
 ROWS_COMPARED_MIN: Final = 2
-"""Those that each member compares at least: the order in which nodes are looked at is a good guess already."""
+"""Minimum number of suitable nodes per member; a low one is enough, since likely nodes are examined first."""
 
 
 class GangReclaim:
-    """`framework.preemption.MemberVictims`"""
+    """Implements `framework.preemption.MemberVictims`."""
 
-    def __init__(
-        self,
-        nodes: NodeView,
-        reclaim: Reclaim,
-        again: Again,
-        going: Callable[[], Sequence[str]],
-        nominated: Callable[[], Nominated],
-    ) -> None:
-        """`reclaim`: of all members together, before any of them stands. `going`: nodes from which pods are going.
-
-        `nominated`: what other pods that are nominated count on now. In a pause some of them may be placed, and the ledger
-        counts them from then on.
-        """
+    def __init__(self, nodes: NodeView, reclaim: Reclaim, again: Again, going: Callable[[], Sequence[str]]) -> None:
+        """`reclaim`: for all members together, before any is placed. `going`: returns nodes on which pods are terminating."""
         self._nodes = nodes
         self._whole = reclaim
         self._again = again
@@ -54,9 +43,9 @@ class GangReclaim:
         self._rule = Borrowers(reclaim)
         self._compared = min(max(ROWS_TOGETHER // len(reclaim.claim.pods), ROWS_COMPARED_MIN), ROWS_COMPARED_MAX)
         self._taken: dict[str, Pod] = {}
-        reclaim.base.freeze()  # members come and victims go in the ledger while all this is tried
+        reclaim.base.freeze()  # the dry run adds members to the ledger and removes victims from it
         self._removal = reclaim.base
-        """Without those that are taken."""
+        """The quota levels without the victims chosen so far."""
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
         for removal in self._ways():
@@ -69,13 +58,19 @@ class GangReclaim:
         return ()
 
     def _after(self, found: Sequence[Pod]) -> Removal | None:
-        """Without these, too; None if all may not go together."""
-        if any(map(self._is_member, found)):  # of a gang whose members went before, perhaps: they may be one unit now
+        """Returns the removal of these pods in addition; None if not all of them may be evicted together."""
+        if any(
+            map(self._is_member, found)
+        ):  # other members of that gang may be victims already, and form one unit with these
             return self._whole.without((*self._taken.values(), *found))
         return self._whole.without(found, self._removal)
 
     def _ways(self) -> Iterator[Removal | None]:
-        """Without those beside whom the next may go: all that have gone; then not the members that went alone, as their gang may follow."""
+        """Yields the removals from which the next search may start.
+
+        The first one has all victims so far. The second leaves out gang members that were evicted alone, since their whole
+        gang may be evicted next.
+        """
         yield self._removal
         whole = [
             unit
@@ -94,7 +89,7 @@ class GangReclaim:
         own = claim_of(ledger, pod, nominated=self._nominated())
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, self._taken.keys(), floors)
-        no_cap = Cap(inf)  # the victims of all members are looked at together
+        no_cap = Cap(inf)  # the caller applies the limit to the victims of all members together
         search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap, self._compared)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()
@@ -109,7 +104,7 @@ class GangReclaim:
         return [(at in broken, *rank) for at, rank in enumerate(ranks)]
 
     def _rank(self, pod: Pod) -> Key:
-        """Pods that are going anyway come back last."""
+        """Returns the rank of a pod; the empty key for a terminating one, so that it is the last to be reprieved."""
         return () if pod.is_leaving else self._whole.rank(self._whole.alone(pod))
 
     def cost(self, victims: Sequence[Pod]) -> Key:

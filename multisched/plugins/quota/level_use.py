@@ -1,8 +1,8 @@
-"""What each level of the tree in force holds, borrows and lends.
+"""What each level of the tree in force uses, borrows and lends.
 
-Pure. Pods are counted by the ledger. A level *borrows* what it holds over its min. It *lends* what of its min others hold.
-What children of a level borrow comes first from its min that none of them has, and from what it borrows itself. The rest
-their idle siblings lend, in proportion to what is idle.
+Pure. The ledger counts the pods. A level *borrows* what it uses above its min. It *lends* the part of its min that others
+use. What the children of a level borrow comes first from the part of its min that is not in the children's mins, and from
+what the level borrows itself. Idle siblings lend the rest, in proportion to their idle amounts.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Of one resource at one level, in the units of `model.quota_tree.quota_amount`."""
+    """The figures of one resource at one level, in the units of `model.quota_tree.quota_amount`."""
 
     used: int
     min: int
     max: int | None
-    """None: no bound of its own."""
+    """None: the level has no max of its own."""
     borrowed: int
     lent: int
     requested: int
-    """Held, and asked for by pods that wait."""
+    """Used, plus the requests of pending pods."""
     fair_share: int
 
 
 class LevelUse(msgspec.Struct, frozen=True):
-    """One level of the tree."""
+    """The figures of one level of the tree."""
 
     path: str
     namespaces: tuple[str, ...]
@@ -41,7 +41,7 @@ class LevelUse(msgspec.Struct, frozen=True):
 
 
 def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> list[LevelUse]:
-    """Of each level, parents before children. `ledger`: of that tree."""
+    """Returns the figures of each level, parents before children. `ledger`: the ledger of that tree."""
     used = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
     requested = requested_amounts(ledger, pending)
     shares, lent, resources = fair_shares(tree, requested), lent_amounts(tree, ledger.levels), sorted(tree.resources)
@@ -67,9 +67,9 @@ def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> 
 
 
 def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[str, int]]:
-    """By level: resource -> what is held, and asked for by pods that wait. Gated ones do not ask yet.
+    """Returns, by level, resource -> used amount plus the requests of pending pods, without gated ones.
 
-    Pods of one namespace that share their spec, and ask for the same devices besides, are counted together: a hundred thousand may wait.
+    Pods of one namespace with the same spec and device demands are counted together, since 100,000 may be pending.
     """
     requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
     holders = ledger.holders()
@@ -88,7 +88,7 @@ def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[
 
 
 def lent_amounts(tree: QuotaTree, levels: Sequence[Level]) -> list[dict[str, int]]:
-    """By level: resource -> what of its min others hold."""
+    """Returns, by level, resource -> the part of its min that others use."""
     lent: list[dict[str, int]] = [{} for _ in tree.nodes]
     for name in tree.resources:
         for at, node in enumerate(tree.nodes):
@@ -111,6 +111,6 @@ def _over(level: Level, resource: str) -> int:
 
 
 def _idle(level: Level, resource: str) -> int:
-    """What of its min nobody below it holds, and no guarantee keeps free."""
+    """Returns the part of the level's min that is neither used nor reserved by a guarantee."""
     kept = level.kept.get(resource, 0)
     return max(0, level.min.get(resource, 0) - level.used.get(resource, 0) - kept)

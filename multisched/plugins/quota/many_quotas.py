@@ -1,9 +1,9 @@
-"""ManyQuotas: the tree that many objects make together, without the changes that have mistakes.
+"""ManyQuotas: the tree built from many objects, without invalid changes.
 
-Owns the version of each object that is in force. An object with a mistake of its own counts as its last version without one. If
-objects contradict each other (children are sure of more than their parent), the newest change among them is left out, because all was
-well before it. All other changes have effect. An object that has no earlier version is left out; quotas below it then stand below
-the next level above.
+Owns the version of each object that is in force. For an invalid object, its last valid version is used. If objects
+contradict each other (the mins of children exceed their parent's), the newest change among them is left out, because the
+objects were valid before it. All other changes take effect. An invalid object without an earlier version is left out; its
+child quotas then become children of its parent.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from multisched.model.quotas.scheduler_plugins import read_flat
 from multisched.model.version import NO_VERSION
 
 CONTRADICTIONS_MAX: Final = 16
-"""Changes that are left out one by one because they contradict others. With more, what was in force before stays as a whole."""
+"""Maximum number of changes left out one by one because of contradictions. If there are more, the whole previous tree stays."""
 
 
 class Chosen(NamedTuple):
-    """What is in force of all objects of a kind."""
+    """The tree in force from all objects of a kind."""
 
     tree: QuotaTree | None
-    """None where nothing of them can be in force."""
+    """None if no valid tree was found."""
     left_out: Mapping[str, str]
-    """Key of each object that is not in force as it is now -> why."""
+    """Key of each object whose current version is not in force -> why."""
 
 
 class ManyQuotas:
-    """Of one kind; asked whenever one of its objects has changed."""
+    """Chooses the tree from the objects of one kind, whenever one of them has changed."""
 
     def __init__(self, kind: ObjectKind) -> None:
         self._kind = kind
         self._in_force: Mapping[str, ClusterObject] = {}
 
     def choose(self, quotas: Sequence[ClusterObject]) -> Chosen:
-        """Returns the tree that is in force from now on. Where none can be, the caller keeps the one before."""
+        """Returns the new tree in force. If there is none, the caller keeps the previous one."""
         attempt = _Attempt(self._kind, self._in_force, quotas)
         found = attempt.read()
         if found.problems:
@@ -62,7 +62,7 @@ class _Attempt:
         self.left_out: dict[str, str] = {}
 
     def read(self) -> ReadQuotas:
-        """Returns what the chosen objects make; with problems where no choice was found that has none."""
+        """Returns the tree of the chosen objects; with problems if no valid choice was found."""
         for key, one in self._now.items():
             if one.malformed:
                 self._leave_out(key, one.malformed)
@@ -74,7 +74,7 @@ class _Attempt:
         return found
 
     def _leave_out(self, key: str, why: str) -> None:
-        """The last good version takes the object's place, if there is one."""
+        """Replaces the object by its last valid version; removes it if there is none."""
         self.left_out[key] = why
         before = self._before(key)
         if before is not None:
@@ -85,11 +85,11 @@ class _Attempt:
     def _before(self, key: str) -> ClusterObject | None:
         now, known = self._now.get(key), self._in_force.get(key)
         if known is None and isinstance(now, ElasticQuota | KoordinatorQuota):
-            known = now.last_good  # as of a process that did not lead when the mistake was made
+            known = now.last_good  # this process was not the leader when the invalid change was made
         return known if known is not None and (now is None or known.uid == now.uid) else None
 
     def _leave_newest_out(self, problems: Problems) -> bool:
-        """Reports whether some change was left out. Of the first contradiction, of which one of the changed objects is a part."""
+        """Leaves out the newest change involved in the first contradiction that has one. Reports whether there was one."""
         for key in sorted(problems):
             changed = [one for one in self._involved(key) if self._is_changed(one)]
             if changed:
@@ -101,14 +101,14 @@ class _Attempt:
         return False
 
     def _is_changed(self, one: ClusterObject) -> bool:
-        """It counts as it is now, and did not before."""
+        """Reports whether the object's current version is chosen and was not in force before."""
         known = self._in_force.get(one.key)
         if one.key in self.left_out or one is known:
             return False
         return known is None or (known.uid, known.version) != (one.uid, one.version) or one.version == NO_VERSION
 
     def _involved(self, key: str) -> Iterator[ClusterObject]:
-        """The object, and those that it may contradict: above it, below it, and those that claim its name or namespace."""
+        """Yields the object and those that it may contradict: its parent, its children, and objects with its name or namespace."""
         own = self.chosen.get(key)
         if own is None:
             return
@@ -117,7 +117,7 @@ class _Attempt:
                 yield one
 
     def _relink(self) -> None:
-        """A quota whose parent is not there stands below the nearest level above that is; a deleted parent stays while it is needed."""
+        """Gives each quota without an existing parent the nearest existing ancestor. Keeps a deleted parent while it has children."""
         if self._kind is not ObjectKind.KOORDINATOR_QUOTA:
             return
         names = {one.name for one in self.chosen.values()}
@@ -131,16 +131,18 @@ class _Attempt:
                 self.chosen[parent.key] = parent
                 names.add(parent.name)
                 self.left_out[parent.key] = (
-                    f"it was deleted, and {one.key} is below it: it stays in force until no quota is"
+                    f"it was deleted, but stays in force while it has children such as {one.key}"
                 )
                 continue
             above = left_out.get(one.parent)
             if above is None:
                 before = self._before(key)
                 if before is not None and before is not one:
-                    self._leave_out(key, f"there is no quota {one.parent}")
+                    self._leave_out(key, f"its parent {one.parent} does not exist")
                     continue
-                self.left_out[key] = f"there is no quota {one.parent}: until there is, it is below the root"
+                self.left_out[key] = (
+                    f"its parent {one.parent} does not exist; it is a child of the root until the parent is created"
+                )
             self.chosen[key] = replace(
                 one, parent=above.parent if isinstance(above, KoordinatorQuota) else "", tree_id=""
             )
@@ -153,7 +155,7 @@ def _may_contradict(own: ClusterObject, one: ClusterObject) -> bool:
 
 
 def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
-    """Returns what all objects of one of the kinds that make a tree together say."""
+    """Reads all objects of a kind whose objects form one tree together."""
     if kind is ObjectKind.KOORDINATOR_QUOTA:
         return read_linked(one for one in quotas if isinstance(one, KoordinatorQuota))
     return read_flat(one for one in quotas if isinstance(one, ElasticQuota))

@@ -1,6 +1,6 @@
-"""Nodes that could take a pod if pods gave back what they borrow: many looked at at once, and one at a time.
+"""Search for a node on which a pod fits after borrowing pods are evicted: first all nodes vectorised, then one by one.
 
-The node that costs least is taken. Gangs go whole only where no node does without.
+Chooses the node with the lowest cost. Evicts whole gangs only if no node suffices without.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from multisched.plugins.quota.reclaim_order import Key, ReclaimOrder
 
 NEVER_GOES: Final = np.inf
 ROWS_COMPARED_MAX: Final = 8
-"""Nodes with room for a pod, of which the one that costs least is taken; the likely ones are looked at first."""
+"""Number of suitable nodes from which the one with the lowest cost is chosen; likely nodes are examined first."""
 PODS_LOOKED_AT_MAX: Final = 20_000
-"""Pods on the nodes that one attempt looks at."""
+"""Maximum number of pods on the nodes that one attempt examines."""
 
 
 class Way(NamedTuple):
-    """How a pod gets room."""
+    """A node and the evictions that make a pod fit on it."""
 
     row: int
     victims: Sequence[Pod]
-    """Empty: all that has to go is going, or nobody has to."""
+    """Empty if the required pods are terminating already, or if none has to be evicted."""
     excess: Excess
 
 
 class Borrowers(LowerPriority):
-    """`DisplacementRule`: who borrows may go whatever its priority; of the pod's own leaf, who is less important.
+    """`DisplacementRule`: borrowing pods of any priority may be evicted, and pods of lower priority in the claim's own leaf.
 
-    What all of a node's pods together may give back is not known here: it finds nodes that are worth a closer look.
+    Judges each pod separately, not which pods may be evicted together: its result is a preselection of nodes.
     """
 
     def __init__(self, reclaim: ReclaimOrder) -> None:
@@ -62,13 +62,13 @@ class Borrowers(LowerPriority):
         return is_less & (of_pods < NEVER_GOES) & (pods.priority < NOBODY)
 
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
-        """Broken budgets, then whose leaf is least over its min, then as by priority."""
+        """Returns the costs: violated budgets, then the victim leaf that is least over its min, then the costs by priority."""
         by_priority = super().costs(pods, victims, first, whole_gangs)
         last = np.max(self._urgencies(pods)[pods.label_set], axis=0, where=victims, initial=-np.inf)
         return np.concatenate((by_priority[:1], last[None], by_priority[1:]))
 
     def _urgencies(self, pods: PlacedPods) -> Float64:
-        """float64[label sets]: the less, the sooner a pod goes; 0 in the claim's own leaf; infinite for who stays."""
+        """Returns float64[label sets]: lower values are evicted first; 0 for the claim's own leaf; infinite if not evictable."""
         known = len(self._urgency)
         if known < len(pods.label_sets):
             more = np.array([self._urgency_of(one) for one in pods.label_sets[known:]])
@@ -84,7 +84,7 @@ class Borrowers(LowerPriority):
 
 
 class Room:
-    """`reclaim_search.NodeRoom` of one row."""
+    """`reclaim_search.NodeRoom` for one row."""
 
     def __init__(self, nodes: NodeView, row: int, pod: Pod, dry_run: DryRun) -> None:
         asked = {**{resource: amount for resource, amount in pod.requests.items() if amount}, PODS: 1}
@@ -92,7 +92,7 @@ class Room:
             resource: amount - int(nodes.allocatable(resource)[row]) + int(nodes.requested(resource)[row])
             for resource, amount in asked.items()
         }
-        """Resource -> how much of it has to be given back at least; no more than 0 where there is enough."""
+        """Resource -> amount that must be freed at least; 0 or less if there is enough."""
         self._row = row
         self._dry_run = dry_run
 
@@ -108,7 +108,7 @@ class Room:
 
 
 class NodeSearch:
-    """For one pod, by one dry run."""
+    """The search for one pod, with one dry run."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class NodeSearch:
         cap: Cap,
         compared: int = ROWS_COMPARED_MAX,
     ) -> None:
-        """`going`: nodes from which pods are going already. `cap`: what may go for what is needed. `compared`: nodes with room."""
+        """`going`: nodes on which pods are terminating. `cap`: limit on evictions. `compared`: number of suitable nodes to compare."""
         self._nodes = nodes
         self._reclaim = reclaim
         self._dry_run = dry_run
@@ -133,7 +133,7 @@ class NodeSearch:
         self._likely = [row for row in (self._own, *rows) if row is not None]
 
     def anywhere(self, rows: Rows) -> Way | None:
-        """Room in the quota alone: any of these rows takes the pod as it is."""
+        """Returns the way that frees quota only; the pod fits on any of these rows. None if there is none."""
         if self._own is not None and self._own in rows:
             row = self._own
         else:
@@ -156,7 +156,7 @@ class NodeSearch:
         return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), going)
 
     def on_a_node(self) -> Way | None:
-        """The cheapest node, and who goes there, and for the quota elsewhere."""
+        """Returns the cheapest node, with the victims on it and those on other nodes that free quota. None if there is none."""
         reclaim = self._reclaim
         if not reclaim.lenders and not reclaim.ledger.going:
             return None
@@ -168,7 +168,7 @@ class NodeSearch:
         return way
 
     def _best(self, by_cost: Sequence[int], *, whole: bool) -> Way | None:
-        """The one that the pod is nominated to goes before: its victims may be going."""
+        """Returns the cheapest way. The pod's nominated node is preferred: its victims may be terminating already."""
         best: tuple[Key, int, list[Pod]] | None = None
         compared = looked_at = 0
         for row in self._likely_first(by_cost):
@@ -185,6 +185,6 @@ class NodeSearch:
         return None if best is None else self._way(*best[1:])
 
     def _likely_first(self, by_cost: Sequence[int]) -> Iterable[int]:
-        """Each row once: the pod's own, those from which pods are going already, and the others by what they seem to cost."""
+        """Returns each row once: the nominated node's, rows with terminating pods, then the others by estimated cost."""
         likely, candidates = np.array(self._likely, np.intp), self._dry_run.candidates()
         return dict.fromkeys((*likely[np.isin(likely, candidates)].tolist(), *by_cost))

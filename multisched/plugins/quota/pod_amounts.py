@@ -1,7 +1,7 @@
-"""PodAmounts: what one pod counts for in quotas.
+"""PodAmounts: the amounts that one pod uses of its quota.
 
-Resource requests, what it demands of devices besides, and one pod. In the units of quotas (`model.quota_tree.quota_amount`):
-thousandths of CPUs and devices, bytes, counts.
+These are its resource requests, its additional device demands, and one pod, in the units of
+`model.quota_tree.quota_amount`: thousandths of CPUs and devices, bytes, counts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from multisched.model.objects import PODS, Pod
 from multisched.model.quota_tree import quota_amount
 
 Items = tuple[tuple[str, int], ...]
-"""What one pod counts for, by resource; one pod among them."""
+"""(resource, amount) pairs of one pod, including one of resource `pods`."""
 
 
 class PodAmounts:
-    """Owns nothing that changes."""
+    """Computes the amounts of pods. Has no state."""
 
     def __init__(self, demands: DeviceDemands) -> None:
         self.demands = demands
@@ -31,11 +31,11 @@ class PodAmounts:
         return found
 
     def items(self, pod: Pod) -> Items:
-        """Returns the same as a value that can be compared; in the order of names, pods last."""
+        """Returns the same as a hashable value, sorted by name, with `pods` last."""
         found = dict(self.of(pod))
         del found[PODS]
         return (*sorted(found.items()), (PODS, 1))
 
     def beside_requests(self, pod: Pod) -> Items:
-        """Returns what pods that share this pod's spec may not have in common with it."""
+        """Returns the device demands, which may differ between pods that share a spec."""
         return tuple(sorted(self.demands.of(pod).items()))

@@ -1,8 +1,8 @@
-"""QuotaLedger: what the pods of each level hold together, so that no commit of any domain passes a max.
+"""QuotaLedger: usage per level of the quota tree, checked by the commits of all domains so that no max is exceeded.
 
-Owns the sums of every level of the tree in force, and which pods stand below which leaf. Pods of one leaf that request the
-same are one holding, so that a pod costs no more than its uid. When another tree comes into force, all placed pods are
-counted anew.
+Owns the usage of every level of the tree in force, and the set of pods of each leaf. Pods of one leaf with the same amounts
+share one holding, so that a pod costs no more memory than its uid. When another tree comes into force, all placed pods
+are recounted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ QUOTA: Final = "ElasticQuota"
 """Name of the plugin and of its ledger."""
 
 EXCEEDED: Final = "QuotaExceeded"
-"""Reason of PodScheduled for who is over a max: cluster autoscalers add nodes for Unschedulable pods, and none would help."""
+"""Reason in PodScheduled for a pod that exceeds a max. It is not Unschedulable, so cluster autoscalers add no useless nodes."""
 
 LEFT_MAX: Final = 256
-"""Pods that have left, of which it is known what has left since: as many as one attempt may miss."""
+"""Number of recently removed pods kept for `left_since`: as many as may be removed during one attempt."""
 
 
 class Labelled(Protocol):
-    """What says to which leaf something belongs: a pod, or what many pods share."""
+    """Something that belongs to a leaf: a pod, or a label set shared by many pods."""
 
     @property
     def namespace(self) -> str: ...
@@ -44,7 +44,7 @@ class Labelled(Protocol):
 
 
 class ObjectStatuses(Protocol):
-    """What plugins ask of it. Border: it is made of the ledger."""
+    """The part of `QuotaStatuses` that plugins use. A Protocol, since `QuotaStatuses` itself depends on the ledger."""
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None: ...
 
@@ -54,7 +54,7 @@ class ObjectStatuses(Protocol):
 
 
 class Level:
-    """One node of the tree in force."""
+    """One level of the tree in force, with its usage."""
 
     __slots__ = ("at", "below", "guarantee", "kept", "max", "min", "path", "used")
 
@@ -65,20 +65,20 @@ class Level:
         self.max = node.max
         self.guarantee = node.guarantee
         self.used: dict[str, int] = {}
-        """Resource -> what its pods hold together."""
+        """Resource -> total amount of its pods."""
         self.below: dict[str, int] = {}
-        """Resource -> what the guarantees of levels below it keep free."""
+        """Resource -> amount that guarantees of levels below it reserve."""
         self.kept: dict[str, int] = {}
-        """The same with what its own guarantee keeps free: it counts for the level above."""
+        """Resource -> the same including the reserve of its own guarantee; added to `below` of the parent."""
 
     def copy(self) -> Level:
-        """One that changes alone."""
+        """Returns an independent copy."""
         other = copy(self)
         other.used, other.below, other.kept = dict(self.used), dict(self.below), dict(self.kept)
         return other
 
     def names(self, resource: str) -> bool:
-        """Whether the resource counts here: it has a min or a max."""
+        """Reports whether the level has a min or a max of the resource."""
         return resource in self.min or resource in self.max
 
     def add(self, items: Items, sign: int) -> None:
@@ -87,11 +87,11 @@ class Level:
             used[resource] = used.get(resource, 0) + sign * amount
 
     def held(self, resource: str) -> int:
-        """What nobody else can have: used, or kept free by a guarantee below."""
+        """Returns the unavailable amount: used, or reserved by a guarantee below."""
         return self.used.get(resource, 0) + self.below.get(resource, 0)
 
     def keep(self, resource: str) -> int:
-        """Keeps free what its guarantee says and nobody uses; by how much more than before."""
+        """Updates the reserve from the unused part of the level's guarantee. Returns the change."""
         below = self.below.get(resource, 0)
         kept = max(below, self.guarantee.get(resource, 0) - self.used.get(resource, 0))
         more = kept - self.kept.get(resource, 0)
@@ -99,16 +99,16 @@ class Level:
         return more
 
     def beyond(self, items: Items, nominated: Mapping[str, int]) -> Items:
-        """What of so much more counts for the level above: what is kept free for it, and not nominated, counts there already."""
+        """Returns the part of a request that counts at the parent: the rest is already reserved there for this level."""
         return tuple((resource, max(0, amount - self._idle(resource, nominated))) for resource, amount in items)
 
     def _idle(self, resource: str, nominated: Mapping[str, int]) -> int:
-        """What its guarantee keeps free for it, less what is nominated of it."""
+        """Returns the unused part of its guarantee, minus nominated amounts."""
         kept = self.kept.get(resource, 0) - self.below.get(resource, 0)
         return max(0, kept - nominated.get(resource, 0))
 
     def refusal(self, items: Items, nominated: Mapping[str, int]) -> str:
-        """Why so much more would pass its max; empty: it would not."""
+        """Returns why the request would exceed the level's max; empty if it would not."""
         for resource, amount in items:
             most = self.max.get(resource)
             if most is None or not amount:
@@ -128,7 +128,7 @@ class Level:
 
 
 def account(levels: Sequence[Level], items: Items, sign: int, *, has_guarantees: bool) -> None:
-    """Somebody with so much comes (1) or goes (-1). `levels`: a leaf and what is above it."""
+    """Adds (`sign` 1) or subtracts (-1) the amounts at a leaf and all levels above it (`levels`)."""
     for level in levels:
         level.add(items, sign)
     if has_guarantees:
@@ -138,7 +138,7 @@ def account(levels: Sequence[Level], items: Items, sign: int, *, has_guarantees:
 
 
 class _Holding:
-    """Pods of one leaf that ask for the same."""
+    """Pods of one leaf with the same amounts."""
 
     __slots__ = ("items", "levels", "uids")
 
@@ -154,7 +154,7 @@ NOTHING: Final[Mapping[int, Mapping[str, int]]] = {}
 
 
 class QuotaLedger:
-    """`framework.ledger.ClusterLedger`."""
+    """Implements `framework.ledger.ClusterLedger`."""
 
     name = QUOTA
     plugin = QUOTA
@@ -164,13 +164,13 @@ class QuotaLedger:
     def __init__(
         self, source: QuotaSource | None, placed: Callable[[], Iterable[Pod]], demands: DeviceDemands | None = None
     ) -> None:
-        """`placed`: every pod that holds something at this moment. `source`: None for a copy, whose tree stays as it is.
+        """`placed`: returns all placed pods. `source`: None for a copy, whose tree does not change.
 
-        `demands`: what pods ask of devices besides their requests; None: nothing.
+        `demands`: device demands of pods in addition to their requests; None: no such demands.
         """
         self.amounts = PodAmounts(demands or DeviceDemands())
         self._counted_by = (0, 0)
-        """Generation of the source, and sequence of the demands, by which pods are counted now."""
+        """Generation of the source and sequence of the demands at the last count."""
         self._source = source
         self._placed = placed
         self._generation = 0
@@ -178,28 +178,28 @@ class QuotaLedger:
         self.tree: QuotaTree | None = None
         self.levels: list[Level] = []
         self.paths: list[tuple[Level, ...]] = []
-        """Position of a level -> it and what is above it."""
+        """Position of a level -> the level and all levels above it."""
         self.has_guarantees = False
-        """Some level keeps some of its min to itself."""
+        """Whether some level reserves part of its min."""
         self.guaranteed: frozenset[str] = frozenset()
-        """Resources of which some level is sure."""
+        """Resources of which some level has a min."""
         self._levels_of: dict[str, tuple[Level, ...]] = {}
         self._levels_named: dict[str, tuple[Level, ...]] = {}
         self._held: dict[str, _Holding] = {}
         self._holdings: dict[int, dict[Items, _Holding]] = {}
-        """Position of a leaf -> what its pods ask for -> those pods."""
+        """Position of a leaf -> amounts -> its pods with these amounts."""
         self._going: set[str] = set()
         self._left: OrderedDict[str, tuple[tuple[Level, ...], Items]] = OrderedDict()
-        """uid of a pod that has left, the latest last -> the levels above it, and what it had held there."""
+        """uid of a removed pod, the latest last -> its levels and the amounts that it held."""
         self.statuses: ObjectStatuses | None = None
-        """Who says what stands in the status of quota objects, for the plugins of all domains."""
+        """The statuses of quota objects, shared by the plugins of all domains."""
         self.on_change: Callable[[tuple[Level, ...]], None] = _nobody
-        """Hears the levels at which a pod has come or gone, from the leaf upward."""
+        """Called with the levels whose usage changed, from the leaf upward."""
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Counts all pods anew if another tree is in force, or another dialect says what pods ask of devices."""
+        """Recounts all pods if another tree is in force or the device demands are read differently."""
         if self._source is None:
             return
         counted_by = self._source.renew(), self.amounts.demands.sequence
@@ -210,7 +210,7 @@ class QuotaLedger:
             self._count_all()
 
     def _count_all(self) -> None:
-        """All pods at once: each is held, and then their sums are made."""
+        """Registers all placed pods, then computes the sums once."""
         for pod in self._placed():
             levels = self.levels_of(pod)
             if levels:
@@ -238,7 +238,7 @@ class QuotaLedger:
             self._keep_guarantees(tree)
 
     def _keep_guarantees(self, tree: QuotaTree) -> None:
-        """Anew, from the leaves upward."""
+        """Recomputes the reserves of guarantees, from the leaves upward."""
         for level in self.levels:
             level.below, level.kept = {}, {}
         for level in reversed(self.levels if self.has_guarantees else ()):
@@ -249,12 +249,12 @@ class QuotaLedger:
 
     @property
     def generation(self) -> int:
-        """Rises with each tree that comes into force, and when pods are counted in another way."""
+        """Increases when another tree comes into force or device demands are read differently."""
         self.renew()
         return self._generation
 
     def levels_of(self, one: Labelled) -> tuple[Level, ...]:
-        """The leaf of a pod, or of all with such labels, and what is above it; empty for who has no quota."""
+        """Returns the leaf of a pod or label set, and all levels above it; empty if it has no quota."""
         self.renew()
         by_namespace = self._levels_of.get(one.namespace, NO_LEVELS)
         return self._named_by(one, by_namespace) if self._levels_named else by_namespace
@@ -265,9 +265,9 @@ class QuotaLedger:
         return self._levels_named[name] if one.namespace in self.tree.named_in.get(name, ()) else otherwise
 
     def misnamed(self, one: Labelled) -> str:
-        """Returns why the label of a pod names a quota for which it may not count; empty for a good label, and for none.
+        """Returns why a pod may not use the quota that its label names; empty for a valid label and for none.
 
-        A pod on a node then counts for the quota of its namespace.
+        A placed pod with such a label counts in the quota of its namespace.
         """
         self.renew()
         if not self._levels_named or self.tree is None:
@@ -294,9 +294,9 @@ class QuotaLedger:
         return self.refusal(pod)
 
     def refusal(self, pod: Pod, nominated: Mapping[int, Mapping[str, int]] = NOTHING) -> str:
-        """Why the pod would pass the max of a level; empty: it would not.
+        """Returns why the pod would exceed the max of a level; empty if it would not.
 
-        `nominated`: position of a level -> resource -> what pods that are nominated count on there.
+        `nominated`: position of a level -> resource -> amount of nominated pods.
         """
         why = self.misnamed(pod)
         if why:
@@ -312,7 +312,7 @@ class QuotaLedger:
         return ""
 
     def nominated_amounts(self, pods: Iterable[Pod]) -> dict[int, dict[str, int]]:
-        """Position of a level -> resource -> what so many pods that are nominated count on there, together."""
+        """Returns position of a level -> resource -> total amount of these nominated pods."""
         nominated: dict[int, dict[str, int]] = {}
         for pod in pods:
             items = self.amounts.items(pod)
@@ -325,12 +325,12 @@ class QuotaLedger:
         return nominated
 
     def holders(self) -> Container[str]:
-        """uids of pods that hold something."""
+        """Returns the uids of the counted pods."""
         return self._held
 
     @property
     def names_leaves_by_label(self) -> bool:
-        """A pod's label may name its leaf; else its namespace alone does."""
+        """Whether a pod's label may name its leaf; otherwise only its namespace decides."""
         return bool(self._levels_named)
 
     def holds(self, uid: str) -> bool:
@@ -374,7 +374,7 @@ class QuotaLedger:
             self._left.popitem(last=False)
 
     def left_since(self, pod: Pod, level: Level, resource: str) -> int:
-        """What has left the level from the moment on when this pod did, its own amount among it."""
+        """Returns the amount removed from the level since this pod was removed, including its own."""
         own, together = dict(self.amounts.items(pod)).get(resource, 0), 0
         for uid, (levels, items) in reversed(self._left.items()) if pod.uid in self._left else ():
             together += dict(items).get(resource, 0) if level in levels else 0
@@ -387,21 +387,21 @@ class QuotaLedger:
         return {uid: (holding.levels[0].path, holding.items) for uid, holding in self._held.items()}
 
     def largest(self, leaf: int, resource: str) -> int:
-        """The most that one of the leaf's pods holds."""
+        """Returns the largest amount that one pod of the leaf holds."""
         return max((dict(items).get(resource, 0) for items in self._holdings.get(leaf, ())), default=0)
 
     def occupied(self) -> list[int]:
-        """Positions of the leaves that have pods, in order."""
+        """Returns the positions of leaves with pods, ascending."""
         return sorted(leaf for leaf, holdings in self._holdings.items() if holdings)
 
     def uids_below(self, leaf: int) -> Iterator[str]:
-        """The pods that count for a leaf, in no order."""
+        """Yields the uids of the leaf's pods, in no particular order."""
         for holding in self._holdings.get(leaf, {}).values():
             yield from holding.uids
 
     @property
     def going(self) -> Collection[str]:
-        """Pods that hold something and are leaving (`Pod.is_leaving`)."""
+        """uids of counted pods that are terminating (`Pod.is_leaving`)."""
         return self._going
 
     def sums(self) -> object:
@@ -423,7 +423,7 @@ class QuotaLedger:
         copy._put_in_force(self.tree)
         return copy
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _take(self, pod: Pod, levels: tuple[Level, ...]) -> None:
         holding = self._hold(pod, levels)
@@ -432,7 +432,7 @@ class QuotaLedger:
         self.on_change(levels)
 
     def _hold(self, pod: Pod, levels: tuple[Level, ...]) -> _Holding:
-        """The holding that the pod is in from now on; the sums do not know it yet."""
+        """Adds the pod to a holding and returns it; does not update the sums."""
         items, of_leaf = self.amounts.items(pod), self._holdings.setdefault(levels[0].at, {})
         holding = of_leaf.get(items)
         if holding is None:
@@ -443,4 +443,4 @@ class QuotaLedger:
 
 
 def _nobody(levels: tuple[Level, ...]) -> None:
-    """Nobody listens."""
+    """The default of `on_change`: does nothing."""

@@ -1,10 +1,10 @@
-"""Which tree of quotas is in force: the last good one, as long as somebody wants one.
+"""Choice of the quota tree in force: the last valid one.
 
-Owns nothing of the cluster. A tree with problems, or a second one, changes nothing: what was in force stays, and `trouble` says why.
-Where many objects make the tree, only the changes with mistakes are left out (`many_quotas`).
-Of three APIs one is read at a time: an ElasticQuotaTree before Koordinator's quotas, and these before those of scheduler-plugins. When
-a tree is deleted without consent (`LIFT_ANNOTATION`), it stays in force until other quotas are. When the last object of many is
-deleted, no quota is left.
+Has no state of the cluster. A tree with problems, or a second tree, has no effect: the previous one stays in force, and
+`trouble` has the reason. If many objects form the tree, only invalid changes are left out (`many_quotas`).
+One of three APIs is read at a time: an ElasticQuotaTree if there is one, else Koordinator's quotas, else those of
+scheduler-plugins. If a tree is deleted without consent (`LIFT_ANNOTATION`), it stays in force until other quotas exist.
+If the last of many objects is deleted, there are no quotas.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from multisched.plugins.quota.many_quotas import ManyQuotas
 logger = logging.getLogger(__name__)
 
 SHOWN_MAX: Final = 3
-"""Objects without effect that health names; `quota tree` names all."""
+"""Number of objects without effect listed by health; `quota tree` lists all."""
 QUOTA_KINDS: Final = (ObjectKind.ELASTIC_QUOTA_TREE, ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)
-"""The first of which there are objects is read."""
+"""In order of precedence: the first kind that has objects is read."""
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """What holds now."""
+    """The tree in force."""
 
     kind: ObjectKind
     tree: QuotaTree
     name: str
-    """Key of an ElasticQuotaTree; empty where many objects make the tree."""
+    """Key of the ElasticQuotaTree; empty if many objects form the tree."""
     uid: str = ""
 
 
 class QuotaSource:
-    """Reads the quotas of the object store, anew when one of them has changed."""
+    """Reads the quotas from the object store, again whenever one of them has changed."""
 
     def __init__(self, objects: ObjectsView) -> None:
         self._objects = objects
@@ -49,12 +49,12 @@ class QuotaSource:
         self._many = {kind: ManyQuotas(kind) for kind in (ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)}
         self.in_force: InForce | None = None
         self.generation = 0
-        """Rises whenever another tree is in force."""
+        """Increases whenever another tree comes into force."""
         self.trouble: dict[str, str] = {}
-        """Key of an object that has no effect -> why. Logged when it begins, and when the reason is another one."""
+        """Key of an object without effect -> why. Logged when it is new and when the reason changes."""
         self._logged: Mapping[str, str] = {}
         self.on_choice: Callable[[], None] = lambda: None
-        """Called after each look at objects that have changed."""
+        """Called after changed objects were read."""
 
     @property
     def tree(self) -> QuotaTree | None:
@@ -62,11 +62,11 @@ class QuotaSource:
 
     @property
     def name(self) -> str:
-        """Key of the ElasticQuotaTree in force; empty for none, and where many objects make the tree."""
+        """Key of the ElasticQuotaTree in force; empty if there is none, or if many objects form the tree."""
         return "" if self.in_force is None else self.in_force.name
 
     def renew(self) -> int:
-        """Looks at the objects if they changed; the generation that is in force now. Cheap when nothing did."""
+        """Reads the objects if they changed. Returns the current generation. Cheap if nothing changed."""
         if self._objects.sequence != self._sequence:
             self._sequence = self._objects.sequence
             versions = self._objects.versions(*QUOTA_KINDS)
@@ -77,7 +77,7 @@ class QuotaSource:
         return self.generation
 
     def _is_hidden(self) -> bool:
-        """What is in force cannot be read any more, or what would go before it: it has not changed."""
+        """Reports whether the kind in force, or one of higher precedence, is unreadable; the tree in force then stays."""
         until = QUOTA_KINDS.index(self.in_force.kind) if self.in_force is not None else -1
         return any(self._objects.unreadable(kind) for kind in QUOTA_KINDS[: until + 1])
 
@@ -101,9 +101,9 @@ class QuotaSource:
         self.on_choice()
 
     def _deleted_tree(self) -> InForce | None:
-        """The tree that was deleted last, if nobody has consented to lifting its limits.
+        """Returns the tree that was deleted last, unless it was annotated with consent to lift its limits.
 
-        So `kubectl replace --force`, which deletes and creates, lifts them for no moment.
+        So `kubectl replace --force`, which deletes and recreates the object, never lifts them.
         """
         kind = ObjectKind.ELASTIC_QUOTA_TREE
         one = self._objects.last_removed(kind)
@@ -116,7 +116,7 @@ class QuotaSource:
 
     @property
     def is_deleted(self) -> bool:
-        """The object that is in force is not there any more."""
+        """Whether the object in force was deleted."""
         found = self.in_force
         if found is None or not found.name:
             return False
@@ -125,24 +125,24 @@ class QuotaSource:
         return one is None or one.uid != found.uid
 
     def _log_lifted(self, before: InForce | None) -> None:
-        """Names namespaces that no quota bounds any more."""
+        """Logs namespaces that no longer have a quota."""
         was = () if before is None else before.tree.leaf_of
         now = {} if self.tree is None else self.tree.leaf_of
         lifted = sorted(name for name in was if name not in now)
         if lifted:
             fields = {"count": len(lifted), "namespaces": lifted[:SHOWN_MAX]}
-            logger.warning("namespaces have no quota any more", extra=fields)
+            logger.warning("namespaces no longer have a quota", extra=fields)
 
     def trouble_of(self, kind: ObjectKind, key: str) -> str:
-        """Why the object has no effect; empty for one that has."""
+        """Returns why the object has no effect; empty if it has."""
         return self.trouble.get(trouble_key(kind, key), "")
 
     def trouble_text(self) -> str:
-        """Which objects have no effect, and why; empty where all have."""
+        """Returns which objects have no effect, and why; empty if all have."""
         self.renew()
         said = [f"{place} has no effect: {why}" for place, why in sorted(self.trouble.items())]
         if self.is_deleted:
-            said.insert(0, f"{self.name} was deleted, and stays in force until there are other quotas")
+            said.insert(0, f"{self.name} was deleted, but stays in force until other quotas exist")
         return ", ".join([*said[:SHOWN_MAX], *([f"and {len(said) - SHOWN_MAX} more"] if len(said) > SHOWN_MAX else [])])
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
@@ -152,16 +152,16 @@ class QuotaSource:
         return False
 
     def _trouble(self, kind: ObjectKind, key: str, why: str) -> None:
-        """A tree goes by its key, any other object by its kind, too."""
+        """Records why an object has no effect; logs a new reason."""
         place = trouble_key(kind, key)
         self.trouble[place] = why
         if self._logged.get(place) != why:
             logger.warning("quota has no effect", extra={"object": place, "error": why})
 
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
-        """The one in force, else the oldest that is or was good, else the oldest; None where none has ever been good.
+        """Returns the tree in force, else the oldest that is or was valid, else the oldest; None if none has ever been valid.
 
-        A process that starts finds in the status of a broken tree what the one before it had in force.
+        When a process starts, the status of an invalid tree tells it which version was in force.
         """
         kind, before = ObjectKind.ELASTIC_QUOTA_TREE, self.in_force
         known = [one for one in trees if before is not None and before.kind is kind and before.uid == one.uid]
@@ -169,7 +169,7 @@ class QuotaSource:
         assert isinstance(chosen, ElasticQuotaTree)
         for other in trees:
             if other is not chosen:
-                why = f"{chosen.key} is in force, and one tree is all there may be; delete one of them"
+                why = f"{chosen.key} is in force, and only one tree is allowed; delete one of them"
                 self._trouble(kind, other.key, why)
         if chosen.tree is not None and _is_good(chosen):
             return InForce(kind, chosen.tree, chosen.key, chosen.uid)
@@ -179,7 +179,7 @@ class QuotaSource:
         return InForce(kind, chosen.last_good, chosen.key, chosen.uid)
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
-        """The tree that many objects make without the changes that have mistakes, else the one before."""
+        """Returns the tree of many objects, without invalid changes; the previous one if there is none."""
         found = self._many[kind].choose(quotas)
         for key, why in found.left_out.items():
             self._trouble(kind, key, f"not in force: {why}")
@@ -189,7 +189,7 @@ class QuotaSource:
 
 
 def _rank(one: ClusterObject) -> tuple[bool, str, str]:
-    """Which of several trees goes first: one that may be in force, then the oldest."""
+    """Returns the sort key of trees: those that can be in force first, then the oldest."""
     assert isinstance(one, ElasticQuotaTree)
     return not _is_good(one) and one.last_good is None, one.created, one.key
 
@@ -199,6 +199,6 @@ def _is_good(one: ClusterObject) -> bool:
 
 
 def trouble_key(kind: ObjectKind, key: str) -> str:
-    """A tree goes by its key, any other object by its kind, too."""
+    """Returns the key of an object in `trouble`: a tree's own key, otherwise kind and key."""
     is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
     return key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"

@@ -1,14 +1,14 @@
-"""QuotaStatuses: what stands in the status of quota objects, in the terms of each of three APIs.
+"""QuotaStatuses: the status of quota objects, in the form of each of three APIs.
 
-Owns which objects say something of which level, and the latest figures of all levels. Figures are made for all levels at
-once, so they are used for every object that is asked about until one comes again. What has changed since is marked
-again. One for all domains: the listener of the `QuotaLedger`.
+Owns the mapping between objects and levels, and the latest figures of all levels. Figures are computed for all levels at
+once and reused for each object until one is requested again. Objects whose figures have changed since are marked again.
+All domains share one: the listener of the `QuotaLedger`.
 
-`status.levels` of an ElasticQuotaTree has an entry for each level, by its path: min, max, used, requested (with pods that
-wait), fairShare, borrowed and lent. While the object has a mistake, `status.lastGood` has the tree that stays in force, so
-that a process that starts knows it. ElasticQuotas of scheduler-plugins have `status.used`, those of Koordinator that and
-the annotations `runtime` (its fair share) and `request`, as their own controllers write them. The condition InForce says
-why an object has no effect, wherever its definition has room for conditions.
+`status.levels` of an ElasticQuotaTree has an entry per level, by its path: min, max, used, requested (including pending
+pods), fairShare, borrowed and lent. While the object is invalid, `status.lastGood` has the tree that stays in force, so that
+a process that starts can read it. ElasticQuotas of scheduler-plugins have `status.used`. Those of Koordinator also have the
+annotations `runtime` (the fair share) and `request`, as Koordinator's controllers write them. The condition InForce gives
+the reason if an object has no effect, if the API defines conditions.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSou
 IN_FORCE: Final = "InForce"
 """Type of the condition."""
 LEVELS_BYTES_MAX: Final = 256 * 1024
-"""Of the levels in one status. What is further from the root is left out: etcd takes no object over 1.5 MiB, spec and all."""
+"""Limit of the levels in one status; those furthest from the root are left out. (etcd rejects objects over 1.5 MiB.)"""
 LAST_GOOD_BYTES_MAX: Final = 256 * 1024
-"""Of a tree that stays in force while its object is broken; a larger one does not outlive the process."""
+"""Limit of `status.lastGood`; a larger tree is not recorded and is lost when the process ends."""
 ASKED_MAX: Final = 2
-"""How often the same figures are used for one object: once to compare, and once to write."""
+"""How often the same figures are reused for one object: once to compare, and once to write."""
 
 TREE: Final = ObjectKind.ELASTIC_QUOTA_TREE
 
 
 class QuotaStatuses:
-    """Of all quota objects."""
+    """Computes the statuses of all quota objects."""
 
     def __init__(
         self,
@@ -59,19 +59,19 @@ class QuotaStatuses:
         self._marks = marks
         self._pending = pending
         self._keys: list[ObjectKey | None] = []
-        """By level: the object that says something of it alone."""
+        """By level: the object that represents it."""
         self._levels_by_key: dict[ObjectKey, int] = {}
         self._mapped: InForce | None = None
-        """For what the two above were made."""
+        """The tree for which the two mappings above were built."""
         self._sequence = 0
-        """Rises whenever some figure may have changed."""
+        """Increases whenever a figure may have changed."""
         self._changed_at: dict[ObjectKey, int] = {}
         self._uses: list[LevelUse] = []
         self._uses_tree: QuotaTree | None = None
-        """Whose figures those are."""
+        """The tree of these figures."""
         self._uses_at = -1
         self._asked: dict[ObjectKey, int] = {}
-        """How often these figures were used, by object."""
+        """How often the current figures were used, by object."""
         ledger.on_change = self.changed
         source.on_choice = self._chosen
 
@@ -79,10 +79,10 @@ class QuotaStatuses:
         """See `QuotaSource`."""
         return self._source.trouble_text()
 
-    # -- what changes ----------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     def changed(self, levels: tuple[Level, ...]) -> None:
-        """A pod came to a leaf and what is above it, or left; or began or ceased to ask."""
+        """Marks the objects of levels whose usage or pending requests changed."""
         self._sequence += 1
         in_force = self._source.in_force
         if in_force is None:
@@ -101,7 +101,7 @@ class QuotaStatuses:
             self.changed(levels)
 
     def _chosen(self) -> None:
-        """Another tree may be in force, or another object without effect."""
+        """Marks all quota objects: the tree in force or the objects without effect may have changed."""
         self._sequence += 1
         for kind in QUOTA_KINDS:
             self._marks.mark_all(kind)
@@ -118,7 +118,7 @@ class QuotaStatuses:
             self._keys = [named.get(node.name) for node in in_force.tree.nodes]
         self._levels_by_key = {key: at for at, key in enumerate(self._keys) if key is not None}
 
-    # -- what stands -----------------------------------------------------------------------------------------------
+    # -- statuses --------------------------------------------------------------------------------------------------
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
         """See `StatusPlugin`."""
@@ -146,7 +146,7 @@ class QuotaStatuses:
         return ObjectStatus(one.uid, fields, (condition,))
 
     def _uses_for(self, key: ObjectKey, tree: QuotaTree) -> list[LevelUse]:
-        """Figures good enough for the object: it is asked about again where they are older than its last change."""
+        """Returns the figures for an object; marks the object again if they are older than its last change."""
         asked = self._asked.get(key, 0)
         if tree is not self._uses_tree or (asked >= ASKED_MAX and self._uses_at != self._sequence):
             self._count(tree)
@@ -173,33 +173,33 @@ class QuotaStatuses:
         is_broken = isinstance(one, ElasticQuotaTree | ElasticQuota | KoordinatorQuota) and bool(one.problems)
         reason = "Broken" if is_broken or one.malformed else "NoEffect"
         stays = in_force is not None and in_force.kind is kind and in_force.uid in ("", one.uid)
-        what = "the last good one" if kind is TREE else "its last version without a mistake, if there was one,"
+        what = "the last valid tree" if kind is TREE else "its last valid version, if any,"
         kept = f"; {what} stays in force" if stays else ""
         return ObjectCondition(IN_FORCE, "False", reason, f"{trouble}{kept}")
 
     def _good_condition(self, kind: ObjectKind, in_force: InForce | None) -> ObjectCondition:
-        """Of an object without fault of its own."""
+        """Returns the condition of an object without problems."""
         if in_force is None or in_force.kind is not kind:
             return ObjectCondition(IN_FORCE, "False", "NoEffect", "it is not in force")
         return ObjectCondition(IN_FORCE, "True", IN_FORCE, f"{len(in_force.tree.nodes)} levels are in force")
 
 
 _NOTED: Final = (("runtime", "fair_share"), ("request", "requested"))
-"""Annotation of Koordinator -> which figure it tells."""
+"""Koordinator annotation -> the field of `Use` that it shows."""
 
 
 def _level_name(one: ClusterObject) -> str:
-    """Of the level that a quota is: by namespace in scheduler-plugins, by name in Koordinator."""
+    """Returns the name of the object's level: the namespace in scheduler-plugins, the name in Koordinator."""
     return one.namespace if isinstance(one, ElasticQuota) else one.name
 
 
 def _named(one: ClusterObject) -> Iterable[str]:
-    """Resources that the quota names."""
+    """Returns the resources in the quota's min or max."""
     return sorted({*one.min, *one.max}) if isinstance(one, ElasticQuota | KoordinatorQuota) else ()
 
 
 def _amounts(use: LevelUse, field: str, resources: Iterable[str]) -> dict[str, str]:
-    """Resource -> quantity."""
+    """Returns resource -> quantity."""
     known = use.resources
     return {name: shown_amount(name, getattr(known[name], field)) for name in resources if name in known}
 
@@ -209,7 +209,7 @@ def _text(amounts: Mapping[str, str]) -> str:
 
 
 def _tree_fields(uses: list[LevelUse], tree: QuotaTree) -> dict[str, object]:
-    """`levels`, those nearest to the root first where there are too many; `levelsLeftOut`: how many are not there."""
+    """Returns `levels`, limited to those nearest to the root, and `levelsLeftOut`, the number of omitted levels."""
     levels: dict[str, object] = {}
     left_bytes = LEVELS_BYTES_MAX
     for at in sorted(range(len(uses)), key=lambda at: (len(tree.paths[at]), at)):
@@ -222,7 +222,7 @@ def _tree_fields(uses: list[LevelUse], tree: QuotaTree) -> dict[str, object]:
 
 
 def _last_good(tree: QuotaTree) -> dict[str, Any] | None:
-    """What stays in force while the spec has a mistake; None for a tree that is too large to be written twice."""
+    """Returns the tree that stays in force while the spec is invalid; None if it is too large."""
     found = {"root": exact_root(tree)}
     return found if len(msgspec.json.encode(found)) <= LAST_GOOD_BYTES_MAX else None
 

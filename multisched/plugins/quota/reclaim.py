@@ -1,8 +1,9 @@
-"""Reclaim: which pods go for a claim that its quota entitles to room, and no more of them than it takes.
+"""Reclaim: the search for a minimal set of victims for a claim.
 
-They go in the order of `reclaim_order`; first those whose going breaks no PodDisruptionBudget. Where this order leads to too
-little, the largest of each leaf go first, or the smallest. At last all sets of a few are tried. Whoever turns out not to be
-needed stays. A gang goes whole only where others that may go, its own members beyond its minimum among them, are too few.
+Victims are taken in the order of `reclaim_order`, first those that violate no PodDisruptionBudget. If this order does not
+free enough, the largest units of each leaf are tried first, then the smallest. If there are only a few units, all subsets are
+tried at last. Victims that turn out not to be needed are reprieved. A gang is evicted whole only if the other candidates,
+including its own members beyond its minimum, are not enough.
 """
 
 from __future__ import annotations
@@ -16,43 +17,44 @@ from multisched.plugins.quota.reclaim_search import Anywhere, NodeRoom, Search, 
 from multisched.plugins.quota.reclaim_units import Unit
 
 FEW: Final = 10
-"""Of so many units all sets are tried, where no order leads to enough room."""
+"""Up to this many units, all subsets are tried if no order succeeds."""
 
 
 Accepts = Callable[[Sequence[Pod]], bool]
-"""Whether these may be the victims, who are enough; else others are looked for."""
+"""Reports whether a sufficient set of victims is acceptable; if not, the search continues."""
 
 
 class Reclaim(ReclaimOrder):
-    """The search for one claim, as things stand now."""
+    """The search for one claim, in the current state."""
 
     @property
     def _ways(self) -> tuple[bool, ...]:
-        """Whether gangs may go whole: what is tried, one after the other."""
+        """The values of `whole` (gangs may be evicted whole) to try, in this order."""
         return (False, True) if self.gangs.are_any else (False,)
 
-    # -- what is asked ---------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def missing(self) -> dict[str, int]:
-        """Resource -> by how much the claim would pass a max, at most."""
+        """Returns resource -> the largest amount by which the claim would exceed a max."""
         found: dict[str, int] = {}
         for _, resource, amount in self.base.missing():
             found[resource] = max(found.get(resource, 0), amount)
         return found
 
     def anywhere(self, accepts: Accepts) -> list[Pod] | None:
-        """Pods that go so that the claim passes no max; None where too few may go, or none that are accepted."""
+        """Returns victims after which the claim exceeds no max; None if there is no sufficient, accepted set."""
         return self._first_of((), Anywhere(), self._ways, accepts)
 
     def on_node(self, pods: Iterable[Pod], room: NodeRoom, accepts: Accepts, *, whole: bool) -> list[Pod] | None:
-        """The same where a node has to take the claim's pod besides. `pods`: those on the node.
+        """Returns victims after which the pod also fits on the node; None if there is no such set.
 
-        Those of them that are leaving are among the victims, if the pod needs their room. `whole`: gangs may go whole.
+        `pods`: the pods on the node. Terminating ones are among the victims if the pod needs their resources.
+        `whole`: gangs may be evicted whole.
         """
         return self._first_of(tuple(pods), room, (whole,), accepts)
 
     def may_suffice(self, *, whole: bool | None = None) -> bool:
-        """False where all that may go would leave a max passed: most pods over a max are turned away here."""
+        """Reports whether evicting all candidates could be enough. A cheap check that rejects most pods over a max."""
         ways = self._ways if whole is None else (whole,)
         return any(self._may_suffice(whole=one) for one in ways)
 
@@ -85,7 +87,7 @@ class Reclaim(ReclaimOrder):
         return True
 
     def _chosen(self, site: Site) -> Iterator[list[Pod]]:
-        """The sets that do, of all sets of a few units."""
+        """Yields sufficient sets among all subsets of a few units."""
         units = [*site.units, *self._elsewhere(site)]
         open_sets = [(Search(site), 0)] if 0 < len(units) <= FEW else []
         while open_sets:
@@ -99,7 +101,7 @@ class Reclaim(ReclaimOrder):
                     open_sets.append((branch, following + 1))
 
     def _elsewhere(self, site: Site) -> list[Unit]:
-        """At most one more than are few."""
+        """Returns units without pods on the node, at most FEW + 1."""
         known, found = {unit.pods for unit in site.units}, list[Unit]()
         for leaf in self.lenders:
             units = self.ordered(leaf, 0, whole=site.whole)

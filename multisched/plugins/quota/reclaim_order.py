@@ -1,7 +1,7 @@
-"""Who may go for a claim, and in which order.
+"""Which pods may be evicted for a claim, and in which order.
 
-The leaf furthest over its min gives first. Of its pods those go first that have the lowest priority, then the newest, the
-smallest. A gang that goes whole counts as its most important member, and comes behind pods of that priority.
+The leaf furthest over its min is first. In a leaf, the order is: lowest priority, latest start, smallest amount. A gang that
+is evicted whole has the priority of its most important member, and comes after single pods of that priority.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from multisched.plugins.quota.reclaim_units import GangUnits, Unit, unit_of_one
 from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Removal
 
 Key = tuple[float, ...]
-"""Of a unit that may go: the least goes first."""
+"""Sort key of a unit: the lowest is evicted first."""
 KEYS: Final = 3
-"""Orders within a leaf: as it should be, the largest first, the smallest first."""
+"""Number of orders within a leaf: the preferred one, the largest first, the smallest first."""
 
 
 class Lenders(Mapping[int, float]):
-    """Leaf -> how far it is over its min. Each is looked at when it is asked about: most searches ask about few of them."""
+    """Leaf -> how far it is over its min. Computed lazily, since most searches need few leaves."""
 
     def __init__(self, order: ReclaimOrder) -> None:
         self._order = order
@@ -38,7 +38,7 @@ class Lenders(Mapping[int, float]):
         return found
 
     def __iter__(self) -> Iterator[int]:
-        """The claim's own last."""
+        """Yields the leaves, the claim's own last."""
         order = self._order
         for leaf in order.ledger.occupied() if order.claim.is_entitled else ():
             if leaf != order.own and self._over_min(leaf) is not None:
@@ -50,7 +50,7 @@ class Lenders(Mapping[int, float]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
-        """Without looking at all of them."""
+        """Stops at the first leaf, without computing all of them."""
         return any(True for _ in self)
 
     def _over_min(self, leaf: int) -> float | None:
@@ -60,7 +60,10 @@ class Lenders(Mapping[int, float]):
 
 
 class ReclaimOrder:
-    """For one claim, as things stand now. `whole`: gangs may go whole; else what each has beyond its minimum at most."""
+    """The evictable units for one claim, in the current state.
+
+    `whole` in its methods: gangs may be evicted whole; if False, only members beyond a gang's minimum.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class ReclaimOrder:
         gangs: GangUnits,
         floors: Floors = NO_FLOORS,
     ) -> None:
-        """`find`: a placed pod by its uid. Pods that are leaving count as gone. `floors`: as `Removal` has them."""
+        """`find`: returns a placed pod by its uid. Terminating pods count as evicted. `floors`: see `Removal`."""
         self.ledger = ledger
         self.claim = claim
         self.budgets = budgets
@@ -84,10 +87,10 @@ class ReclaimOrder:
         for pod in filter(None, map(find, sorted(ledger.going))):
             self.base.take(pod)
         self.lenders: Mapping[int, float] = Lenders(self)
-        """Position of each leaf whose pods may go, the claim's own among them -> how far it is over its min."""
+        """Position of each leaf with evictable pods, including the claim's own -> how far it is over its min."""
 
     def over_min(self, leaf: int) -> float | None:
-        """How far a leaf is over its min; None for one whose pods may not go. The claim's own leaf counts as at its min."""
+        """Returns how far a leaf is over its min; None if its pods may not be evicted; 0 for the claim's own leaf."""
         if leaf == self.own:
             return 0.0 if any(pod.spec.priority < self.claim.priority for pod in self._below(leaf)) else None
         return self.base.over_min(leaf) if self.claim.is_entitled and self.base.borrows(leaf) else None
@@ -95,14 +98,17 @@ class ReclaimOrder:
     def _below(self, leaf: int) -> Iterator[Pod]:
         return filter(None, map(self._find, self.ledger.uids_below(leaf)))
 
-    # -- who may go ------------------------------------------------------------------------------------------------
+    # -- candidates ------------------------------------------------------------------------------------------------
 
     def alone(self, pod: Pod) -> Unit:
-        """Returns the pod as a unit of its own."""
+        """Returns a unit of just this pod."""
         return unit_of_one(pod, self.ledger.amounts)
 
     def units(self, pods: Iterable[Pod], *, whole: bool) -> Iterator[Unit]:
-        """The units of these pods that may go, each alone. A gang's members beyond the minimum are units, and the gang is one."""
+        """Yields the units of these pods that are evictable individually.
+
+        Members of a gang with surplus members are units; with `whole`, each gang is one unit, too.
+        """
         pods = list(pods)
         for pod in pods:
             levels = self.ledger.levels_of(pod)
@@ -118,17 +124,17 @@ class ReclaimOrder:
             yield from filter(self.base.may_go, self.gangs.wholes(pods))
 
     def ordered(self, leaf: int, key: int, *, whole: bool) -> list[Unit]:
-        """The units of a leaf."""
+        """Returns the units of a leaf in the order `key`."""
         known = self._of_leaf.get((leaf, key, whole))
         if known is None:
-            # A uid last: sets have no order, and equal clusters must decide alike.
+            # The uid is the tie-breaker: iteration over sets is unordered, and equal clusters must give equal decisions.
             units = self.units(self._below(leaf), whole=whole)
             known = sorted(units, key=lambda unit: (self._keys(unit)[key], unit.last_uid))
             self._of_leaf[leaf, key, whole] = known
         return known
 
     def most(self, leaf: int, resource: str, *, whole: bool) -> int:
-        """No set of units that may go from this leaf holds more."""
+        """Returns an upper bound on the amount held by evictable units of the leaf."""
         level = self.ledger.levels[leaf]
         used = self.base.used(level, resource)
         borrowed = [one for one in self.claim.asked if self.base.are_over((level,), one)]
@@ -141,7 +147,7 @@ class ReclaimOrder:
         return min(used, used - level.min.get(resource, 0) + largest)
 
     def together(self, victims: Iterable[Pod]) -> list[Unit]:
-        """The units that these make: a gang that loses more than it can spare is one."""
+        """Groups victims into units: a gang that loses more than its surplus is one unit."""
         units, of_gang = list[Unit](), dict[str, list[Pod]]()
         for pod in victims:
             if not pod.is_leaving:
@@ -152,14 +158,14 @@ class ReclaimOrder:
         return units
 
     def without(self, victims: Iterable[Pod], before: Removal | None = None) -> Removal | None:
-        """With all of these gone; None if they may not go together. `before`: others gone already, of gangs of their own."""
+        """Returns the removal of all victims; None if they may not be evicted together. `before`: earlier victims, of other gangs."""
         removal = (before or self.base).copy()
         return removal if all(map(removal.displace, self.together(victims))) else None
 
-    # -- in which order --------------------------------------------------------------------------------------------
+    # -- order -----------------------------------------------------------------------------------------------------
 
     def rank(self, unit: Unit, key: int = 0) -> Key:
-        """Over all leaves; the claim's own gives last. `key`: one of `KEYS`."""
+        """Returns the sort key over all leaves; the claim's own leaf is last. `key`: an order, below `KEYS`."""
         leaf = self.ledger.levels_of(unit.pods[0])[0].at
         return (leaf == self.own, -self.lenders[leaf], leaf, *self._keys(unit)[key])
 
@@ -170,7 +176,7 @@ class ReclaimOrder:
         return best, (-size, *best), (size, *best)
 
     def cost(self, victims: Sequence[Pod]) -> Key:
-        """Less is better: broken budgets, then whole gangs, then who goes last of those that go, then how many."""
+        """Returns the cost: violated budgets, whole gangs, the highest rank of a victim, the number of victims. Lower is better."""
         in_use = BudgetsInUse(self.budgets)
         going = [pod for pod in victims if not pod.is_leaving]
         ranked = sorted((self.rank(self.alone(pod)), at) for at, pod in enumerate(going))

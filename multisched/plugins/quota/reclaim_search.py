@@ -1,4 +1,4 @@
-"""One search of a reclaim: units go one after the other until there is room, and whoever is not needed comes back."""
+"""One search of a reclaim: takes units one by one until they are enough, then reprieves those that are not needed."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from multisched.plugins.quota.reclaim_units import Unit
 from multisched.plugins.quota.removal import Removal
 
 VICTIMS_MAX: Final = 1_000
-"""Of one reclaim."""
+"""Maximum number of victims of one reclaim."""
 SUBSETS_MAX: Final = 64
-"""Sets of members of one gang that are tried in place of the whole gang."""
+"""Maximum number of subsets of a gang's members that are tried in place of the whole gang."""
 
 Missing = Sequence[tuple[Level, str, int]]
 
 
 class NodeRoom(Protocol):
-    """A node while some of its pods are gone."""
+    """A check of whether the pod fits on a node without some of its pods."""
 
     def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
-        """Resources of which the node has too little for the pod."""
+        """Returns resources of which the node lacks some for the pod."""
         ...
 
     def fits(self, gone: Sequence[Pod]) -> bool: ...
 
 
 class Anywhere:
-    """`NodeRoom` where some node takes the pod as it is."""
+    """`NodeRoom` for a pod that fits on some node without evictions."""
 
     def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
         return frozenset()
@@ -44,21 +44,21 @@ class Anywhere:
 
 
 class Site:
-    """Where the claim is to have room, and which units have pods there. The same for all searches."""
+    """The node for the claim's pod, and the units with pods on it. Shared by all searches for that node."""
 
     def __init__(self, order: ReclaimOrder, pods: Sequence[Pod], room: NodeRoom, *, whole: bool) -> None:
-        """`pods`: those on the node."""
+        """`pods`: the pods on the node."""
         self.order = order
         self.room = room
         self.whole = whole
         self.units = list(order.units(pods, whole=whole))
-        """Those of them that may go, each alone."""
+        """The units of these pods that are evictable individually."""
         self.uids = frozenset(pod.uid for pod in pods)
         self.going = [pod for pod in pods if pod.is_leaving]
 
 
 class Search:
-    """Who goes, so far."""
+    """The set of victims so far."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -67,14 +67,14 @@ class Search:
         self._removal = site.order.base.copy()
         self._budgets = BudgetsInUse(site.order.budgets)
         self._going = list(site.going)
-        """Pods of the node that are leaving, as far as their room is needed."""
+        """Terminating pods on the node whose resources are needed."""
         self._units: list[Unit] = []
-        """Those that go besides."""
+        """The other victims."""
         self._taken: set[str] = set()
         self._here: list[Pod] = list(self._going)
-        """All of them that are on the node."""
+        """All victims on the node."""
         self._alone: Counter[str] = Counter()
-        """Gang -> members that go alone."""
+        """Gang -> number of members evicted individually."""
 
     def copy(self) -> Search:
         other = Search(self._site)
@@ -92,7 +92,10 @@ class Search:
     # -- taking ----------------------------------------------------------------------------------------------------
 
     def take(self, unit: Unit) -> bool:
-        """Whether the unit may go beside the others; if so it does. A gang takes the place of members that go alone."""
+        """Takes the unit if it is evictable together with the others. Reports whether it was taken.
+
+        A whole gang replaces its members that were taken individually.
+        """
         if len(self._taken) + len(unit.pods) > VICTIMS_MAX:
             return False
         gang = unit.gang or self._order.gangs.key_of(unit.pods[0])
@@ -114,7 +117,7 @@ class Search:
         return True
 
     def _replace_alone(self, unit: Unit) -> bool:
-        """Whether the gang may go in place of its members that go alone; if so they are no units any more."""
+        """Replaces individually taken members by the whole gang, if that is evictable. Reports whether it was replaced."""
         members = {pod.uid for pod in unit.pods}
         others = [one for one in self._units if one.pods[0].uid not in members]
         removal = self._removal_of((*others, unit))
@@ -123,12 +126,12 @@ class Search:
         return removal is not None
 
     def _removal_of(self, units: Iterable[Unit]) -> Removal | None:
-        """With just these gone; None if not all of them may go together."""
+        """Returns the removal of exactly these units; None if they may not be evicted together."""
         removal = self._order.base.copy()
         return removal if all(map(removal.displace, units)) else None
 
     def _breaks(self, unit: Unit) -> bool:
-        """Whether a budget would be broken if it went."""
+        """Reports whether evicting the unit would violate a budget."""
         if not unit.gang:
             return self._budgets.breaks(unit.pods[0])
         in_use = self._budgets.copy()
@@ -140,7 +143,7 @@ class Search:
     # -- clearing --------------------------------------------------------------------------------------------------
 
     def clear_node(self, key: int) -> bool:
-        """Takes units of the node until it has room for the claim's pod."""
+        """Takes units on the node until the claim's pod fits. Reports whether it fits."""
         if self._fits():
             return True
         ordered = sorted(self._site.units, key=lambda unit: (self._order.rank(unit, key), unit.last_uid))
@@ -154,7 +157,7 @@ class Search:
         return False
 
     def clear_quota(self, key: int) -> bool:
-        """Takes units from wherever they stand until the claim passes no max."""
+        """Takes units on any node until the claim exceeds no max. Reports whether that succeeded."""
         missing = self._removal.missing()
         for may_break in (False, True):
             left: dict[int, Iterator[Unit]] = {}
@@ -162,7 +165,7 @@ class Search:
             heapify(leaves)
             while missing and leaves:
                 leaf = heappop(leaves)[-1]
-                if leaf not in left:  # few leaves have their turn, and some have very many pods
+                if leaf not in left:  # sorted lazily: few leaves are reached, and some have very many pods
                     left[leaf] = iter(self._order.ordered(leaf, key, whole=self._site.whole))
                 if self._take_next(left[leaf], missing, may_break=may_break):
                     heappush(leaves, self._urgency(leaf))
@@ -172,11 +175,14 @@ class Search:
         return False
 
     def _urgency(self, leaf: int) -> tuple[bool, float, int]:
-        """The leaf furthest over its min is the least; the claim's own comes last."""
+        """Returns the heap key of a leaf: the one furthest over its min is first, the claim's own is last."""
         return leaf == self._order.own, -self._removal.over_min(leaf), leaf
 
     def _take_next(self, units: Iterator[Unit], missing: Missing, *, may_break: bool) -> bool:
-        """The next unit that helps and may go. One that does not now never will: of both, less is left each time."""
+        """Takes the next unit that helps and is evictable. Reports whether there was one.
+
+        Skipped units need not be tried again: each step only reduces what is missing and what is evictable.
+        """
         for unit in units:
             if self._is_taken(unit) or not self._helps(unit, missing) or (not may_break and self._breaks(unit)):
                 continue
@@ -189,16 +195,16 @@ class Search:
         return any(unit.held.get(resource, 0) and level in levels for level, resource, _ in missing)
 
     def _gives(self, unit: Unit, resources: Iterable[str]) -> bool:
-        """Whether its pods on the node hold some of these."""
+        """Reports whether the unit's pods on the node hold any of these resources."""
         if not unit.gang:
             return any(unit.held.get(resource, 0) for resource in resources)
         here = [self._order.alone(pod).held for pod in unit.pods if pod.uid in self._site.uids]
         return any(held.get(resource, 0) for resource in resources for held in here)
 
-    # -- giving back -----------------------------------------------------------------------------------------------
+    # -- reprieve --------------------------------------------------------------------------------------------------
 
     def needed(self) -> list[Pod]:
-        """Without whom it does not need; who should go last is given back first."""
+        """Returns the victims without those that are not needed; the least preferred victims are reprieved first."""
         in_use, broken, rank = BudgetsInUse(self._order.budgets), set[tuple[Pod, ...]](), self._order.rank
         units = sorted(self._units, key=rank)
         for unit in units:
@@ -227,7 +233,7 @@ class Search:
         return False
 
     def _spare_all_but_few(self, unit: Unit) -> None:
-        """Members beyond the minimum alone may do: the rest of the gang stays then."""
+        """Replaces the whole gang by a sufficient subset of its surplus members, if there is one."""
         surplus, before = self._order.gangs.surplus(unit.gang), (self._units, self._here, self._removal)
         others = [one for one in self._units if one is not unit]
         uids = {pod.uid for pod in unit.pods}

@@ -1,7 +1,7 @@
-"""Pods that go together in a reclaim: one alone, or all that stand of a gang.
+"""Units of eviction in a reclaim: one pod, or all placed members of a gang.
 
-A gang loses what it has beyond its minimum pod by pod. Beyond that it goes whole or not at all: below its minimum it is of no
-use to anybody. Owns nothing that changes.
+Members beyond a gang's minimum may be evicted one by one. More than that is evicted only as the whole gang, since a gang
+below its minimum is useless. Has no state.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from multisched.plugins.quota.quota_ledger import QuotaLedger
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Pods of one leaf that go together."""
+    """Pods of one leaf that are evicted together."""
 
     pods: tuple[Pod, ...]
     held: Mapping[str, int]
-    """Resource -> what they hold together; one pod each among them."""
+    """Resource -> total amount that they hold, including `pods`."""
     least: Mapping[str, int]
-    """Resource -> what they ask for at least when they come back: all of one pod, the smallest members of a gang that may start."""
+    """Resource -> minimal amount with which they can return: that of the pod, or of a gang's smallest members up to its minimum."""
     gang: str = ""
-    """The gang that they are, all that stand of it; empty for a pod that goes alone."""
+    """The gang, if the unit is all its placed members; empty for a single pod."""
 
     @property
     def priority(self) -> int:
-        """Of the most important one."""
+        """The highest priority of a member."""
         return max(pod.spec.priority for pod in self.pods)
 
     @property
     def started_s(self) -> float:
-        """Of the one that has run for longest."""
+        """The earliest start of a member."""
         return min(pod.started_s or pod.created_s for pod in self.pods)
 
     @property
     def last_uid(self) -> str:
-        """For an order among equals."""
+        """The greatest uid: the tie-breaker of orders."""
         return max(pod.uid for pod in self.pods)
 
 
@@ -49,7 +49,7 @@ def unit_of_one(pod: Pod, amounts: PodAmounts) -> Unit:
 
 
 class GangUnits:
-    """Which pods are members of gangs, and the gangs as units. As things stand at one moment."""
+    """Gangs as units, in the current state."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GangUnits:
         find: Callable[[str], Pod | None],
         gone: Collection[str] = (),
     ) -> None:
-        """`find`: a placed pod by its uid. `gone`: uids of pods that count as gone already."""
+        """`find`: returns a placed pod by its uid. `gone`: uids of pods that count as evicted."""
         self._gangs = gangs
         self._ledger = ledger
         self._find = find
@@ -66,14 +66,14 @@ class GangUnits:
         self._whole: dict[str, Unit | None] = {}
         self._surplus: dict[str, int] = {}
         self.are_any = bool(len(gangs))
-        """Some gang is there; else nobody need be asked."""
+        """Whether there is any gang; if not, lookups are skipped."""
 
     def key_of(self, pod: Pod) -> str:
-        """The gang of a pod; empty for one without a gang, and for one that is leaving."""
+        """Returns the gang of a pod; empty for a pod without a gang or a terminating one."""
         return "" if not self.are_any or pod.is_leaving else self._gangs.key_of(pod.uid) or ""
 
     def surplus(self, gang: str) -> int:
-        """How many of its members may go alone."""
+        """Returns how many of its members may be evicted individually."""
         found = self._surplus.get(gang)
         if found is None:
             gone = sum(uid in self._gone for uid in self._gangs.standing(gang)) if self._gone else 0
@@ -81,13 +81,13 @@ class GangUnits:
         return found
 
     def whole(self, gang: str) -> Unit | None:
-        """All that stand of the gang; None where it cannot go as one: its members are of several leaves, or all may go alone."""
+        """Returns the whole gang as a unit; None if its members are in several leaves, or all may be evicted individually."""
         if gang not in self._whole:
             self._whole[gang] = self._made(gang)
         return self._whole[gang]
 
     def wholes(self, pods: Iterable[Pod]) -> list[Unit]:
-        """The gangs that these are of, in the order of their names."""
+        """Returns the whole gangs of these pods, sorted by gang."""
         keys = {key for pod in pods if (key := self.key_of(pod))} if self.are_any else ()
         return [unit for key in sorted(keys) if (unit := self.whole(key)) is not None]
 
@@ -109,7 +109,7 @@ class GangUnits:
 
 
 def _columns(pods: Sequence[Pod], of: PodAmounts) -> dict[str, list[int]]:
-    """Resource -> what each holds of it."""
+    """Returns resource -> amount that each pod holds."""
     amounts = [of.of(pod) for pod in pods]
     resources = sorted({resource for one in amounts for resource in one})
     return {resource: [one.get(resource, 0) for one in amounts] for resource in resources}

@@ -1,15 +1,14 @@
-"""Removal: a tree of quotas while pods are taken away in thought. Who may go besides, and what a pod still lacks.
+"""Removal: the quota tree after a simulated eviction of pods. Decides which further pods may be evicted, and what a claim lacks.
 
-Terms. A resource counts at a level that names it in min or max, if any level of the tree is sure of some of it. A pod is
-*entitled* at a level if what the level holds and the pod asks for stay within its min. That is asked of all that counts
-there. The *reach* of a pod goes from its leaf upward as long as it is entitled, and one level further. From below these
-levels it may take room back. The *common level* of two leaves is the lowest one that both are below. A leaf *borrows* a
-resource if each level from the leaf to just below the common one holds more of it than its min. It has to count at all of
-them.
+Terms. A resource *counts* at a level if the level names it in min or max, and if any level of the tree has a min of it.
+A pod is *entitled* at a level if, for all resources that count there, the level's usage plus the pod's request stays within
+its min. The *reach* of a pod extends from its leaf upward while it is entitled, and one level further. It may reclaim from
+leaves below these levels. The *common level* of two leaves is the lowest level above both. A leaf *borrows* a resource if
+each level from the leaf to just below the common level uses more of it than its min; the resource must count at all of them.
 
-A set of pods may go if each of them, alone of the set, could come back only to borrow. So no pod that goes is entitled
-to room afterwards. Each subset of such a set may go, too, whatever the order. A gang that goes whole comes back as one: its
-minimum could do so only to borrow. Of the pod's own leaf, pods of a lower priority may go in any number.
+A set of pods may be evicted if each of them could return, with the others still evicted, only by borrowing. So no victim is
+entitled to capacity afterwards. Every subset of such a set may be evicted, too, in any order. For a gang that is evicted
+whole, this must hold for its minimum. In the claim's own leaf, any number of pods of lower priority may be evicted.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Level, Qu
 from multisched.plugins.quota.reclaim_units import Unit
 
 Nominated = Mapping[int, Mapping[str, int]]
-"""Position of a level -> resource -> what pods that are nominated count on there."""
+"""Position of a level -> resource -> amount of nominated pods."""
 
 
 Floors = Mapping[tuple[int, str], int]
-"""(position of a level, resource) -> the least that a unit which went by this resource asks for to come back."""
+"""(position of a level, resource) -> the lowest amount with which a unit evicted for this resource could return."""
 NO_FLOORS: Final[Floors] = {}
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What one pod, or a gang that starts as one, may take back, as things stand now."""
+    """The request of one pod, or of a gang that starts as one, and what it may reclaim in the current state."""
 
     pods: tuple[Pod, ...]
-    """One, or those of a gang that start together. All are of one leaf."""
+    """One pod, or the members of a gang that start together. All are of one leaf."""
     items: Items
-    """What they ask for together."""
+    """Their total amounts."""
     asked: tuple[str, ...]
-    """Resources that it asks for, and of which some level is sure."""
+    """Requested resources of which some level has a min."""
     taken_back: tuple[str, ...]
-    """Those of them for which others may go: what its leaf names, or all where that names none."""
+    """Those of `asked` that may be reclaimed: those that the leaf names, or all if it names none."""
     levels: tuple[Level, ...]
-    """Its leaf and what is above."""
+    """Its leaf and all levels above."""
     entitled: int
-    """Levels from the leaf upward, without a gap, within whose min the pod stays."""
+    """Number of consecutive levels, from the leaf upward, at which the claim is entitled."""
     nominated: Nominated
-    """What pods that are nominated count on, by level; the claim's own left out."""
+    """Amounts of nominated pods by level, without the claim's own pods."""
     priority: int
-    """Of the least important one."""
+    """The lowest priority of its pods."""
 
     @property
     def pod(self) -> Pod:
-        """The first one."""
+        """The first pod."""
         return self.pods[0]
 
     @property
@@ -97,21 +96,21 @@ def _stays_within_min(
 
 
 class Removal:
-    """Levels of a ledger without some pods, for the sake of one claim."""
+    """Usage of a ledger's levels without some pods, for one claim."""
 
     def __init__(self, ledger: QuotaLedger, claim: Claim, floors: Floors = NO_FLOORS) -> None:
-        """`floors`: of those that went before, and are not in the ledger any more."""
+        """`floors`: of earlier victims that are no longer in the ledger."""
         self.ledger = ledger
         self.claim = claim
         self._changed: dict[int, Level] = {}
         self._frozen: list[Level] = []
-        """By position, once frozen; never changed."""
+        """Copies of all levels by position, once frozen."""
         self.floors: dict[tuple[int, str], int] = dict(floors)
         self._depth = {level.at: depth for depth, level in enumerate(claim.levels)}
         self._below: dict[int, tuple[Level, ...] | None] = {}
 
     def copy(self) -> Removal:
-        """One that goes on alone."""
+        """Returns an independent copy."""
         other = Removal(self.ledger, self.claim)
         other._below, other._frozen = self._below, self._frozen
         other._changed = {at: level.copy() for at, level in self._changed.items()}
@@ -119,21 +118,21 @@ class Removal:
         return other
 
     def freeze(self) -> None:
-        """What comes and goes in the ledger from now on makes no difference."""
+        """Copies the levels, so that later changes of the ledger have no effect."""
         self._frozen = [self._now(level).copy() for level in self.ledger.levels]
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def take(self, pod: Pod) -> None:
-        """It goes anyway."""
+        """Subtracts a pod without checks."""
         self._account(pod, -1)
 
     def give_back(self, pod: Pod) -> None:
-        """It may stay."""
+        """Adds a pod back."""
         self._account(pod, 1)
 
     def displace(self, unit: Unit) -> bool:
-        """Takes the unit if it may go beside those that were displaced before; else False, and nothing changes."""
+        """Removes the unit if it is evictable together with those displaced before. Reports whether it was removed."""
         by = self._borrowed_by(unit)
         if by is None:
             return False
@@ -155,20 +154,20 @@ class Removal:
         return found
 
     def _now(self, level: Level) -> Level:
-        """As it is without those that go."""
+        """Returns the level without the removed pods."""
         found = self._changed.get(level.at)
         if found is None:
             return self._frozen[level.at] if self._frozen else level
         return found
 
-    # -- who may go ------------------------------------------------------------------------------------------------
+    # -- candidates ------------------------------------------------------------------------------------------------
 
     def may_go(self, unit: Unit) -> bool:
-        """Whether the unit may go beside those that were displaced before."""
+        """Reports whether the unit is evictable together with those displaced before."""
         return self._borrowed_by(unit) is not None
 
     def _borrowed_by(self, unit: Unit) -> str | None:
-        """The resource by which the unit may go; empty for one of the claim's own leaf; None for one that may not."""
+        """Returns the borrowed resource for which the unit is evictable; empty in the claim's own leaf; None if not evictable."""
         below = self.levels_below(self.ledger.levels_of(unit.pods[0]))
         if below is None:
             return None
@@ -183,15 +182,15 @@ class Removal:
         return None
 
     def borrows(self, leaf: int) -> bool:
-        """Whether pods of this leaf may go, of all that are not the claim's own."""
+        """Reports whether a leaf other than the claim's own borrows, within the claim's reach."""
         path = self.ledger.paths[leaf]
         if not any(self.are_over(path[:1], resource) for resource in self.claim.taken_back):
-            return False  # as of most leaves, and what is above them need not be looked at
+            return False  # true of most leaves; skips the levels above
         below = self.levels_below(path)
         return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.taken_back)
 
     def levels_below(self, levels: tuple[Level, ...]) -> tuple[Level, ...] | None:
-        """From a leaf to just below the common level; empty for the claim's own leaf; None beyond its reach."""
+        """Returns the levels from a leaf to just below the common level; empty for the claim's own leaf; None beyond the reach."""
         if not levels:
             return None
         leaf = levels[0].at
@@ -204,13 +203,13 @@ class Removal:
         return self._below[leaf]
 
     def are_over(self, below: Iterable[Level], resource: str, less: int = 0) -> bool:
-        """Whether each of the levels holds more than its min, even with so much less."""
+        """Reports whether each level would still use more than its min if `less` were subtracted."""
         return all(
             level.names(resource) and self.used(level, resource) - less > level.min.get(resource, 0) for level in below
         )
 
     def _leaves_others_over(self, level: Level, held: Mapping[str, int]) -> bool:
-        """Each that went before could still come back only to borrow, if so much goes, too."""
+        """Reports whether earlier victims could still return only by borrowing if `held` is removed, too."""
         for resource in self.claim.taken_back:
             floor = self.floors.get((level.at, resource))
             if floor is not None:
@@ -222,11 +221,11 @@ class Removal:
     # -- amounts ---------------------------------------------------------------------------------------------------
 
     def used(self, level: Level, resource: str) -> int:
-        """What is left of it without those that go."""
+        """Returns the usage without the removed pods."""
         return self._now(level).used.get(resource, 0)
 
     def missing(self) -> list[tuple[Level, str, int]]:
-        """Level, resource and amount by which the pod would pass a max now."""
+        """Returns (level, resource, amount) for each max that the claim would exceed, with the excess amount."""
         found, items = [], self.claim.items
         for level in self.claim.levels:
             nominated, now = self.claim.nominated.get(level.at, NO_AMOUNTS), self._now(level)
@@ -241,7 +240,7 @@ class Removal:
         return found
 
     def over_min(self, leaf: int) -> float:
-        """How far a leaf is over its min, in the worst of the resources that the pod asks for, as a share of the root's."""
+        """Returns how far a leaf is over its min, as a fraction of the root's amount: the maximum over the reclaimable resources."""
         level, root = self.ledger.levels[leaf], self.claim.levels[-1]
         wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self.claim.taken_back)
         return max(
@@ -255,7 +254,7 @@ class Removal:
 
 
 def helps_by_coming(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
-    """Whether pods may go for the claim that might not before this pod has come: its leaf borrows now, or what is above it."""
+    """Reports whether the claim may have new candidates since this pod was added: a leaf in its part of the tree borrows now."""
     removal, tree = Removal(ledger, claim), ledger.tree
     below = removal.levels_below(ledger.levels_of(came)) if claim.is_entitled else None
     if not below or tree is None:
@@ -270,13 +269,13 @@ def helps_by_coming(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
 
 
 def helps_by_leaving(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
-    """Whether a pod that has left made room for the claim: below a max that held it, or below a min that entitles it now.
+    """Reports whether a removed pod freed quota for the claim: below a max that refused it, or below a min that now entitles it.
 
-    Only levels that both are below have more room than before. What has left since this pod counts with it: where several
-    leave at once, each event comes when all have left.
+    Only levels above both pods are checked. Amounts removed since then count, too: if several pods are removed at once, each
+    event is handled after all of them were removed.
     """
     freed, shared = ledger.amounts.of(gone), {level.at for level in ledger.levels_of(gone)}
-    sure = min(claim.entitled, len(claim.levels) - 1)  # at the root it makes no difference: nobody stands beside it
+    sure = min(claim.entitled, len(claim.levels) - 1)  # entitlement at the root has no effect: it has no siblings
     for depth, level in enumerate(claim.levels):
         if level.at not in shared:
             continue

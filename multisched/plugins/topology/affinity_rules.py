@@ -1,9 +1,8 @@
-"""What holds between a pod and those that are placed already: its own terms, and the placed pods' terms that are about it.
+"""Affinity rules of a pod: its own terms, and the terms of placed pods that select it.
 
-Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, identified by a
-number. The number stands in signatures, which are hashed for every pod. What placed pods demand is not gathered here.
-It is read from sums that are updated as pods come and go (`framework/pod_demands.py`), so its size makes no pod's
-attempt longer.
+Resolves namespace selectors by the current namespaces. Equal rules share one object with a number, which is part of
+signatures, since these are hashed for every pod. The terms of placed pods are not collected here: they are read from sums
+that are updated whenever a pod is added or removed (`framework/pod_demands.py`), so their number does not slow an attempt.
 """
 
 from __future__ import annotations
@@ -23,28 +22,30 @@ from multisched.plugins.topology.domain_tally import AnySource, DemandSource, So
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 
 RULES_KEPT: Final = 16_384
-"""Pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+"""Maximum number of pods with cached rules. If exceeded, the cache is cleared, which only costs time."""
 
 TEXTS_KEPT: Final = 262_144
-"""At most so many counts of remembered rules, labels of their pods, and keys, values and names in their terms. Past it
-all rules are forgotten. Some 200 bytes each, and the pods may be gone."""
+"""Limit on the number of counts, labels, keys, values and names held by cached rules, about 200 bytes each.
+
+If exceeded, the cache is cleared. It is needed because rules of deleted pods stay in the cache.
+"""
 
 BYTES_PER_TEXT: Final = 64
-"""Of a spec's document."""
+"""Estimate: bytes of a spec per counted text."""
 
 _NOTHING: Final = PodScope(LabelSelector(), frozenset())
 _NO_LABELS: Mapping[str, str] = {}
 
 Sources = Mapping[str, tuple[AnySource, ...]]
-"""Topology key -> the counts that are summed per domain of it."""
+"""Topology key -> the counts that are summed per domain of that key."""
 
 _Weighted = tuple[str, PodQuery, int]
-"""Topology key, what is counted, and its weight."""
+"""Topology key, query of pods to count, and weight."""
 _Keyed = tuple[str, AnySource]
 
 
 class AffinityRules:
-    """All that InterPodAffinity reads of a pod."""
+    """Everything that InterPodAffinity needs to know about a pod."""
 
     __slots__ = (
         "affinity",
@@ -75,36 +76,35 @@ class AffinityRules:
         is_own_match: bool,
         unknown: str = "",
     ) -> None:
-        """`existing`, `theirs`: what placed pods demand, as far as it refuses rows, and as far as it scores them."""
+        """`existing`, `theirs`: terms of placed pods that refuse rows, and those that score rows."""
         self.number = number
-        """Equal for rules that are equal but for what placed pods demand by the same topology keys, and never given twice: it
-        stands in signatures."""
+        """Part of signatures. Equal for rules that differ only in placed pods' terms with the same topology keys; never reused."""
         self.concern = concern
-        """What placed pods demand of such pods."""
+        """The terms of placed pods that select such pods."""
         self.unknown = unknown
-        """Why it cannot be known which pods the required terms are about."""
+        """Why the pods selected by the required terms cannot be determined; empty if they can."""
         query = PodQuery(tuple(scope for _, scope in near))
         self.keys = tuple(dict.fromkeys(key for key, _ in near))
-        """Topology keys of the required affinity, each once."""
+        """Distinct topology keys of the required affinity."""
         one = Source(query)
         self.affinity: Sources = dict.fromkeys(self.keys, (one,))
-        """Pods that match all terms of the required affinity."""
+        """Counts of pods that match all terms of the required affinity."""
         self.anti = _by_key((key, Source(PodQuery((scope,)))) for key, scope in far)
-        """Pods that match a term of the required anti-affinity."""
+        """Counts of pods that match a term of the required anti-affinity."""
         self.existing = _by_key(existing)
-        """Pods with a required anti-affinity term that is about the pod."""
+        """Counts of pods with a required anti-affinity term that selects this pod."""
         self.soft = _by_key([*((key, Source(query, weight)) for key, query, weight in liked), *theirs])
-        """What scores: preferred terms of the pod, and of those that are placed."""
+        """Counts for scores: preferred terms of the pod and terms of placed pods."""
         self.own_near = query
         self.own_anti = far
         self.is_own_match = is_own_match
-        """The pod matches all terms of its own required affinity."""
+        """Whether the pod matches all terms of its own required affinity."""
         self.filter_sources = _each_once(self.affinity, self.anti, self.existing)
         self.score_sources = _each_once(self.soft)
 
     @property
     def filters(self) -> bool:
-        """False: there is nothing by which a row could be refused."""
+        """Whether any rule can refuse a row."""
         return bool(self.affinity or self.anti or self.existing)
 
 
@@ -120,7 +120,7 @@ def _by_key(keyed: Iterable[_Keyed]) -> Sources:
 
 
 class AffinityRuleCache:
-    """Finds and remembers the rules of pods."""
+    """Computes and caches the rules of pods."""
 
     def __init__(self, args: InterPodAffinityArgs, objects: ObjectsView, counts: PodCountsView) -> None:
         self._args = args
@@ -131,10 +131,10 @@ class AffinityRuleCache:
         self._numbers: dict[Hashable, int] = {}
         self._numbers_given = self._texts_kept = 0
         self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
-        """The pod that was asked about last, the key of its rules, and the rules: an attempt asks for them several times."""
+        """The last requested pod, the versions of its rules, and the rules: an attempt requests them several times."""
 
     def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
-        """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
+        """Returns the pod's rules with respect to `counts` (default: the node table's); None if it has none."""
         counts = self._counts if counts is None else counts
         affinity = pod.spec.pod_affinity
         if affinity is None and not counts.has_demands:
@@ -155,9 +155,7 @@ class AffinityRuleCache:
         if affinity is None and concern.is_silent:
             return None
         if counts is not self._counts and not isinstance(counts, PodCounts):
-            return self._made(
-                pod, concern, is_kept=False
-            )  # pods that stand there in thought may demand what nobody else does
+            return self._made(pod, concern, is_kept=False)  # hypothetical pods may have terms that no real pod has
         versions = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
         key = (id(affinity), id(pod.labels), pod.namespace)
         known = self._remembered.get(key)
@@ -167,16 +165,20 @@ class AffinityRuleCache:
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
         self._make_room(len(pod.labels) + pod.spec.size_bytes // BYTES_PER_TEXT)
-        self._remembered[key] = (versions, rules, (affinity, pod.labels))  # kept so that their ids stay their own
+        self._remembered[key] = (
+            versions,
+            rules,
+            (affinity, pod.labels),
+        )  # the objects are kept so that their ids are not reused
         return rules
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
-        """Those of a namespace nobody has heard of are none, as upstream."""
+        """Returns the namespace's labels; empty for an unknown namespace, as upstream."""
         found = self._objects.namespace(namespace)
         return _NO_LABELS if found is None else found.labels
 
     def scope(self, term: PodAffinityTerm, namespace: str) -> PodScope:
-        """The pods that a term of a pod of this namespace is about."""
+        """Returns the scope of pods selected by a term of a pod in this namespace."""
         if term.selector is None:
             return _NOTHING
         selector = term.namespace_selector
@@ -189,20 +191,20 @@ class AffinityRuleCache:
         return PodScope(term.selector, names)
 
     def _made(self, pod: Pod, concern: Concern, *, is_kept: bool) -> AffinityRules | None:
-        """`is_kept`: rules are remembered, and equal ones are one object."""
+        """Computes rules. `is_kept`: cache them, and share one object between equal ones."""
         own = pod.spec.pod_affinity or PodAffinity()
         near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
         far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
         liked = tuple(self._preferences(pod))
         has_own = bool(near or far or liked)
-        # Lanes come and stay while a concern is kept: a class that has terms of its own does not become another one by them.
+        # Lanes are only added while a concern is kept, so they do not change the class of a pod with terms of its own.
         lanes = tuple(concern.sums) if has_own or not concern.is_silent else ()
         existing = [(lane.key, DemandSource(concern, lane)) for lane in lanes if lane.kind is DemandKind.ANTI_REQUIRED]
         theirs = list(self._preferences_of_others(own, concern, lanes))
         if not (near or far or existing or liked or theirs):
             return None
-        # All own terms count, not only those that the answers depend on today: pods of a class change the same for each
-        # other.
+        # All of the pod's own terms are compared, even if the result does not depend on them now: pods of one class must
+        # have the same effect on each other.
         own_near = tuple(scope.has(pod.namespace, pod.labels) for _, scope in near)
         own_far = tuple(scope.has(pod.namespace, pod.labels) for _, scope in far)
         own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
@@ -262,5 +264,5 @@ class AffinityRuleCache:
 
 
 def _selects_by_labels(term: PodAffinityTerm) -> bool:
-    """It is about namespaces with certain labels."""
+    """Reports whether the term selects namespaces by labels."""
     return term.namespace_selector is not None and bool(term.namespace_selector.requirements)

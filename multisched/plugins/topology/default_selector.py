@@ -1,4 +1,4 @@
-"""The selector of what a pod belongs to: its services and its controller. Default spread constraints go by it.
+"""The selector derived from a pod's services and controller, used by default spread constraints.
 
 Source: kube-scheduler 1.36, plugins/helper/spread.go, DefaultSelector.
 """
@@ -23,7 +23,7 @@ KINDS: Final = (
 SELECTING: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
 """The types of these kinds."""
 NAMESPACES_KEPT: Final = 16_384
-"""Namespaces whose services are filed by label."""
+"""Maximum number of namespaces with an index of services."""
 
 _CONTROLLERS: Final = {
     ("v1", "ReplicationController"): ObjectKind.REPLICATION_CONTROLLER,
@@ -33,18 +33,18 @@ _CONTROLLERS: Final = {
 
 
 class DefaultSelectors:
-    """Looks selectors up; services are filed by label, so that a namespace may have thousands."""
+    """Computes selectors. Services are indexed by label, because a namespace may have thousands."""
 
     def __init__(self, objects: ObjectsView) -> None:
         self._objects = objects
         self._services: dict[str, tuple[int, LabelIndex[Service]]] = {}
 
     def may_have(self, pod: Pod) -> bool:
-        """False if the pod can have none: no service in its namespace, and no controller that is looked at."""
+        """Reports whether the pod can have a selector: its namespace has a service, or it has a supported controller."""
         return bool(self._objects.services(pod.namespace)) or kind_of(pod.owner) is not None
 
     def of(self, pod: Pod) -> LabelSelector | None:
-        """What selects the pods it belongs with; None for a pod that belongs to nothing."""
+        """Returns the combined selector of the pod's services and controller; None if there is none."""
         labels: dict[str, str] = {}
         for service in self._index(pod.namespace).candidates(pod.namespace, pod.labels):
             if service.selector is not None and service.selector.matches(pod.labels):
@@ -62,7 +62,7 @@ class DefaultSelectors:
         return LabelSelector(requirements) if requirements else None
 
     def versions(self) -> tuple[int, ...]:
-        """What an answer of `of` depends on."""
+        """Returns the object versions on which the result of `of` depends."""
         return self._objects.versions(*KINDS)
 
     def _index(self, namespace: str) -> LabelIndex[Service]:
@@ -81,7 +81,7 @@ class DefaultSelectors:
 
 
 def kind_of(owner: Owner | None) -> ObjectKind | None:
-    """The kind of a controller that is looked at; None for any other, or none."""
+    """Returns the kind of a supported controller; None for other owners and for none."""
     return None if owner is None else _CONTROLLERS.get((owner.api_version, owner.kind))
 
 

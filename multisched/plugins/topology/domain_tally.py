@@ -1,7 +1,7 @@
-"""DomainTally: pods per topology domain, kept true by the changes of the counts it is made of.
+"""DomainTally: pods per topology domain, updated from the changes of the underlying counts.
 
-A *domain* is the rows that have one value of a node label. PodTopologySpread and InterPodAffinity decide by such sums.
-They keep them from one attempt to the next, so that an attempt costs what changed in between, not all pods.
+A *domain* is the set of rows with the same value of a node label. PodTopologySpread and InterPodAffinity keep tallies
+between attempts, so that the cost of an attempt depends on what changed since, not on the number of pods.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from multisched.framework.row_sums import AnySum, no_sum
 from multisched.model.placement import PodQuery
 
 SPARSE_ABOVE: Final = 512
-"""Domains above which only those with pods are kept: a small workload is on few of all hosts."""
+"""Above this number of domains, only domains with pods are stored: a small workload uses few of all hosts."""
 
 SPARSE_MAX: Final = 64
-"""Domains with pods up to which they are."""
+"""Maximum number of domains with pods in the sparse form."""
 
 
 class Source:
-    """A query that a rule counts pods by, with its weight; looked up once and held on to while it is kept."""
+    """A query by which a rule counts pods, with its weight; caches the looked-up count while the count is kept."""
 
     __slots__ = ("_counts", "_kept", "_query", "weight")
 
@@ -36,7 +36,7 @@ class Source:
         self._counts: PodCounts | None = None
 
     def count(self, counts: PodCountsView) -> AnySum:
-        """The count of that view."""
+        """Returns the query's count in that view."""
         kept = self._kept
         if kept is not None and counts is self._counts and kept.is_kept:
             self._counts.refresh(kept)
@@ -51,7 +51,7 @@ class Source:
 
 
 class DemandSource:
-    """What placed pods demand of others, as far as one lane goes, with a weight of its own."""
+    """The terms of placed pods of one lane (kind of term and topology key), with a weight."""
 
     __slots__ = ("_concern", "_lane", "weight")
 
@@ -61,7 +61,7 @@ class DemandSource:
         self.weight = weight
 
     def count(self, counts: PodCountsView) -> AnySum:
-        """As it was when the concern was last asked for."""
+        """Returns the sum as of the last request of the concern."""
         return self._concern.sums.get(self._lane, _NOTHING)
 
     def version(self, counts: PodCountsView) -> int:
@@ -92,12 +92,12 @@ class DomainTally:
     def __init__(
         self, nodes: NodeView, key: str | None, sources: Sequence[AnySource], eligible: Bools | None = None
     ) -> None:
-        """`key` None: each row is a domain of its own. `eligible`: bool[all rows], rows whose pods count; None: all."""
+        """`key` None: each row is one domain. `eligible`: bool[all rows], rows whose pods count; None: all."""
         self.codes: Int32 = _own_codes(nodes) if key is None else nodes.label_codes(key)
-        """int32[all rows]: the row's domain; 0 has no such label."""
+        """int32[all rows]: the row's domain; 0 if the row lacks the label."""
         self._size = len(self.codes) if key is None else len(nodes.label_values(key))
         self._sparse: dict[int, int] | None = {} if self._size > SPARSE_ABOVE else None
-        """Domain -> pods times weight, where few of many domains have any; then there is nothing in `_dense`."""
+        """Domain -> pods times weight, if few of many domains have pods; `_dense` is empty then."""
         self._dense: Int64 = np.zeros(0 if self._sparse is not None else self._size, np.int64)
         self._none = -1 if key is None else 0
         """The code of rows that are in no domain."""
@@ -106,7 +106,7 @@ class DomainTally:
         self.pods = 0
         """Pods, unweighted, on rows that have the label."""
         self.flipped: set[int] | None = None
-        """Domains that came to have pods, or ceased to, since somebody put an empty set here; None: nobody wants to know."""
+        """Domains that got their first pod or lost their last one since the reader put an empty set here; None: not recorded."""
         self._eligible = eligible
         self._nodes_version = nodes.nodes_version
         self._followed = [source.count(nodes.pod_counts) for source in sources]
@@ -115,7 +115,7 @@ class DomainTally:
             self._add_all(count, source.weight)
 
     def follow(self, nodes: NodeView, sources: Sequence[AnySource]) -> bool:
-        """Catches up with the same sources; False if it cannot, and a new tally is needed."""
+        """Applies the changes of the same sources. Returns False if that is impossible and a new tally is needed."""
         if self._nodes_version != nodes.nodes_version:
             return False
         counts = nodes.pod_counts
@@ -127,13 +127,13 @@ class DomainTally:
                 changes = count.changes_since(self._seen[at])
                 if changes is None:
                     return False
-                for change in changes:  # of demands, the weight comes last; pods weigh what they are
+                for change in changes:  # the last element is the weight of terms; for pods, it is their number
                     self.add(change[1], change[2], source.weight * change[-1])
                 self._seen[at] = count.version
         return True
 
     def add(self, row: int, pods: int, amount: int) -> None:
-        """So many more pods on the row, which weigh so much together."""
+        """Adds `pods` pods with a total weight of `amount` to the row."""
         if self._eligible is not None and not self._eligible[row]:
             return
         code = self.codes.item(row)
@@ -154,7 +154,7 @@ class DomainTally:
 
     @property
     def counts(self) -> Int64:
-        """int64[domains], read only: pods times weight; where there is a key, entry 0 stands for no domain and stays 0."""
+        """int64[domains], read only: pods times weight. If there is a key, entry 0 means no domain and is always 0."""
         if self._sparse is None:
             return self._dense
         found = np.zeros(self._size, np.int64)
@@ -163,7 +163,7 @@ class DomainTally:
         return found
 
     def rows_of(self, domains: Collection[int]) -> Rows:
-        """The rows of these domains, ascending."""
+        """Returns the rows of these domains, ascending."""
         if len(domains) == 1:
             (domain,) = domains
             held: Bools = self.codes == domain
@@ -174,7 +174,7 @@ class DomainTally:
         return held.nonzero()[0]
 
     def copy(self) -> DomainTally:
-        """A copy that changes on its own; it follows nothing any more."""
+        """Returns an independent copy without sources to follow."""
         copied = object.__new__(DomainTally)
         copied.codes, copied._size, copied.pods = self.codes, self._size, self.pods
         copied._dense, copied._sparse = self._dense.copy(), None if self._sparse is None else dict(self._sparse)
@@ -214,5 +214,5 @@ def _own_codes(nodes: NodeView) -> Int32:
 
 
 def versions(sources: Iterable[AnySource], counts: PodCountsView) -> tuple[int, ...]:
-    """What answers made of these counts depend on."""
+    """Returns the versions of the counts, as part of a cache key."""
     return tuple([source.version(counts) for source in sources])

@@ -1,4 +1,4 @@
-"""InterPodAffinity: places pods near the pods they want beside them, and away from those that one side does not want."""
+"""InterPodAffinity: applies affinity and anti-affinity between the pod and placed pods, in both directions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Tallies = dict[str, DomainTally]
 
 
 class _FilterState:
-    """PreFilter's state: pods per domain that the pod must be near to, or must not be near to."""
+    """PreFilter's state: per domain, the pods that match the required affinity and anti-affinity terms."""
 
     __slots__ = ("_was_first", "affinity", "anti", "existing", "is_copy", "rules")
 
@@ -47,10 +47,10 @@ class _FilterState:
         self.existing = _tallies(nodes, rules.existing)
         self.is_copy = False
         self._was_first: bool | None = None
-        """Whether such a pod was the first of its kind when the moved rows were read last; None: they were not yet."""
+        """`_is_first` at the last call of `moved_rows`; None before the first call."""
 
     def follow(self, nodes: NodeView, rules: AffinityRules) -> bool:
-        """Catches up with the pods that came and went; False if it must be made anew."""
+        """Applies added and removed pods. Returns False if the state must be rebuilt."""
         return (
             rules is self.rules
             and not self.is_copy
@@ -60,7 +60,7 @@ class _FilterState:
         )
 
     def copy(self) -> _FilterState:
-        """A copy that changes on its own."""
+        """Returns an independent copy; self if it is one."""
         if self.is_copy:
             return self
         copied = object.__new__(_FilterState)
@@ -72,9 +72,9 @@ class _FilterState:
         return copied
 
     def near(self, selection: Selection) -> Bools:
-        """bool[rows]: the required affinity is met: a pod that matches all terms in the row's domain of every key.
+        """Returns bool[rows]: the row's domain of every key has a pod that matches all terms of the required affinity.
 
-        If no such pod stands anywhere, the first of pods that want one another is let through where all keys are.
+        If no placed pod matches but the pod matches its own terms, rows that have all keys pass.
         """
         is_first = self._is_first
         met: Bools = np.ones(selection.count, np.bool_)
@@ -89,7 +89,7 @@ class _FilterState:
         return self.rules.is_own_match and not any(tally.pods for tally in self.affinity.values())
 
     def moved_rows(self) -> Rows | None:
-        """Rows that may be answered otherwise than when this was asked last; None: all."""
+        """Returns rows whose result may have changed since the last call; None: all."""
         was_first, self._was_first = self._was_first, self._is_first
         flipped: dict[str, tuple[DomainTally, set[int]]] = {}
         for tallies in (self.existing, self.anti, self.affinity):
@@ -124,7 +124,7 @@ def _tallies(nodes: NodeView, by_key: Sources) -> Tallies:
 
 
 def _follow(nodes: NodeView, tallies: Tallies, by_key: Sources) -> bool:
-    for key, sources in by_key.items():  # noqa: SIM110 - a loop takes half of the time of `all`, in each decision
+    for key, sources in by_key.items():  # noqa: SIM110 - a loop takes half the time of `all`, and this runs in each attempt
         if not tallies[key].follow(nodes, sources):
             return False
     return True
@@ -137,7 +137,7 @@ _SCORE: StateKey[_ScoreState] = StateKey("InterPodAffinity.score")
 class InterPodAffinity:
     """Source: kube-scheduler 1.36, plugins/interpodaffinity/.
 
-    Pods of the whole cluster count, on whose domain's rows they ever stand: a zone is full of them all the same.
+    Counts pods of the whole cluster, also those on rows of other resource domains.
     """
 
     name = "InterPodAffinity"
@@ -148,7 +148,7 @@ class InterPodAffinity:
         self._rule_cache = AffinityRuleCache(args, context.objects, context.nodes.pod_counts)
         self._nodes = context.nodes
         self.reasons = ReasonTable(self.name)
-        # In this order: of several, a row is refused for the last, as upstream, and `filter` takes the largest code.
+        # The order matters: `filter` uses the largest code, so the last of several reasons wins, as upstream.
         self._unwanted, self._not_far, self._not_near = (
             np.array(self.reasons.code(code, f"node(s) didn't {sentence} rules"), np.uint8)
             for code, sentence in (
@@ -173,7 +173,7 @@ class InterPodAffinity:
         )
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
-        """The topology keys of all terms."""
+        """Returns the topology keys of all terms."""
         rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None:
             return None
@@ -181,7 +181,7 @@ class InterPodAffinity:
         return tuple(sorted({key for group in groups for key in group}))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Brings the pods per domain up to date; skips a pod that wants nothing and that nobody keeps away."""
+        """Updates the pods per domain; skips a pod that no required term can refuse."""
         rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None or not rules.filters:
             return PreFilterResult(SKIP)
@@ -202,7 +202,7 @@ class InterPodAffinity:
         return self._change(cycle, pod, other, row, -1)
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """Pods that the required terms are about, and those whose required anti-affinity is about the pod."""
+        """Returns sensitivity to pods selected by the required terms, and to pods whose required anti-affinity selects this pod."""
         rules, labels = (
             self._rule_cache.rules_of(pod, cycle.nodes.pod_counts),
             self._rule_cache.namespace_labels(pod.namespace),
@@ -237,7 +237,7 @@ class InterPodAffinity:
         return SUCCESS
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows away from pods the pod must be near to, or near to pods it or they cannot bear."""
+        """Returns uint8[rows]: refuses rows that violate the required affinity, or the required anti-affinity of either side."""
         state, selection = cycle.state.read(_FILTER), Selection(rows)
         codes = zeros(rows)
         for tallies, refusal in ((state.existing, self._unwanted), (state.anti, self._not_far)):
@@ -250,11 +250,11 @@ class InterPodAffinity:
         return codes
 
     def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
-        """Those of domains that pods came to or left."""
+        """Returns the rows of domains whose pods changed."""
         return cycle.state.read(_FILTER).moved_rows()
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
-        """Brings the preferences per domain up to date; skips a pod that no placed pod bears upon."""
+        """Updates the weights per domain; skips a pod if no placed pod affects its scores."""
         rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None or not rules.soft:
             return SKIP
@@ -265,19 +265,19 @@ class InterPodAffinity:
         return SUCCESS if any(tally.pods for tally in state.soft.values()) else SKIP
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: the weights of all terms, the pod's and the placed pods', that the row's domains meet, summed."""
+        """Returns int64[rows]: the sum of weights of the pod's and placed pods' terms that match in the row's domains."""
         selection, total = Selection(rows), np.zeros(len(rows), np.int64)
         for tally in cycle.state.read(_SCORE).soft.values():
             total += tally.counts.take(selection.of(tally.codes))
         return total
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
-        """int64[rows]: 100 * (raw - smallest) / (largest - smallest), rounded down; 0 if all are equal."""
+        """Returns int64[rows]: 100 * (raw - smallest) / (largest - smallest), rounded down; 0 if all are equal."""
         smallest = raw.item(raw.argmin())
         spread = raw.item(raw.argmax()) - smallest
         if not spread:
             return np.zeros(len(raw), np.int64)
-        # In upstream's order: a quotient that is multiplied afterwards may fall just short of a whole number.
+        # Upstream's order of operations: dividing first may give a value just below an integer.
         scaled: Scores = (float(MAX_SCORE) * ((raw - smallest) / spread)).astype(np.int64)
         return scaled
 
@@ -291,15 +291,15 @@ class InterPodAffinity:
             EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
             EventRegistration(ClusterEvent(Resource.NODE, nodes, "Node"), self._after_node_change),
             EventRegistration(ClusterEvent(Resource.DISTANT_NODE, nodes, "DistantNode"), self._after_distant_node),
-            # Upstream registers none: a pod that a namespaceSelector refused stays parked until the flush.
+            # Upstream registers none: a pod refused because of a namespaceSelector stays parked until the flush.
             EventRegistration(ClusterEvent(ObjectKind.NAMESPACE, namespaces, "Namespace"), _after_relabelling),
         )
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A placed pod matches the affinity now, or no longer matches a term of the anti-affinity, or its own term is deleted.
+        """Queues the pod if a placed pod matches its affinity now, no longer matches its anti-affinity, or no longer repels it.
 
-        A pod that matches its own affinity also waits for the last other match to be deleted or relabelled: then it is the
-        first of its series. Upstream leaves it parked.
+        If the pod matches its own affinity, it is also queued when a matching pod is deleted or relabelled: without other
+        matches it passes as the first pod. Upstream leaves it parked.
         """
         before, after = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
         for other in (before, after):
@@ -320,10 +320,10 @@ class InterPodAffinity:
         return Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A node came into a topology domain of some term, left one, or may be free of what refuses the pod elsewhere.
+        """Queues the pod if a node was added to or removed from a topology domain of a term, or a new node may be outside all of them.
 
-        A pod without terms is refused by others' anti-affinity: a new node may be outside their domains. Upstream leaves
-        it parked.
+        A pod without terms is refused by other pods' anti-affinity; a new node may be outside their domains. Upstream
+        leaves it parked.
         """
         own = pod.spec.pod_affinity or PodAffinity()
         if old is None and isinstance(new, Node) and (own.anti_required or not own.required):
@@ -331,9 +331,9 @@ class InterPodAffinity:
         return self._after_distant_node(pod, old, new)
 
     def _after_distant_node(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """The pods on a node count in another topology domain than before, or no longer count.
+        """Queues the pod if the pods on a node count in another topology domain now, or no longer count, and that may matter.
 
-        They may be company that the pod needs, be what it is kept away from, or be the last match of its own affinity.
+        They may match its affinity, match an anti-affinity term, or be the last match of its own affinity.
         """
         before, after = old if isinstance(old, Node) else None, new if isinstance(new, Node) else None
         had, has = before.labels if before else _NO_LABELS, after.labels if after else _NO_LABELS
@@ -347,26 +347,26 @@ class InterPodAffinity:
         return Hint.QUEUE if left and not left.isdisjoint(self._kept_away_by(pod, own, left)) else Hint.SKIP
 
     def _kept_away_by(self, pod: Pod, own: PodAffinity, left: Iterable[str]) -> Iterator[str]:
-        """Topology keys of terms, its own and others', that keep the pod away; `left`: keys of which a node lost its value."""
+        """Yields topology keys of anti-affinity terms that may refuse the pod. `left`: keys whose value the node lost."""
         yield from (term.topology_key for term in own.anti_required)
         rules = self._rule_cache.rules_of(pod)
         if rules is not None:
             yield from rules.existing
-        # Terms by a key that no node has any more are not counted.
+        # Terms with a key that no node has are not in the counts, so such a key may belong to one of them.
         yield from (key for key in left if len(self._nodes.label_values(key)) <= 1)
 
     def _is_near(self, pod: Pod, own: PodAffinity, other: Pod) -> bool:
-        """The other pod is in all of the required affinity."""
+        """Reports whether the other pod matches all terms of the required affinity."""
         return bool(own.required) and all(self._selects(pod, term, other) for term in own.required)
 
     def _selects(self, pod: Pod, term: PodAffinityTerm, other: Pod) -> bool:
-        """By the labels first, which few pods have: asked about every pod that comes or goes."""
+        """Reports whether the term selects the other pod. Compares labels first, since it runs for every added or removed pod."""
         if term.selector is None or not term.selector.matches(other.labels):
             return False
         return self._rule_cache.scope(term, pod.namespace).has(other.namespace, other.labels)
 
     def _keeps_away(self, counts: PodCountsView, pod: Pod, other: Pod) -> Sequence[tuple[str, int]]:
-        """The other pod's required anti-affinity terms that are about this one: how many by topology key."""
+        """Returns (topology key, count) of the other pod's required anti-affinity terms that select this pod."""
         affinity = other.spec.pod_affinity
         if affinity is None or not affinity.anti_required:
             return ()
@@ -376,7 +376,10 @@ class InterPodAffinity:
 
 
 def _after_relabelling(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Terms select namespaces by their labels. The watch may show a namespace later than the pods in it."""
+    """Queues the pod if a namespace is new or relabelled, since terms select namespaces by label.
+
+    The watch may show a namespace later than the pods in it.
+    """
     if not isinstance(new, Namespace):
         return Hint.SKIP
     return Hint.SKIP if isinstance(old, Namespace) and old.labels == new.labels else Hint.QUEUE

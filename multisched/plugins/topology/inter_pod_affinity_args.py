@@ -14,16 +14,16 @@ HARD_WEIGHT_MAX: Final = 100
 
 
 class InterPodAffinityArgs(msgspec.Struct, frozen=True):
-    """As upstream's InterPodAffinityArgs."""
+    """Upstream's InterPodAffinityArgs."""
 
     hard_pod_affinity_weight: int = HARD_WEIGHT_DEFAULT
-    """What a required affinity of a pod that is placed already weighs in the score of the pod it names, 0..100."""
+    """Weight, 0..100, of placed pods' required affinity terms in the score of a pod that they select."""
     ignore_preferred_terms_of_existing_pods: bool = False
-    """Leaves out the preferences of placed pods where the pending pod has none of its own."""
+    """Whether preferred terms of placed pods are ignored if the pending pod has no preferred terms."""
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> InterPodAffinityArgs:
-        """Reads InterPodAffinityArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods")) as fields:
             return cls(
                 fields.integer("hardPodAffinityWeight", HARD_WEIGHT_DEFAULT, 0, HARD_WEIGHT_MAX),

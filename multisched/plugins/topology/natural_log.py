@@ -1,7 +1,7 @@
-"""The natural logarithm to the last bit as kube-scheduler computes it.
+"""The natural logarithm, bit for bit as kube-scheduler computes it.
 
-Scores are rounded to integers, so a logarithm that differs in its last bit may give another score. The C library's does for
-one integer in a hundred; this is the algorithm of Go's math.Log (FreeBSD's e_log.c), for numbers above zero.
+Scores are rounded to integers, so a difference in the last bit may change a score. The C library's result differs for one
+integer in a hundred. This is the algorithm of Go's math.Log (FreeBSD's e_log.c), for numbers above zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (
 
 @lru_cache(maxsize=SIZES_KEPT)
 def natural_log(number: int) -> float:
-    """ln(number) for number > 0."""
+    """Returns ln(number) for number > 0."""
     fraction, exponent = math.frexp(float(number))
     if fraction < _HALF_ROOT:
         fraction, exponent = 2 * fraction, exponent - 1

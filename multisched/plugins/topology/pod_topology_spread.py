@@ -1,4 +1,4 @@
-"""PodTopologySpread: keeps a workload's pods level over zones, hosts or whatever node label it names."""
+"""PodTopologySpread: spreads a workload's pods evenly over zones, hosts, or the values of another node label."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ _UNMET = "node(s) didn't match pod topology spread constraints"
 class PodTopologySpread:
     """Source: kube-scheduler 1.36, plugins/podtopologyspread/.
 
-    Only rows of the domain count for spreading, rows withheld for a while among them. A pod can go to no others,
-    whoever serves them.
+    Only rows of the pod's resource domain count, including temporarily withheld rows, because the pod can run on no others.
     """
 
     name = "PodTopologySpread"
@@ -66,14 +65,14 @@ class PodTopologySpread:
         )
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
-        """The topology keys; the soft hostname counts each row's own pods."""
+        """Returns the topology keys; None if a soft constraint uses the hostname, which counts pods per row."""
         rules = self._rule_cache.rules_of(pod)
         if rules is None or any(rule.key == HOSTNAME for rule in rules.soft):
             return None
         return tuple(sorted({rule.key for rule in (*rules.hard, *rules.soft)}))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Brings the pods per domain of the hard constraints up to date; skips pods without any."""
+        """Updates the pods per domain of the hard constraints; skips pods without any."""
         rules = self._rule_cache.rules_of(pod)
         if rules is None or not rules.hard:
             return PreFilterResult(SKIP)
@@ -89,29 +88,29 @@ class PodTopologySpread:
         return self._change(cycle, pod, other, row, -1)
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """Pods of the namespace that a hard constraint selects."""
+        """Returns sensitivity to pods of the namespace that a hard constraint selects."""
         hard, namespace = self._hard(pod), pod.namespace
         return PodSensitivity(
             hard, lambda other: other.namespace == namespace and any(rule.matches(other.labels) for rule in hard)
         )
 
     def _change(self, cycle: CycleView, pod: Pod, other: Pod, row: int, change: int) -> Status:
-        """As upstream, whether the other pod is being deleted makes no difference here."""
+        """Adds or removes the other pod, even if it is terminating, as upstream."""
         state = cycle.state.find(_HARD)
         if state is not None and other.namespace == pod.namespace:
             cycle.state.write(_HARD, state.changed_by(row, other.labels, change))
         return SUCCESS
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows whose domain would have more than maxSkew pods above the emptiest."""
+        """Returns uint8[rows]: refuses rows whose domain would exceed the emptiest domain by more than maxSkew pods."""
         return cycle.state.read(_HARD).codes(rows, self._missing, self._skewed)
 
     def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
-        """Those of domains with another verdict."""
+        """Returns the rows of domains whose verdict changed."""
         return cycle.state.read(_HARD).moved_rows(self._missing, self._skewed)
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
-        """Brings the pods per domain of the soft constraints up to date; skips pods without any."""
+        """Updates the pods per domain of the soft constraints; skips pods without any."""
         rules = self._rule_cache.rules_of(pod)
         if rules is None or not rules.soft:
             return SKIP
@@ -123,11 +122,11 @@ class PodTopologySpread:
         return SUCCESS
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: sum over constraints of pods * ln(domains + 2) + maxSkew - 1, rounded; more is worse."""
+        """Returns int64[rows]: sum over constraints of pods * ln(domains + 2) + maxSkew - 1, rounded; higher is worse."""
         return cycle.state.read(_SOFT).scores(rows)
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
-        """int64[rows]: 100 * (largest + smallest - raw) // largest over the rows that have all topology keys, else 0."""
+        """Returns int64[rows]: 100 * (largest + smallest - raw) // largest over the rows that have all topology keys, else 0."""
         largest, smallest = raw.item(raw.argmax()), raw.item(raw.argmin())
         if smallest == LEFT_OUT:
             is_counted = raw != LEFT_OUT
@@ -159,9 +158,9 @@ class PodTopologySpread:
         return () if rules is None else rules.hard
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A placed or nominated pod of the namespace counts now and did not before, or no longer counts.
+        """Queues the pod if a placed or nominated pod of the namespace starts or stops counting.
 
-        A pod that is being deleted is not counted. Upstream waits until it is deleted.
+        A terminating pod does not count. Upstream queues the pod only when the other one is deleted.
         """
         before, after = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
         for other in (before, after):
@@ -175,14 +174,18 @@ class PodTopologySpread:
         return Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Labels or tolerations changed so that other rules hold for the pod."""
+        """Queues the pod if a change of its labels or tolerations changed its rules."""
         if not isinstance(old, Pod) or not isinstance(new, Pod):
             return Hint.SKIP
         return Hint.SKIP if self._rule_cache.rules_of(old) is self._rule_cache.rules_of(new) else Hint.QUEUE
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A node with all topology keys came, went, or changed its domain, its taints, or whether it matches the pod's
-        node affinity: a domain without eligible nodes is not the emptiest any more. Upstream forgets the last."""
+        """Queues the pod if the set of eligible nodes may have changed.
+
+        That is so if a node with all topology keys was added or removed, or changed its domain, its taints, or whether it
+        matches the pod's node affinity: a domain without eligible nodes no longer counts as the emptiest. Upstream ignores
+        a change of the node affinity match.
+        """
         before, after = old if isinstance(old, Node) else None, new if isinstance(new, Node) else None
         rules = self._hard(pod)
         keys = [rule.key for rule in rules]
@@ -199,7 +202,7 @@ class PodTopologySpread:
         return Hint.QUEUE if is_moved else Hint.SKIP
 
     def _after_default_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A service or controller of the namespace decides which pods the default constraints count.
+        """Queues a pod under default constraints if a service or controller of its namespace changed its selector.
 
         Upstream leaves such a pod parked.
         """

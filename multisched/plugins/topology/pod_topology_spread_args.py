@@ -31,7 +31,7 @@ _CONSTRAINT_FIELDS: Final = (
 
 
 class DefaultConstraint(msgspec.Struct, frozen=True):
-    """A spread constraint for pods that have none; its selector comes from what the pod belongs to."""
+    """A spread constraint for pods that have none; its selector is derived from the pod's services and controller."""
 
     max_skew: int
     topology_key: str
@@ -47,11 +47,11 @@ SYSTEM_CONSTRAINTS: Final = (
     DefaultConstraint(3, "kubernetes.io/hostname", SCHEDULE_ANYWAY),
     DefaultConstraint(5, "topology.kubernetes.io/zone", SCHEDULE_ANYWAY),
 )
-"""What defaultingType System stands for."""
+"""The constraints of defaultingType System."""
 
 
 class PodTopologySpreadArgs(msgspec.Struct, frozen=True):
-    """As upstream's PodTopologySpreadArgs."""
+    """Upstream's PodTopologySpreadArgs."""
 
     default_constraints: tuple[DefaultConstraint, ...] = SYSTEM_CONSTRAINTS
     is_system: bool = True
@@ -59,7 +59,7 @@ class PodTopologySpreadArgs(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> PodTopologySpreadArgs:
-        """Reads PodTopologySpreadArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("defaultConstraints", "defaultingType")) as fields:
             kind = fields.choice("defaultingType", SYSTEM, (SYSTEM, LIST)) if fields.text("defaultingType") else SYSTEM
             constraints: list[DefaultConstraint] = []
@@ -78,13 +78,13 @@ class PodTopologySpreadArgs(msgspec.Struct, frozen=True):
 def _read_constraint(fields: Fields) -> DefaultConstraint:
     for name in ("maxSkew", "topologyKey", "whenUnsatisfiable"):
         if not fields.has(name):
-            fields.refuse(name, "is missing; each constraint needs it")
+            fields.refuse(name, "is missing; it is required for each constraint")
     if fields.has("labelSelector"):
-        fields.refuse("labelSelector", "is deduced for each pod from what it belongs to; remove it")
+        fields.refuse("labelSelector", "is derived for each pod from its services and controller; remove it")
     key = fields.text("topologyKey")
     if not is_qualified_name(key):
         example = "topology.kubernetes.io/zone"
-        fields.refuse("topologyKey", f"{key!r} is no label key; write for example {example}")
+        fields.refuse("topologyKey", f"{key!r} is not a label key; write for example {example}")
     return DefaultConstraint(
         fields.integer("maxSkew", 1, 1, INT32_MAX),
         key,
@@ -99,4 +99,4 @@ def _read_constraint(fields: Fields) -> DefaultConstraint:
 def _refuse_repeated(found: DefaultConstraint, before: list[DefaultConstraint], fields: Fields) -> None:
     pair = (found.topology_key, found.when_unsatisfiable)
     if any((c.topology_key, c.when_unsatisfiable) == pair for c in before):
-        fields.refuse_at(fields.path, f"{{{pair[0]}, {pair[1]}}} stands above already; remove one")
+        fields.refuse_at(fields.path, f"{{{pair[0]}, {pair[1]}}} is listed twice; remove one")

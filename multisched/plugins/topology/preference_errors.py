@@ -1,4 +1,4 @@
-"""What kube-scheduler says of preferred node affinity that it cannot read: the API server lets odd values of it pass.
+"""Kube-scheduler's error messages for invalid preferred node affinity, some of which the API server accepts.
 
 Source: kube-scheduler 1.36, component-helpers scheduling/corev1/nodeaffinity and apimachinery pkg/labels NewRequirement.
 """
@@ -28,14 +28,14 @@ _NO_LABEL = (
 
 
 def unreadable(preferred: Sequence[PreferredTerm]) -> str:
-    """The sentence about all preferences that do not parse; empty if all do. Those without weight are never read."""
+    """Returns the error message for all invalid preferences; empty if there are none. Ignores preferences without a weight."""
     found: dict[str, None] = {}
     for index, preference in enumerate(preferred):
         if preference.weight and not preference.term.is_valid:
             expression_errors = list(_of_expressions(preference.term.expressions, f"[{index}].matchExpressions"))
-            # Anything else is refused by the API server, so there is no sentence that anybody knows.
+            # The API server rejects all other errors, so upstream's message for them is unknown.
             found |= dict.fromkeys(
-                expression_errors or [f"[{index}]: is no node selector term; mend its operator, key or values"]
+                expression_errors or [f"[{index}]: is not a valid node selector term; fix its operator, key or values"]
             )
     texts = list(found)
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""

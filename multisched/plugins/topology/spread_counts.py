@@ -1,7 +1,7 @@
-"""What PodTopologySpread knows of a class of pods between attempts: per constraint, matching pods per domain.
+"""PodTopologySpread's state of an equivalence class between attempts: per constraint, the matching pods per domain.
 
-Source: kube-scheduler 1.36, plugins/podtopologyspread/filtering.go and scoring.go. All arrays named `verdicts` or `credit` are
-indexed by the domain's code, so that a row's answer is one look at its code.
+Source: kube-scheduler 1.36, plugins/podtopologyspread/filtering.go and scoring.go. Results are computed per domain and
+indexed by the domain's code, so that a row's result is a look-up by its code.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRules
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 LEFT_OUT: Final = -1
-"""The raw score of a row that lacks a topology key: it is left out of the normalisation and gets 0."""
+"""The raw score of a row that lacks a topology key. It is excluded from the normalization and scores 0."""
 
 Floats = NDArray[np.float64]
 
 
 class HardSpread:
-    """PreFilter's state: the constraints that must hold."""
+    """PreFilter's state: the hard constraints (DoNotSchedule)."""
 
     __slots__ = ("_is_copy", "lanes", "rules")
 
@@ -46,13 +46,13 @@ class HardSpread:
         self._is_copy = False
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
-        """Catches up with the pods that came and went; False if it must be made anew."""
+        """Applies added and removed pods. Returns False if the state must be rebuilt."""
         if rules is not self.rules or self._is_copy:
             return False
         return all(lane.tally.follow(nodes, lane.rule.sources) for lane in self.lanes)
 
     def codes(self, rows: Rows, missing: int, skewed: int) -> Codes:
-        """uint8[rows]: for each row the first constraint that refuses it: `missing` label, or `skewed`."""
+        """Returns uint8[rows]: the code of the first constraint that refuses the row: `missing` label, or `skewed`."""
         selection = Selection(rows)
         codes = zeros(rows)
         for at, lane in enumerate(self.lanes):
@@ -61,7 +61,7 @@ class HardSpread:
         return codes
 
     def moved_rows(self, missing: int, skewed: int) -> Rows | None:
-        """Rows that may be answered otherwise than when this was asked last; None: all."""
+        """Returns rows whose result may have changed since the last call; None: all."""
         found: Rows | None = NO_ROWS
         for lane in self.lanes:
             rows = lane.moved_rows(missing, skewed)
@@ -69,7 +69,7 @@ class HardSpread:
         return found
 
     def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
-        """The state with so many more pods of these labels and the pod's namespace on the row; an overlay copy, if it is none yet."""
+        """Returns the state, as an overlay copy, with `change` more pods with these labels, of the pod's namespace, on the row."""
         if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
             return self
         state = self if self._is_copy else self._copy()
@@ -86,7 +86,7 @@ class HardSpread:
 
 
 class _HardLane:
-    """One constraint with its domains."""
+    """One hard constraint with its domains."""
 
     __slots__ = ("_domains", "_last_verdicts", "rule", "tally")
 
@@ -95,7 +95,7 @@ class _HardLane:
         self.tally = DomainTally(nodes, rule.key, rule.sources, eligible)
         self._domains = domains
         self._last_verdicts: Codes | None = None
-        """The verdicts when the moved rows were read last."""
+        """The verdicts at the last call of `moved_rows`."""
 
     def copy(self) -> _HardLane:
         copied = object.__new__(_HardLane)
@@ -108,7 +108,7 @@ class _HardLane:
         return copied
 
     def moved_rows(self, missing: int, skewed: int) -> Rows | None:
-        """Rows of the domains with another verdict than when this was asked last; None for the first time."""
+        """Returns the rows of domains whose verdict changed since the last call; None at the first call."""
         before, self._last_verdicts = self._last_verdicts, self.verdicts(missing, skewed)
         if before is None:
             return None
@@ -116,9 +116,9 @@ class _HardLane:
         return self.tally.rows_of(domains) if domains else NO_ROWS
 
     def verdicts(self, missing: int, skewed: int) -> Codes:
-        """uint8[codes]: what the constraint says of the rows of each domain."""
+        """Returns uint8[domain codes]: the constraint's code for the rows of each domain."""
         constraint, counts = self.rule.constraint, self.tally.counts
-        # Where there are fewer domains than asked for, the emptiest is taken to have no pod.
+        # With fewer domains than minDomains, the minimum counts as 0.
         is_enough = 0 < len(self._domains) >= constraint.min_domains
         fewest = int(counts.take(self._domains).min()) if is_enough else 0
         allowed = constraint.max_skew + fewest - int(self.rule.is_self_match)
@@ -128,7 +128,7 @@ class _HardLane:
 
 
 class SoftSpread:
-    """PreScore's state: the constraints that are preferred to hold."""
+    """PreScore's state: the soft constraints (ScheduleAnyway)."""
 
     __slots__ = ("_has_keys", "_lanes", "_weighed", "rules")
 
@@ -140,11 +140,11 @@ class SoftSpread:
         self._weighed: Rows | None = None
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
-        """Catches up with the pods that came and went; False if it must be made anew."""
+        """Applies added and removed pods. Returns False if the state must be rebuilt."""
         return rules is self.rules and all(lane.tally.follow(nodes, lane.rule.sources) for lane in self._lanes)
 
     def weigh(self, rows: Rows) -> None:
-        """Weighs each constraint by the number of domains among the feasible rows."""
+        """Computes the weight of each constraint from the number of domains among the feasible rows."""
         known, self._weighed = self._weighed, rows
         if known is rows or (known is not None and known.tobytes() == rows.tobytes()):
             return
@@ -154,12 +154,12 @@ class SoftSpread:
             lane.weigh(rows)
 
     def scores(self, rows: Rows) -> Scores:
-        """int64[rows]: the raw scores; LEFT_OUT for rows that lack a topology key where all are needed."""
+        """Returns int64[rows]: the raw scores; LEFT_OUT for rows that lack a topology key if all keys are required."""
         total, selection = np.zeros(len(rows), np.float64), Selection(rows)
         for lane in self._lanes:
             total += lane.credit(selection)
         whole = np.floor(total)
-        whole += total - whole >= 0.5  # half away from zero, which floor(total + 0.5) misses by a bit here and there
+        whole += total - whole >= 0.5  # rounds half away from zero; floor(total + 0.5) would be wrong for some values
         found = whole.astype(np.int64)
         if self.rules.needs_all_keys:
             np.copyto(found, LEFT_OUT, where=~selection.of(self._has_keys))
@@ -167,7 +167,7 @@ class SoftSpread:
 
 
 class _SoftLane:
-    """One constraint with its domains, or, for the hostname, with the pods of each row."""
+    """One soft constraint with its domains or, for the hostname, with the pods per row."""
 
     __slots__ = ("_blank", "_labels", "_weight", "is_by_row", "rule", "tally")
 
@@ -177,7 +177,7 @@ class _SoftLane:
         self._labels = nodes.label_codes(rule.key)
         self._blank = nodes.label_code(rule.key, "")
         self._weight = 0.0
-        # A host's own pods count whatever the constraint says of which nodes to include.
+        # For the hostname, all pods of the row count, whatever the constraint's node inclusion policies.
         self.tally = (
             DomainTally(nodes, None, rule.sources)
             if self.is_by_row
@@ -191,11 +191,11 @@ class _SoftLane:
         seen = np.zeros(len(self.tally.counts), np.bool_)
         seen[self.tally.codes.take(rows)] = True
         if self._blank and seen[self._blank]:
-            seen[0] = False  # a missing label and an empty one are one domain here
+            seen[0] = False  # a missing and an empty label are one domain here
         return int(np.count_nonzero(seen))
 
     def credit(self, selection: Selection) -> Floats:
-        """float64[rows]: pods times weight, plus what keeps small differences small; 0 for rows without the label."""
+        """Returns float64[rows]: pods times weight plus maxSkew - 1; 0 for rows without the label."""
         offset = float(self.rule.constraint.max_skew - 1)
         if self.is_by_row:
             found = selection.of(self.tally.counts).astype(np.float64) * self._weight + offset

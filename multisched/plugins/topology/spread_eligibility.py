@@ -1,7 +1,7 @@
-"""Which rows count for a spread constraint, and which domains they make: kept for all classes that ask for the same.
+"""The rows that count for a spread constraint and their domains, cached for all classes with the same policies.
 
-Most workloads are spread by the same keys over the same nodes. What is kept holds until a node object changes, or until the
-domain's rows do. Owned by PodTopologySpread, one for each scheduler.
+Most workloads are spread by the same keys over the same nodes. The cache is valid until a node object or the rows of the
+resource domain change. PodTopologySpread owns one per scheduler.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from multisched.plugins.taint_toleration import are_untolerated
 from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRules
 
 ANSWERS_KEPT: Final = 64
-"""A byte for each row of the table; past it all are forgotten, which costs time alone."""
+"""Maximum number of cached results, one byte per row each. If exceeded, the cache is cleared, which only costs time."""
 
 A = TypeVar("A")
 
 
 class EligibleRows:
-    """The rows with all topology keys that pass the policies which a constraint honours."""
+    """The rows that have all topology keys and pass a constraint's node inclusion policies."""
 
     def __init__(self) -> None:
         self._nodes_version = -1
@@ -32,12 +32,15 @@ class EligibleRows:
         self._known: dict[Hashable, object] = {}
 
     def with_keys(self, cycle: CycleView, constraints: Sequence[SpreadRule]) -> Bools:
-        """bool[all rows], read only: rows of the domain that have the keys of all constraints."""
+        """Returns bool[all rows], read only: rows of the resource domain that have the keys of all constraints."""
         keys = tuple(dict.fromkeys(rule.key for rule in constraints))
         return self._found(cycle, keys, lambda: self._of_table(cycle, self._present(cycle, keys)))
 
     def of(self, cycle: CycleView, rules: SpreadRules, rule: SpreadRule, needed: Sequence[SpreadRule]) -> Bools:
-        """bool[all rows], read only: rows whose pods count for the constraint. `needed`: those whose keys a row must have."""
+        """Returns bool[all rows], read only: rows whose pods count for the constraint.
+
+        `needed`: constraints whose keys a row must have.
+        """
         keys, key = _question(rules, rule, needed)
 
         def made() -> Bools:
@@ -54,7 +57,7 @@ class EligibleRows:
         return self._found(cycle, key, made)
 
     def domains(self, cycle: CycleView, rules: SpreadRules, rule: SpreadRule, needed: Sequence[SpreadRule]) -> Int32:
-        """int32[domains], read only, ascending: the codes of the constraint's key on the rows of `of`."""
+        """Returns int32[domains], read only, ascending: the codes of the constraint's key on the rows of `of`."""
         _, key = _question(rules, rule, needed)
         is_eligible = self.of(cycle, rules, rule, needed)
         return self._found(
@@ -74,7 +77,7 @@ class EligibleRows:
         return found  # type: ignore[return-value]
 
     def _present(self, cycle: CycleView, keys: Sequence[str]) -> Bools:
-        """bool[rows of the domain], the caller's own."""
+        """Returns a new bool[rows of the resource domain]: rows that have all keys."""
         rows = _rows_of(cycle)
         present = np.ones(len(rows), np.bool_)
         for key in keys:
@@ -92,7 +95,7 @@ def _rows_of(cycle: CycleView) -> Rows:
 
 
 def _question(rules: SpreadRules, rule: SpreadRule, needed: Sequence[SpreadRule]) -> tuple[tuple[str, ...], Hashable]:
-    """The keys that a row must have, and all that the answer depends on."""
+    """Returns the keys that a row must have, and the cache key of the result."""
     keys = tuple(dict.fromkeys(one.key for one in needed))
     affinity = (rules.affinity.node_selector, rules.affinity.required) if rule.constraint.honors_affinity else None
     return keys, (keys, affinity, rules.tolerations if rule.constraint.honors_taints else None)

@@ -1,6 +1,6 @@
-"""The spread constraints that hold for a pod: its own, or the defaults with the selector of what it belongs to.
+"""The spread constraints of a pod: its own, or the defaults with the selector of its services and controller.
 
-Equal rules are one object, compared by identity: they stand in signatures, which are hashed for every pod.
+Equal rules share one object and are compared by identity: they are part of signatures, which are hashed for every pod.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from multisched.plugins.topology.domain_tally import Source
 from multisched.plugins.topology.pod_topology_spread_args import DO_NOT_SCHEDULE, HONOR, PodTopologySpreadArgs
 
 RULES_KEPT: Final = 16_384
-"""Distinct rules, and pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+"""Maximum number of distinct rules and of pods with cached rules. If exceeded, the cache is cleared, which only costs time."""
 
 SPECS_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of the documents of their specs, and of their labels: the pods may be gone."""
+"""Limit on the size of specs and labels held by the cache: entries of deleted pods stay in it."""
 
 _Remembered = tuple[Hashable, "SpreadRules | None", PodSpec, Mapping[str, str], Owner | None]
-"""The key, the rules, and objects that keep the ids in the key from being reused."""
+"""Versions, rules, and the objects whose ids are in the key, kept so that the ids are not reused."""
 
 
 class SpreadRule:
-    """One constraint with its selector as it is for this pod."""
+    """One constraint with its selector resolved for a pod."""
 
     __slots__ = ("constraint", "is_self_match", "key", "sources")
 
@@ -37,7 +37,7 @@ class SpreadRule:
         self.constraint = constraint
         self.key = constraint.topology_key
         self.is_self_match = is_self_match
-        """The pod matches its own selector."""
+        """Whether the pod matches its own selector."""
         self.sources: tuple[Source, ...] = ()
         if constraint.selector is not None and constraint.selector.requirements:
             scope = PodScope(constraint.selector, frozenset((namespace,)))
@@ -45,12 +45,12 @@ class SpreadRule:
         # An empty selector matches every pod, yet upstream counts none for it.
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """True if a pod of the namespace with these labels counts."""
+        """Reports whether a pod of the namespace with these labels counts."""
         return self.constraint.selector is not None and self.constraint.selector.matches(labels)
 
 
 class SpreadRules:
-    """All constraints of a pod. `hard` filters, `soft` scores."""
+    """All constraints of a pod: `hard` ones filter, `soft` ones score."""
 
     __slots__ = ("affinity", "hard", "hard_sources", "needs_all_keys", "soft", "soft_sources", "tolerations")
 
@@ -65,7 +65,7 @@ class SpreadRules:
         self.hard = tuple(rule for rule in rules if rule.constraint.is_hard)
         self.soft = tuple(rule for rule in rules if not rule.constraint.is_hard)
         self.needs_all_keys = needs_all_keys
-        """False for the system's defaults: rows without a zone are scored by their host all the same."""
+        """Whether rows without all soft topology keys are left out of scoring. False for the system defaults, as upstream."""
         self.affinity = affinity
         self.tolerations = tolerations
         self.hard_sources = tuple(source for rule in self.hard for source in rule.sources)
@@ -73,7 +73,7 @@ class SpreadRules:
 
 
 class SpreadRuleCache:
-    """Finds and remembers the rules of pods."""
+    """Computes and caches the rules of pods."""
 
     def __init__(self, args: PodTopologySpreadArgs, objects: ObjectsView) -> None:
         self._defaults = tuple(
@@ -90,18 +90,18 @@ class SpreadRuleCache:
         self._is_system = args.is_system
         self._selectors = DefaultSelectors(objects)
         self._latest: tuple[Pod | None, SpreadRules | None] = (None, None)
-        """The pod that was asked about last, if its rules are its own: an attempt asks for them several times."""
+        """The last requested pod with constraints of its own: an attempt requests its rules several times."""
         self._remembered: dict[tuple[int, int, int, str], _Remembered] = {}
         self._rules: dict[Hashable, SpreadRules] = {}
         self._bytes = 0
 
     @property
     def has_hard_defaults(self) -> bool:
-        """Default constraints can refuse nodes."""
+        """Whether default constraints can refuse nodes."""
         return any(default.is_hard for default in self._defaults)
 
     def rules_of(self, pod: Pod) -> SpreadRules | None:
-        """The pod's rules now; None for a pod that is spread over nothing."""
+        """Returns the pod's current rules; None if it has no constraints."""
         latest, rules = self._latest
         if latest is pod:
             return rules
@@ -130,7 +130,7 @@ class SpreadRuleCache:
         matches = tuple(c.selector is not None and c.selector.matches(pod.labels) for c in constraints)
         affinity = pod.spec.affinity if any(c.honors_affinity for c in constraints) else NodeAffinity()
         tolerations = pod.spec.tolerations if any(c.honors_taints for c in constraints) else ()
-        # Without a zone a row is left out by a pod's own constraints, and scored by its host where the same are the system's.
+        # The pod's own constraints leave out a row without a zone; the system defaults still score it by its hostname.
         needs_all_keys = bool(pod.spec.spread) or not self._is_system
         key = (constraints, matches, pod.namespace, affinity, tolerations, needs_all_keys)
         rules = self._rules.get(key)
@@ -156,7 +156,7 @@ class SpreadRuleCache:
 
     @staticmethod
     def _own(pod: Pod) -> tuple[SpreadConstraint, ...]:
-        """The pod's constraints, the labels that `matchLabelKeys` names put into their selectors."""
+        """Returns the pod's constraints, with the labels of `matchLabelKeys` added to their selectors."""
         return tuple(
             msgspec.structs.replace(c, selector=_with_labels(c, pod.labels), match_label_keys=())
             for c in pod.spec.spread

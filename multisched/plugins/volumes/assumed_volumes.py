@@ -1,6 +1,6 @@
-"""What is assumed for pods on their way to their nodes: volumes for claims, and nodes to provision for.
+"""Volumes assumed for claims, and nodes assumed for provisioning, of pods that are being bound.
 
-Kept by `VolumeLedger`, and read by the planner, so that no volume is assumed twice.
+Written by `VolumeLedger` and read by the planner, so that no volume is assumed twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class AssumedVolume(msgspec.Struct, frozen=True):
-    """A volume for a claim."""
+    """A volume assumed for a claim."""
 
     volume: str
     claim: str
@@ -20,7 +20,7 @@ class AssumedVolume(msgspec.Struct, frozen=True):
 
 
 class AssumedProvision(msgspec.Struct, frozen=True):
-    """A node for which a claim's volume is to be made."""
+    """A node for which a claim's volume will be provisioned."""
 
     claim: str
     claim_id: str
@@ -28,7 +28,7 @@ class AssumedProvision(msgspec.Struct, frozen=True):
 
 
 class PodVolumes(msgspec.Struct, frozen=True):
-    """What one pod holds: volumes for some of its claims, provisioning for others."""
+    """The assumptions of one pod: volumes for some of its claims, provisioning for others."""
 
     row: int
     node: str
@@ -37,7 +37,7 @@ class PodVolumes(msgspec.Struct, frozen=True):
 
 
 class _Shared:
-    """Name -> what it is assumed for, with the pods that hold it."""
+    """Name -> its assumed target, with the pods that hold the assumption."""
 
     def __init__(self) -> None:
         self.to: dict[str, str] = {}
@@ -55,14 +55,14 @@ class _Shared:
 
 
 class AssumedVolumes:
-    """Pod -> what it holds; and what is taken, whoever holds it."""
+    """The assumptions by pod, and all assumed volumes and nodes together."""
 
     def __init__(self) -> None:
         self._held: dict[str, PodVolumes] = {}
         self._volumes = _Shared()
         self._nodes = _Shared()
         self.version = 0
-        """Raised by each pod that comes or goes."""
+        """Increases whenever a pod's assumptions are added or removed."""
 
     @property
     def volumes(self) -> Mapping[str, str]:
@@ -75,15 +75,15 @@ class AssumedVolumes:
         return self._nodes.to
 
     def of(self, uid: str) -> PodVolumes | None:
-        """What the pod holds; None for a pod that holds nothing."""
+        """Returns the pod's assumptions; None if it has none."""
         return self._held.get(uid)
 
     def held(self) -> Mapping[str, PodVolumes]:
-        """uid -> Promise. A copy."""
+        """Returns a copy of uid -> assumptions."""
         return dict(self._held)
 
     def hold(self, uid: str, pod_volumes: PodVolumes) -> None:
-        """The pod, which holds nothing, holds this."""
+        """Adds the assumptions of a pod that has none."""
         self._held[uid] = pod_volumes
         self.version += 1
         for volume in pod_volumes.volumes:

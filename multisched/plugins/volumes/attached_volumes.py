@@ -1,9 +1,9 @@
-"""AttachedVolumes: how many volumes of each CSI driver every row has, and room for how many, kept row by row.
+"""AttachedVolumes: per row and CSI driver, the number of attached volumes and the limit.
 
-Owned by NodeVolumeLimits, one for all domains of a cluster (`attached_volumes`). A row is counted anew only if its pods
-with volumes, node, CSINode, attachments or claims changed since the last look. The node table and the object store
-tell. Rows whose drivers name no limit are not counted at all. `catch_up` counts, a piece at a time, what the first
-lists or a burst of events left to count. So no pod waits for seconds of it.
+Owned by NodeVolumeLimits; all domains of a cluster share one (`attached_volumes`). A row is recounted only if its pods with
+volumes, its node, CSINode, attachments or claims changed since the last count, according to the node table and the object
+store. Rows whose drivers have no limit are not counted. After the first lists or a burst of events, `catch_up` counts
+in small steps, so that no pod has to wait seconds for it.
 Source: kube-scheduler 1.36, plugins/nodevolumelimits/csi.go.
 """
 
@@ -24,17 +24,17 @@ from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, CSI_DRIVER_OF_PLUGIN, MigratedDisk, PodVolume
 
 Attached = tuple[str, str]
-"""CSI driver and volume handle: what counts once per node."""
+"""CSI driver and volume handle; counts once per node."""
 
 CLAIMS_KNOWN_MAX = 1 << 18
-"""Claims whose volume is remembered; past it they are looked up again."""
+"""Maximum number of claims whose volume is cached. If exceeded, the cache is cleared."""
 
 VOLUMES_PER_PIECE = 1_000
-"""Volumes of pods and attachments that `catch_up` counts in one go: some ten milliseconds."""
+"""Volumes of pods and attachments that one call of `catch_up` counts: about ten milliseconds."""
 
 NO_LIMIT = -1
 _UNKNOWN: Attached = ("", "")
-"""Nothing has been looked up yet; no driver has an empty name."""
+"""Not looked up yet. No driver has an empty name."""
 _WATCHED = (
     ObjectKind.PERSISTENT_VOLUME_CLAIM,
     ObjectKind.PERSISTENT_VOLUME,
@@ -48,7 +48,7 @@ V = TypeVar("V", bound=Hashable)
 
 
 class _Index(Generic[K, V]):
-    """Key -> its few values. Tuples, since most keys have one value and there is a key per claim of the cluster."""
+    """Key -> its few values, as tuples: most keys have one value, and there is a key per claim of the cluster."""
 
     __slots__ = ("_found",)
 
@@ -79,23 +79,23 @@ class _Index(Generic[K, V]):
 
 
 class _RowVolumes:
-    """What was read to count one row, so that it can be taken back."""
+    """The data from which one row was counted, kept so that the count can be undone."""
 
     __slots__ = ("attachments", "held", "own_claims", "used")
 
     def __init__(self) -> None:
         self.held: set[Attached] = set()
-        """What the pods on the row use."""
+        """Volumes used by the pods on the row."""
         self.used: dict[str, int] = {}
-        """Driver -> volumes there, those attached for nobody's pod included."""
+        """Driver -> number of volumes on the row, including attached ones that no pod uses."""
         self.own_claims: set[ClaimKey] = set()
-        """Those of ephemeral volumes, which the node table does not know by name."""
+        """Claims of ephemeral volumes, which the node table does not index by name."""
         self.attachments: list[tuple[str, str]] = []
-        """Name of each VolumeAttachment, and of its PersistentVolume."""
+        """(VolumeAttachment name, PersistentVolume name) pairs."""
 
 
 class AttachedVolumes:
-    """Counts, per row, the volumes of each CSI driver and the number it may attach.
+    """The number of volumes and the limit of each CSI driver, per row.
 
     `nodes` is the node table itself, never an overlay.
     """
@@ -106,7 +106,7 @@ class AttachedVolumes:
         self._row_sequence = -1
         self._versions: Mapping[ObjectKind, int] = dict.fromkeys(_WATCHED, -1)
         self._stale: set[int] = set()
-        """Rows to count again."""
+        """Rows to recount."""
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -124,7 +124,7 @@ class AttachedVolumes:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def room(self, driver: str, rows: Rows) -> tuple[Int64, Int64] | None:
-        """(limit or NO_LIMIT, volumes there) of a driver at these rows; None if no row has a limit for it."""
+        """Returns (limit or NO_LIMIT, number of volumes) of a driver at these rows; None if no row has a limit for it."""
         limits = self._limits.get(driver)
         if limits is None:
             return None
@@ -132,11 +132,11 @@ class AttachedVolumes:
         return self._limits[driver].take(rows), self._used[driver].take(rows)
 
     def holders(self, attached: Attached) -> Sequence[int]:
-        """Rows whose pods use the volume already, as far as rows are counted."""
+        """Returns the counted rows whose pods use the volume already."""
         return self._holders.get(attached)
 
     def of_pod(self, pod: Pod) -> Iterable[tuple[PodVolume, Attached | None]]:
-        """Each volume of the pod that may count, with what it is for its driver; None where it does not count."""
+        """Yields the pod's volumes with claims or migrated disks, each with driver and handle; None if it does not count."""
         for volume in pod.spec.volumes:
             name = volume.claim_of(pod.name)
             if name is not None:
@@ -145,22 +145,22 @@ class AttachedVolumes:
                 yield volume, _of_disk(volume.migrated)
 
     def count(self, row: int, pods: Iterable[Pod]) -> tuple[Mapping[str, int], Mapping[str, int], Collection[Attached]]:
-        """(driver -> limit, driver -> volumes there, what the pods use) of a row if these pods were on it."""
+        """Returns (driver -> limit, driver -> number of volumes, volumes used by pods) of a row as if it had these pods."""
         node = self._nodes.node(row).name
         limits = self._limits_of(node)
         counted = self._read_row(node, pods) if limits else _RowVolumes()
         return limits, counted.used, counted.held
 
-    # -- keeping up ------------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Counts again all that changed since it was counted."""
+        """Recounts all changed rows."""
         self._note_changes()
         while self._stale:
             self._count_row(self._stale.pop())
 
     def catch_up(self) -> bool:
-        """Counts again some of what changed, VOLUMES_PER_PIECE or a row; True if there is more."""
+        """Recounts some changed rows: about VOLUMES_PER_PIECE volumes, at least one row. Reports whether there are more."""
         self._note_changes()
         left = VOLUMES_PER_PIECE
         while self._stale and left > 0:
@@ -180,7 +180,7 @@ class AttachedVolumes:
         self._row_sequence, self._versions = recency.sequence, versions
 
     def _changed_rows(self) -> set[int] | None:
-        """Rows that the news are about; None for all of them."""
+        """Returns the rows affected by changes; None for all rows."""
         changed = self._nodes.volume_users.recency.since(self._row_sequence) if self._row_sequence >= 0 else None
         if changed is None:
             return None
@@ -223,7 +223,7 @@ class AttachedVolumes:
     # -- one row ---------------------------------------------------------------------------------------------------
 
     def _count_row(self, row: int) -> int:
-        """Volumes of pods and attachments that were looked at."""
+        """Recounts a row. Returns the number of volumes and attachments that it examined."""
         self._take_back(row)
         try:
             node = self._nodes.node(row).name
@@ -267,7 +267,7 @@ class AttachedVolumes:
         return columns[driver]
 
     def _widen(self, width: int) -> None:
-        """Columns as long as the table's; it grows by doubling."""
+        """Grows the columns to the length of the node table, which grows by doubling."""
         for columns, empty in ((self._limits, NO_LIMIT), (self._used, 0)):
             for driver, column in columns.items():
                 if len(column) < width:
@@ -282,7 +282,7 @@ class AttachedVolumes:
         return {driver.name: driver.volumes_max for driver in csi_node.drivers if driver.volumes_max is not None}
 
     def _read_row(self, node: str, pods: Iterable[Pod]) -> _RowVolumes:
-        """Pods whose claims cannot be found, or are not theirs, count nothing: they are there already."""
+        """Reads the volumes of a row. Claims that are missing or of another pod do not count: the pods are placed already."""
         counted = _RowVolumes()
         for pod in pods:
             for volume in pod.spec.volumes:
@@ -301,7 +301,7 @@ class AttachedVolumes:
         return counted
 
     def _attachments(self, node: str, counted: _RowVolumes) -> Iterable[Attached]:
-        """What is attached to the node, whoever uses it: volumes of pods that are gone are detached later."""
+        """Yields all volumes attached to the node, including those of deleted pods, which are detached later."""
         for attachment in self._objects.attachments_on(node):
             if not attachment.volume:
                 continue
@@ -335,7 +335,7 @@ class AttachedVolumes:
         return (volume.csi_driver, volume.csi_handle) if volume.csi_driver and volume.csi_handle else None
 
     def _to_be_made(self, key: ClaimKey, claim: PersistentVolumeClaim) -> Attached | None:
-        """A claim without a volume counts as the volume that its class's provisioner will make."""
+        """Returns the future volume of a claim without one: it counts for the driver of its class's provisioner."""
         if not claim.class_name:
             return None
         self._claims_of_class.add(claim.class_name, key)
@@ -347,11 +347,11 @@ class AttachedVolumes:
             driver = storage_class.provisioner
         elif storage_class.provisioner not in COUNTED_PLUGINS:
             return None
-        return driver, f"claim {key[0]}/{key[1]}"  # no handle has a blank
+        return driver, f"claim {key[0]}/{key[1]}"  # no real handle contains a space
 
 
 def attached_volumes(nodes: NodeView, objects: ObjectsView) -> AttachedVolumes:
-    """The counts over this node table and these objects: the same for all who ask, for as long as one of them keeps it."""
+    """Returns the shared counts of this node table and object store; they live as long as a caller holds a reference."""
     key = (id(nodes), id(objects))
     found = _SHARED.get(key)
     if found is None:
@@ -360,7 +360,7 @@ def attached_volumes(nodes: NodeView, objects: ObjectsView) -> AttachedVolumes:
 
 
 _SHARED: WeakValueDictionary[tuple[int, int], AttachedVolumes] = WeakValueDictionary()
-"""By what they are over, which they hold: an id is not another's while its counts live."""
+"""(id of node table, id of object store) -> counts. The counts hold both, so the ids are not reused while they live."""
 
 
 def _of_disk(disk: MigratedDisk) -> Attached | None:

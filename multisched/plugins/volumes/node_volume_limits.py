@@ -1,4 +1,4 @@
-"""NodeVolumeLimits: as many volumes of a CSI driver on a node as the driver says it can attach there."""
+"""NodeVolumeLimits: limits the volumes of a CSI driver on a node to the number that the driver can attach."""
 
 from __future__ import annotations
 
@@ -48,28 +48,29 @@ class NodeVolumeLimits:
         self._full = self.reasons.code(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
 
     def catch_up(self) -> bool:
-        """Counts some of what changed, ahead of the next pod with volumes; True if there is more."""
+        """Counts some changed rows before the next pod with volumes. Reports whether there are more."""
         return self._attached.catch_up()
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        """Anything that volumes are counted by; only rows with another number of them get another answer."""
+        """Returns the versions of all objects that affect the count; None for pods without volumes."""
         return self._objects.versions(*self.traits.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """Pods with volumes, which count."""
+        """Returns sensitivity to pods with volumes."""
         return PodSensitivity((), lambda other: bool(other.spec.volumes), is_by_row=True)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Skips pods without claims and without disks that a CSI driver took over."""
+        """Skips pods without claims and without in-tree disks that are migrated to CSI."""
         if not any(map(_may_count, pod.spec.volumes)):
             return PreFilterResult(SKIP)
         unknown = hidden(self._objects, *self.traits.reads_objects)
         return PreFilterResult(Status.unresolvable(unknown).by(self.name) if unknown else SUCCESS)
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows where the pod's volumes, those there already left out, are more than there is room for.
+        """Returns uint8[rows]: refuses rows where the pod's volumes that are not yet on the node would exceed a limit.
 
-        An error are claims of other pods, and disks that their drivers cannot find where a node has any.
+        Returns an error for a claim that another pod owns and, on nodes with CSI drivers, for a migrated disk that cannot be
+        translated to CSI.
         """
         codes = zeros(rows)
         for volume in pod.spec.volumes:
@@ -107,7 +108,7 @@ class NodeVolumeLimits:
         return is_over
 
     def _is_over_in_thought(self, cycle: CycleView, wanted: Mapping[str, Collection[Attached]], row: int) -> bool:
-        """The same for a row of an overlay, where other pods stand than are counted."""
+        """Does the same for a row of an overlay, whose pods differ from the counted ones."""
         limits, used, held = self._attached.count(row, cycle.nodes.pods_on(row))
         for driver, volumes in wanted.items():
             added = sum(1 for volume in volumes if volume not in held)
@@ -116,7 +117,7 @@ class NodeVolumeLimits:
         return False
 
     def _complaint(self, pod: Pod, volume: PodVolume) -> Status | None:
-        """About a claim that has no name, does not exist, or is another pod's."""
+        """Returns the refusal for a claim that has no name, does not exist, or belongs to another pod."""
         name = volume.claim_of(pod.name)
         if name is None:
             return None
@@ -129,7 +130,7 @@ class NodeVolumeLimits:
         return Status.error(foreign) if foreign else None
 
     def _fail_where_drivers_are(self, cycle: CycleView, volume: PodVolume, rows: Rows, codes: Codes) -> None:
-        """Only where a node has CSI drivers is a migrated disk their concern."""
+        """Sets an error for an untranslatable migrated disk, on nodes with CSI drivers only."""
         error = volume.migrated.error if volume.migrated else ""
         text = f"converting volume({volume.name}) from inline to csi: {error}"
         code = self.reasons.code(Code.ERROR, text)
@@ -138,16 +139,16 @@ class NodeVolumeLimits:
                 codes[at] = code
 
     def sign(self, pod: Pod) -> Hashable:
-        """Claims of ephemeral volumes are called after their pod, and must be its own."""
+        """Includes the pod's identity if it has ephemeral volumes: their claims are named after the pod and must be owned by it."""
         volumes = pod.spec.volumes
         is_own = any(volume.is_ephemeral for volume in volumes)
         return (volumes, pod.name, pod.uid) if is_own else volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """Upstream's, and three more.
+        """Returns upstream's events and three more.
 
-        A node that joins from another domain brings its CSINode with it, without an event. A deleted CSINode has no limits.
-        A new pod on a node may bring a volume that the waiting pod uses, too.
+        A node that joins from another domain has a CSINode already, without an event for it. A deleted CSINode has no
+        limits. A new pod on a node may attach a volume that the pending pod uses, too.
         """
         detached = ClusterEvent(ObjectKind.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
         claim_added = ClusterEvent(ObjectKind.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
@@ -172,7 +173,7 @@ def _is_untranslatable(volume: PodVolume) -> bool:
 
 
 def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Some driver can attach more than before, or has no limit any more. Upstream counts no limit as zero."""
+    """Queues the pod if a driver's limit grew or was removed. (Upstream counts no limit as zero.)"""
     if not isinstance(old, CsiNode) or not isinstance(new, CsiNode):
         return Hint.QUEUE
     before = {driver.name: driver.volumes_max or 0 for driver in old.drivers}
@@ -183,7 +184,7 @@ def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_add(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A pod came to a node with a volume of the waiting pod: it is attached there now, and needs no further room."""
+    """Queues the pod if a pod placed on a node uses one of its volumes: the volume then counts there already."""
     if not isinstance(new, Pod):
         return Hint.SKIP
     claims = {volume.claim for volume in new.spec.volumes if new.namespace == pod.namespace} - {None}
@@ -193,14 +194,14 @@ def _after_add(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A pod with volumes, on a node or promised one, is gone."""
+    """Queues the pod if a pod with volumes and a node or nominated node was deleted."""
     if not isinstance(old, Pod) or not (old.node or old.nominated_node):
         return Hint.SKIP
     return Hint.QUEUE if any(map(_may_count, old.spec.volumes)) else Hint.SKIP
 
 
 def _after_detach(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A place is free. Upstream forgets the claims of ephemeral volumes here, and leaves their pods parked."""
+    """Queues the pod if a volume was detached. Upstream ignores claims of ephemeral volumes here, and leaves their pods parked."""
     if not isinstance(old, VolumeAttachment):
         return Hint.SKIP
     for volume in pod.spec.volumes:

@@ -1,4 +1,4 @@
-"""What the volume plugins have to say of a pod's claims, and which of their events help the pod. Pure; theirs alone."""
+"""Refusals and queueing hints about a pod's claims, shared by the volume plugins. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ def claim_not_found(name: str) -> str:
 
 
 def not_its_own(pod: Pod, claim: PersistentVolumeClaim) -> str:
-    """Why a generic ephemeral volume may not use the claim: another's, or nobody's; empty for the pod's own."""
+    """Returns why a generic ephemeral volume may not use the claim; empty if the pod owns the claim."""
     if claim.owner is not None and claim.owner.uid == pod.uid:
         return ""
     return f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)"
 
 
 def names_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """The claim that came or changed is one that the pod names."""
+    """Queues the pod if it names the added or changed claim."""
     if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
         return Hint.SKIP
     return Hint.QUEUE if any(volume.claim == new.name for volume in pod.spec.volumes) else Hint.SKIP
 
 
 def may_name_claim(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A claim that the pod names, or that may be made for it."""
+    """Queues the pod if it names the claim, or if the claim may be created for its ephemeral volume."""
     if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
         return Hint.SKIP
     return Hint.QUEUE if may_name(pod.spec.volumes, new.name) else Hint.SKIP

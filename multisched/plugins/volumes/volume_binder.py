@@ -1,8 +1,8 @@
-"""PreBind of VolumeBinding: writes what is assumed for a pod, then waits until its claims are bound.
+"""PreBind of VolumeBinding: writes the pod's assumed bindings, then waits until its claims are bound.
 
-Owns nothing. Writes name the versions they were made from; one that meets a newer object looks at it and, where it
-is still assumed, writes again. There is no way back in the API: what has been written stays, and the pod's next attempt finds
-it. The waiting looks at the object store, never at the API server.
+Has no state. Writes carry the object's version. After a conflict, the newer object is checked, and the write is retried if
+the assumption still holds. The API does not support undoing writes: they stay, and the pod's next attempt uses them. The
+wait reads the object store, never the API server.
 Source: kube-scheduler 1.36, plugins/volumebinding/binder.go, BindPodVolumes and checkBindings.
 """
 
@@ -27,34 +27,34 @@ from multisched.plugins.volumes.volume_matching import claim_id
 from multisched.plugins.volumes.volume_planner import cannot_translate
 
 CONFLICTS_MAX = 3
-"""Writes for one pod that meet a newer object before the pod is given up."""
+"""Maximum number of conflicting writes per object before PreBind fails."""
 
 NEWS_MAX_S = 5.0
-"""How long the watch may take to bring the object that a write met."""
+"""Time limit for the watch to deliver the newer object after a conflict."""
 
 POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
-"""Between two looks at the store; upstream looks each second."""
+"""First and longest interval between reads of the store. (Upstream reads once per second.)"""
 
 POLL_GROWTH = 1.5
 
 
 class BindError(Exception):
-    """The pod's volumes cannot be bound as assumed; the text is for its owner."""
+    """The pod's volumes cannot be bound as assumed; the text is shown to the pod's owner."""
 
 
 class BindDeniedError(BindError):
-    """The API server has refused a write for good; the text is its own."""
+    """The API server rejected a write permanently; the text is the server's message."""
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What was written, with the version it has since: an older object in the store says nothing yet."""
+    """The writes with their resulting versions; older objects in the store do not reflect them yet."""
 
     volumes: tuple[tuple[AssumedVolume, Version], ...]
     provisions: tuple[tuple[AssumedProvision, Version], ...]
 
 
 class VolumeBinder:
-    """Writes what VolumeBinding assumed for a pod, and waits until its claims are bound."""
+    """Writes the bindings that VolumeBinding assumed for a pod, and waits until its claims are bound."""
 
     def __init__(self, objects: ObjectsView, nodes: NodeView, ledger: VolumeLedger, writer: VolumeWriter) -> None:
         self._objects = objects
@@ -63,7 +63,7 @@ class VolumeBinder:
         self._writer = writer
 
     async def bind(self, pod: Pod, pod_volumes: PodVolumes, *, timeout_s: float) -> None:
-        """Returns once all of it is bound. Raises BindError, at the latest after the writes and `timeout_s`."""
+        """Returns when all claims are bound. Raises BindError, at the latest `timeout_s` after the writes."""
         written = _Written(
             tuple([(volume, await self._bind_volume(volume)) for volume in pod_volumes.volumes]),
             tuple([(provision, await self._select_node(provision)) for provision in pod_volumes.provisions]),
@@ -76,7 +76,7 @@ class VolumeBinder:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def _bind_volume(self, assumed: AssumedVolume) -> Version:
-        """The version of the volume that names the claim."""
+        """Binds the volume to the claim. Returns the version of the bound volume. Raises BindError."""
         reply = VolumeReply(VolumeAnswer.CONFLICT)
         for _ in range(CONFLICTS_MAX):
             volume, claim = self._volume(assumed.volume), self._claim(assumed.claim, assumed.claim_id)
@@ -103,7 +103,7 @@ class VolumeBinder:
         return _version(reply, assumed.volume)
 
     async def _select_node(self, assumed: AssumedProvision) -> Version:
-        """The version of the claim that names the node."""
+        """Selects the node for provisioning. Returns the version of the claim with the annotation. Raises BindError."""
         reply = VolumeReply(VolumeAnswer.CONFLICT)
         for _ in range(CONFLICTS_MAX):
             claim = self._claim(assumed.claim, assumed.claim_id)
@@ -126,7 +126,7 @@ class VolumeBinder:
         return volume
 
     def _claim(self, key: str, expected: str) -> PersistentVolumeClaim:
-        """The claim of this uid; one of another uid under its name is another claim."""
+        """Returns the claim with the expected uid. Raises BindError if it does not exist, or has another uid."""
         namespace, _, name = key.partition("/")
         claim = self._objects.claim(namespace, name)
         if claim is None or claim_id(claim) != expected:
@@ -146,7 +146,7 @@ class VolumeBinder:
             pause_s = min(pause_s * POLL_GROWTH, POLL_MAX_S)
 
     def _is_bound(self, pod: Pod, pod_volumes: PodVolumes, written: _Written) -> bool:
-        """True once every claim is bound. Raises BindError for what will never be, or not on this node."""
+        """Reports whether every claim is bound. Raises BindError if a claim can no longer be bound as assumed on this node."""
         row = self._nodes.row_of(pod_volumes.node)
         if row is None:
             raise BindError(f'failed to get node "{pod_volumes.node}": node "{pod_volumes.node}" not found')
@@ -185,8 +185,10 @@ class VolumeBinder:
         return claim.is_fully_bound
 
     def _check_reach(self, volume: PersistentVolume, node: str, row: int, *, doing: str = "") -> None:
-        """The node may have lost its label, and the volume have got another affinity. `doing`: upstream's words before
-        what keeps the driver from taking the volume over."""
+        """Raises BindError if the volume is no longer reachable from the node, since labels or its node affinity changed.
+
+        `doing`: upstream's prefix of a message about a failed translation to CSI.
+        """
         masks = self._ledger.planner.masks
         unknown = masks.untranslatable(self._nodes, volume)
         if unknown is not None and unknown[row]:
@@ -198,34 +200,37 @@ class VolumeBinder:
 
 
 def _check_unbound(claim: PersistentVolumeClaim, volume: str) -> None:
-    """Raises BindError for a claim that has got another volume meanwhile, perhaps by a leader before us whose writes our
-    watch has not brought yet. Upstream looks whether the claim is bound, not to what, and would go on."""
+    """Raises BindError if the claim was bound to another volume.
+
+    The previous leader may have done that, with a write that our watch has not delivered yet. Upstream checks only whether
+    the claim is bound, not to which volume.
+    """
     if claim.volume not in ("", volume):
         raise BindError(f'persistentvolumeclaim "{claim.name}" is bound to persistentvolume "{claim.volume}"')
 
 
 def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """A user has put the volume aside for a claim of this name."""
+    """Reports whether a user reserved the volume for a claim of this name (a claimRef without uid)."""
     owner = volume.claim
     return owner is not None and (owner.namespace, owner.name, owner.uid) == (claim.namespace, claim.name, "")
 
 
 async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version) -> None:
-    """Waits until the watch has brought what a write met; not for ever, the next write will tell."""
+    """Waits, at most NEWS_MAX_S, until the watch has delivered the object with which a write conflicted."""
     with anyio.move_on_after(NEWS_MAX_S):
-        while (item := find()) is not None and item.version == version:  # noqa: ASYNC110 - a view, which tells nobody
+        while (item := find()) is not None and item.version == version:  # noqa: ASYNC110 - the view has no notifications
             await asyncio.sleep(POLL_FIRST_S)
 
 
 def _has_seen(item: PersistentVolume | PersistentVolumeClaim, written: Version, *, is_applied: bool) -> bool:
-    """True once the watch has brought our write, or a later one. `is_applied`: the object says what was written."""
+    """Reports whether the watch has delivered our write or a later one. `is_applied`: the object has the written value."""
     if is_covered(written, item.version):
         return True
     return is_applied and not is_older(item.version, written)
 
 
 def _version(reply: VolumeReply, name: str) -> Version:
-    """The version that was written. Raises BindError for what was not."""
+    """Returns the written version. Raises BindError if the write failed."""
     if reply.answer is VolumeAnswer.REFUSED and reply.message:
         raise BindDeniedError(reply.message)
     if reply.answer is not VolumeAnswer.DONE:

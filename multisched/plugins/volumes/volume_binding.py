@@ -1,8 +1,8 @@
-"""VolumeBinding: a pod goes where its claims are, or can be, bound to volumes; then binds them and waits for that.
+"""VolumeBinding: filters nodes on which the pod's claims are or can be bound, then binds the claims and waits.
 
-The rules are in `volume_planner`, the writes and the waiting in `volume_binder`. What is assumed for pods on their way is in
-`volume_ledger`; commit takes them, so there is nothing to do at Reserve. `shape` turns on scoring by how full volumes,
-or the room for them, get (upstream's gate StorageCapacityScoring, off there).
+`volume_planner` has the rules, `volume_binder` the writes and the wait. `volume_ledger` has the assumptions; commit adds
+them, so the plugin has no Reserve. `shape` enables scoring by the utilization of volumes or of storage capacity
+(upstream's feature gate StorageCapacityScoring, off by default).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from multisched.plugins.volumes.volume_planner import REASONS, Offer, PodClaims
 
 FULL_PERCENT = 100
 WRITES_MAX_S = 120.0
-"""What PreBind may take beside the waiting: all writes of a pod, with their retries."""
+"""Time limit for all writes of a pod in PreBind, including retries, in addition to the wait."""
 
 _READ_ALWAYS = tuple(
     kind for kind in READ_KINDS if kind not in (ObjectKind.CSI_DRIVER, ObjectKind.CSI_STORAGE_CAPACITY)
 )
-"""The kinds that matter where nothing has to be provisioned."""
+"""The kinds that are needed even if nothing has to be provisioned."""
 
 _CLAIMS: StateKey[PodClaims] = StateKey("VolumeBinding")
 
@@ -67,7 +67,7 @@ class VolumeBinding:
         )
         self._args = args or VolumeBindingArgs()
         ledger = context.hold.register(VolumeLedger(context.objects, context.nodes))
-        assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} is another plugin's"
+        assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = ledger
         self._objects = context.objects
         writer = context.volume_writer
@@ -78,14 +78,14 @@ class VolumeBinding:
             if reasons:
                 self._codes[bound, unbound] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *reasons)
 
-    # -- where -----------------------------------------------------------------------------------------------------
+    # -- filter ----------------------------------------------------------------------------------------------------
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """What pods stand where makes no difference to where claims can be bound."""
+        """Returns sensitivity to no pods: placed pods do not affect where claims can be bound."""
         return PodSensitivity((), lambda other: False)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Refuses pods with claims that are missing, leaving, another's, or have to be bound before."""
+        """Refuses pods with claims that are missing, being deleted, of another pod, or unbound with immediate binding."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
         claims = self._claims_of(pod)
@@ -97,7 +97,7 @@ class VolumeBinding:
         return PreFilterResult()
 
     def _claims_of(self, pod: Pod) -> PodClaims | Status | None:
-        """As the planner's, but for pods whose claims, or what they may be bound to, cannot be known now."""
+        """Returns the planner's result, or a refusal if a kind that it needs cannot be read."""
         if not self._ledger.concerns(pod):
             return None
         unknown = hidden(self._objects, *_READ_ALWAYS)
@@ -109,9 +109,9 @@ class VolumeBinding:
         return Status.unresolvable(unknown) if unknown else claims
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows out of reach of bound volumes, and those that can serve some unbound claim no way.
+        """Returns uint8[rows]: refuses rows from which a bound volume is unreachable, or on which a claim cannot be bound.
 
-        An error on rows whose CSI driver has taken over a plugin, but cannot take over the volume.
+        Returns an error on rows whose in-tree plugin is migrated to CSI if the volume cannot be translated.
         """
         offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows)
         codes = self._codes[offer.bound, offer.unbound]
@@ -120,11 +120,11 @@ class VolumeBinding:
         return codes
 
     def sign(self, pod: Pod) -> Hashable | None:
-        """Claims of ephemeral volumes are called after their pod, which makes it a class of its own."""
+        """Returns None, for no shared class, if the pod has ephemeral volumes: their claims are named after the pod."""
         return None if any(volume.is_ephemeral for volume in pod.spec.volumes) else pod.spec.volumes
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        """The claims and the volumes they are bound to; for unbound ones anything that may bind them."""
+        """Returns the claims and their volumes; for unbound claims, the versions of everything that may affect binding."""
         names = [name for volume in pod.spec.volumes if (name := volume.claim_of(pod.name)) is not None]
         if not names:
             return None
@@ -144,16 +144,16 @@ class VolumeBinding:
     # -- binding ---------------------------------------------------------------------------------------------------
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """A pod all of whose claims are bound has nothing assumed."""
+        """Skips pods without assumptions: all their claims are bound."""
         return SKIP if self._ledger.assumed_volumes.of(pod.uid) is None else SUCCESS
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Binds what is assumed and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
+        """Writes the assumed bindings and waits for the PersistentVolume controller, at most `bindTimeoutSeconds`."""
         pod_volumes = self._ledger.assumed_volumes.of(pod.uid)
         if pod_volumes is None:
             return SUCCESS
         if self._binder is None:
-            return Status.error("nothing may be written here; volumes cannot be bound")
+            return Status.error("this process is read-only and cannot bind volumes")
         try:
             await self._binder.bind(pod, pod_volumes, timeout_s=self._args.bind_timeout_s)
         except BindDeniedError as error:
@@ -162,7 +162,7 @@ class VolumeBinding:
             return Status.error(str(error))
         return SUCCESS
 
-    # -- what may help -----------------------------------------------------------------------------------------------
+    # -- queueing hints ----------------------------------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         either = Action.ADD | Action.UPDATE
@@ -179,7 +179,7 @@ class VolumeBinding:
 
 
 class ScoringVolumeBinding(VolumeBinding):
-    """VolumeBinding with a `shape`: prefers rows where volumes, or the room for them, are used as the shape says."""
+    """VolumeBinding with a `shape`: scores rows by the utilization of volumes or of storage capacity."""
 
     def __init__(self, context: PluginContext, args: VolumeBindingArgs) -> None:
         super().__init__(context, args)
@@ -189,7 +189,7 @@ class ScoringVolumeBinding(VolumeBinding):
         return SKIP if cycle.state.find(_CLAIMS) is None else SUCCESS
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 0..100: the mean over storage classes of the shape at their utilization; 0 without any."""
+        """Returns int64[rows], 0..100: the mean over storage classes of the shape's score at their utilization; 0 without any."""
         offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows, with_capacity=True)
         by_class = _Utilization(len(rows))
         is_static = _add_static(by_class, offer)
@@ -198,12 +198,12 @@ class ScoringVolumeBinding(VolumeBinding):
 
 
 def volume_binding_class(args: VolumeBindingArgs) -> type[VolumeBinding]:
-    """Without a shape there is no Score that would have to be asked."""
+    """Returns the class of the plugin: without a shape, one without Score, so that Score is not called."""
     return ScoringVolumeBinding if args.shape else VolumeBinding
 
 
 def volume_binding_of(args: VolumeBindingArgs, context: PluginContext) -> VolumeBinding:
-    """The plugin that the args ask for."""
+    """Returns the plugin for these arguments."""
     return volume_binding_class(args)(context, args)
 
 
@@ -217,7 +217,7 @@ class _Utilization:
         self._counts: dict[str, Bools] = {}
 
     def of(self, storage_class: str) -> tuple[Int64, Int64, Bools]:
-        """(requested, capacity, whether the class counts) of a class, to be written to."""
+        """Returns the (requested, capacity, whether it counts) arrays of a class, for writing."""
         if storage_class not in self._counts:
             self._requested[storage_class] = np.zeros(self._rows, np.int64)
             self._capacity[storage_class] = np.zeros(self._rows, np.int64)
@@ -225,7 +225,7 @@ class _Utilization:
         return self._requested[storage_class], self._capacity[storage_class], self._counts[storage_class]
 
     def score(self, curve: Int64) -> Scores:
-        """The rounded mean over the classes that count (source: volumebinding/scorer.go)."""
+        """Returns the rounded mean over the classes that count. Source: volumebinding/scorer.go."""
         total, count = np.zeros(self._rows, np.int64), np.zeros(self._rows, np.int64)
         for storage_class, counts in self._counts.items():
             requested, capacity = self._requested[storage_class], self._capacity[storage_class]
@@ -238,7 +238,7 @@ class _Utilization:
 
 
 def _add_static(by_class: _Utilization, offer: Offer) -> Bools:
-    """Volumes that would be taken, on the rows where there is one; returns those rows."""
+    """Adds the volumes that would be bound. Returns bool[rows]: rows that have one."""
     is_static = np.zeros(len(offer.bound), np.bool_)
     for claim, volumes, choice in offer.chosen:
         hit = choice != NOTHING
@@ -251,7 +251,7 @@ def _add_static(by_class: _Utilization, offer: Offer) -> Bools:
 
 
 def _add_dynamic(by_class: _Utilization, offer: Offer, rows: Bools) -> None:
-    """Room that a driver tells of, for claims to be provisioned: one segment serves all claims of its class."""
+    """Adds the storage capacity of claims to provision; one segment counts for all claims of its class."""
     for (claim, wanted), available in zip(offer.provisioned, offer.capacities, strict=True):
         hit = rows & wanted & (available >= 0)
         requested, capacity, counts = by_class.of(claim.class_name)
@@ -265,7 +265,7 @@ def _on(resource: EventResource, action: Action, hint: QueueingHint | None = Non
 
 
 def _after_class(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A new class, or one that is allowed elsewhere."""
+    """Queues the pod if a class is new or its allowedTopologies changed."""
     if not isinstance(new, StorageClass):
         return Hint.SKIP
     is_same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
@@ -280,15 +280,18 @@ def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_csi_driver(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A driver that no longer tracks capacity. Upstream looks for it among the pod's inline volumes, which VolumeBinding
-    does not decide about: a pod whose claim it would help stays parked there."""
+    """Queues the pod if a driver no longer tracks capacity.
+
+    Upstream compares the driver with the pod's inline volumes, which VolumeBinding does not handle, so it leaves pods parked
+    whose claims could be provisioned now.
+    """
     if not isinstance(old, CsiDriver) or not isinstance(new, CsiDriver):
         return Hint.SKIP
     return Hint.QUEUE if old.tracks_capacity and not new.tracks_capacity else Hint.SKIP
 
 
 def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """New room, or more of it."""
+    """Queues the pod if a capacity is new or its volume limit grew."""
     if not isinstance(new, CsiStorageCapacity):
         return Hint.SKIP
     if not isinstance(old, CsiStorageCapacity):
@@ -298,7 +301,9 @@ def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def _after_assumed(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A pod with claims left its node: as long as it was on its way there, volumes were assumed for it. Upstream keeps such
-    volumes too, and tells nobody when it drops them."""
+    """Queues the pod if a pod with claims was removed from its node: its assumed volumes may be free now.
+
+    Upstream registers no event for dropped assumptions.
+    """
     had_claims = isinstance(old, Pod) and any(volume.has_claim for volume in old.spec.volumes)
     return Hint.QUEUE if had_claims else Hint.SKIP

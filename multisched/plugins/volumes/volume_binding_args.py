@@ -15,16 +15,16 @@ BIND_TIMEOUT_MAX_S: Final = 2**31 - 1
 
 
 class VolumeBindingArgs(msgspec.Struct, frozen=True):
-    """As upstream's VolumeBindingArgs. There `shape` needs the gate StorageCapacityScoring, off in 1.36; here it is one."""
+    """Upstream's VolumeBindingArgs. Here `shape` enables scoring; upstream also needs the gate StorageCapacityScoring."""
 
     bind_timeout_s: int = BIND_TIMEOUT_DEFAULT_S
-    """How long PreBind waits for a pod's claims to be bound; 0 gives up at the first look."""
+    """Time limit for PreBind to wait until a pod's claims are bound; 0: PreBind fails if they are not bound at the first check."""
     shape: tuple[ShapePoint, ...] = ()
-    """Utilization to score; empty: volumes are not scored."""
+    """Score by utilization; empty: volumes are not scored."""
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], path: str = "args") -> VolumeBindingArgs:
-        """Reads VolumeBindingArgs of a configuration. Raises PluginArgsError."""
+        """Reads the arguments from a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("bindTimeoutSeconds", "shape")) as fields:
             return cls(
                 fields.integer("bindTimeoutSeconds", BIND_TIMEOUT_DEFAULT_S, 0, BIND_TIMEOUT_MAX_S),

@@ -1,9 +1,9 @@
-"""VolumeLedger: which volumes and claims are assumed for pods that are on their way to their nodes, for all domains.
+"""VolumeLedger: volumes and provisioning assumed for pods that are being bound, for all domains.
 
-They are assumed from commit on until the pod is confirmed, forgotten or gone. By then the API server says itself what is
-bound to what. The ledger never outweighs the API: a volume that names another claim is that claim's. Two pods of
-one claim may hold the same volume, which is assumed until both gave it back. Written by the cache and commit only, read by
-VolumeBinding. All rows share one account: a volume taken on one row is gone on all of them.
+An assumption lasts from commit until the pod is confirmed, forgotten or removed; then the API has the bindings. The API
+takes precedence over the ledger: a volume that names another claim belongs to that claim. Two pods of one claim may hold the
+same volume, which stays assumed until both release it. Written only by the cache and commit, read by VolumeBinding. The
+ledger is not per row: a volume assumed on one row is unavailable on all rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_KINDS = (
     ObjectKind.CSI_DRIVER,
     ObjectKind.CSI_STORAGE_CAPACITY,
 )
-"""What the fit of a pod's claims depends on, beside nodes and assumed volumes."""
+"""The kinds on which the fit of a pod's claims depends, in addition to nodes and assumed volumes."""
 
 
 class VolumeLedger:
@@ -43,7 +43,7 @@ class VolumeLedger:
         self._objects = objects
         self._table = nodes
         self._planned: tuple[tuple[str, int, int, int], PodVolumes] | None = None
-        """(uid, row, versions) and what it would get: commit asks `fits` and then takes the same."""
+        """(uid, row, versions) and the planned assumptions, cached because commit calls `fits` and then `take`."""
 
     def concerns(self, pod: Pod) -> bool:
         return any(volume.has_claim for volume in pod.spec.volumes)
@@ -52,7 +52,7 @@ class VolumeLedger:
         return self.assumed_volumes.version + sum(self._objects.versions(*READ_KINDS))
 
     def fits(self, pod: Pod, row: int) -> str:
-        """Empty if the row serves the pod's claims, with all that is assumed for others."""
+        """Returns why the pod's claims do not fit on the row, given the assumptions of other pods; empty if they fit."""
         held = self.assumed_volumes.of(pod.uid)
         if held is not None and held.row == row:
             return ""
@@ -60,36 +60,36 @@ class VolumeLedger:
         return planned.message if isinstance(planned, Status) else ""
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Assumes the volumes that `fits` found for the pod. Bindings carry no annotation for it."""
+        """Assumes the volumes that `fits` found for the pod. Returns no annotations for the binding."""
         held = self.assumed_volumes.of(pod.uid)
         if held is not None and held.row == row:
             return {}
         planned = self._plan(pod, row)
-        assert isinstance(planned, PodVolumes), f"pod {pod.key} takes volumes where there are none: {planned.message}"
+        assert isinstance(planned, PodVolumes), f"pod {pod.key} takes volumes that do not fit: {planned.message}"
         self.assumed_volumes.release(pod.uid)
         if planned.volumes or planned.provisions:
             self.assumed_volumes.hold(pod.uid, planned)
         return {}
 
     def restore(self, pod: Pod, row: int) -> None:
-        """A pod that is bound needs nothing assumed: what its volumes are is in the API."""
+        """Drops the assumptions of a bound pod: the API has its volumes."""
         self.assumed_volumes.release(pod.uid)
 
     def release(self, uid: str) -> None:
         self.assumed_volumes.release(uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
-        """Nothing is kept by row."""
+        """Does nothing: the ledger has no state per row."""
 
     def held(self) -> Mapping[str, object]:
-        """uid -> Promise."""
+        """Returns uid -> assumptions."""
         return self.assumed_volumes.held()
 
     def empty_copy(self) -> VolumeLedger:
         return VolumeLedger(self._objects, self._table)
 
     def _plan(self, pod: Pod, row: int) -> PodVolumes | Status:
-        """What the pod would get on the row, or why it cannot be there."""
+        """Returns the assumptions of the pod on the row, or the refusal."""
         key = (pod.uid, row, self.version(row), self._table.nodes_version)
         if self._planned is not None and self._planned[0] == key:
             return self._planned[1]
@@ -109,7 +109,7 @@ class VolumeLedger:
 
 
 def _pod_volumes(offer: Offer, row: int, node: str) -> PodVolumes:
-    """The only row of an offer as what the pod would get."""
+    """Returns the assumptions of an offer for a single row."""
     volumes = tuple(
         AssumedVolume(found.volume(int(choice[0])).name, claim.key, claim_id(claim))
         for claim, found, choice in offer.chosen

@@ -1,7 +1,7 @@
-"""Which rows a volume, a storage class or a CSI driver's capacity is reachable from, as masks that are kept.
+"""Cached masks of rows from which a volume, a storage class or a CSI driver's capacity is reachable.
 
-Owns a bounded cache: a mask is computed once for all rows and holds until a node object changes. Selectors are values, so
-volumes with equal node affinity (the thousand disks of a zone) share one mask. Used by VolumeBinding alone.
+Owns a bounded cache: a mask is computed once for all rows and is valid until a node object changes. The key is the selector,
+so volumes with equal node affinity (the thousand disks of a zone) share one mask. Used by VolumeBinding only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Op
 from multisched.plugins.node_matching import NodeMatcher
 
 MASKS_MAX = 4_096
-"""Masks kept, a byte per row each; past it all are computed anew."""
+"""Maximum number of cached masks, one byte per row each. If exceeded, the cache is cleared."""
 
 _ZONE, _ZONE_BETA = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 _REGION, _REGION_BETA = "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"
@@ -32,12 +32,14 @@ _DRIVER_ZONES: Mapping[str, str] = {
     "kubernetes.io/azure-disk": "",
     "kubernetes.io/portworx-volume": "",
 }
-"""In-tree plugin whose volumes a CSI driver has taken over for good -> the driver's label key for zones; empty where
-the driver ignores topology. Source: csi-translation-lib, volumebinding isCSIMigrationOnForPlugin."""
+"""In-tree plugin with completed CSI migration -> the driver's label key for zones; empty if the driver ignores topology.
+
+Source: csi-translation-lib, volumebinding isCSIMigrationOnForPlugin.
+"""
 
 
 class RowMasks:
-    """Masks over all rows of the table, by what they are about."""
+    """Computes and caches masks over all rows of the table."""
 
     def __init__(self, objects: ObjectsView) -> None:
         self._objects = objects
@@ -46,13 +48,13 @@ class RowMasks:
         self._migrated: dict[str, tuple[int, Bools]] = {}
 
     def affine(self, nodes: NodeView, selector: NodeSelector) -> Bools:
-        """bool[all rows]: the row's labels match a term. Field matches see no name: upstream hands on labels only."""
+        """Returns bool[all rows]: the row's labels match a term. Field requirements are ignored, since upstream passes only labels."""
         return self._kept(nodes, selector, lambda match: _any_term(match, selector))
 
     def of_volume(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
-        """bool[all rows]: the volume's node affinity holds, as the row's CSI driver sees it; None: everywhere.
+        """Returns bool[all rows]: the volume's node affinity, as translated for the row's CSI driver, matches; None: all rows.
 
-        Where the driver cannot see it (`untranslatable`) the mask says nothing.
+        Has no meaning on rows where the volume is `untranslatable`.
         """
         plain = None if volume.node_affinity is None else self.affine(nodes, volume.node_affinity)
         disk = volume.migrated
@@ -68,18 +70,18 @@ class RowMasks:
         return np.where(migrated, self.affine(nodes, selector), elsewhere)
 
     def untranslatable(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
-        """bool[all rows]: the row's driver has taken over the volume's plugin, but cannot this volume; None: nowhere."""
+        """Returns bool[all rows]: the plugin is migrated on the row, but the volume cannot be translated to CSI; None: no rows."""
         disk = volume.migrated
         if disk is None or not disk.error or disk.plugin not in _DRIVER_ZONES:
             return None
         return self._rows_migrated(nodes, disk.plugin)
 
     def allowed(self, nodes: NodeView, terms: tuple[TopologyTerm, ...]) -> Bools:
-        """bool[all rows]: one of a class's allowedTopologies holds (source: core/v1 helper MatchTopologySelectorTerms)."""
+        """Returns bool[all rows]: one of a class's allowedTopologies matches. Source: core/v1 helper MatchTopologySelectorTerms."""
         return self._kept(nodes, ("allowed", terms), lambda match: _any_topology(match, terms))
 
     def selected(self, nodes: NodeView, selector: LabelSelector) -> Bools:
-        """bool[all rows]: the labels match (a CSIStorageCapacity's nodeTopology)."""
+        """Returns bool[all rows]: the labels match the selector (nodeTopology of a CSIStorageCapacity)."""
         return self._kept(nodes, selector, lambda match: match.all_of(selector.requirements))
 
     def _kept(self, nodes: NodeView, key: Hashable, compute: Callable[[NodeMatcher], Bools]) -> Bools:
@@ -100,7 +102,7 @@ class RowMasks:
             self._migrated.clear()
 
     def _rows_migrated(self, nodes: NodeView, plugin: str) -> Bools:
-        """bool[all rows]: the node says that the plugin has been migrated to CSI there."""
+        """Returns bool[all rows]: the node's CSINode lists the plugin as migrated to CSI."""
         self._renew(nodes)
         version = self._objects.version(ObjectKind.CSI_NODE)
         known = self._migrated.get(plugin)
@@ -117,9 +119,10 @@ class RowMasks:
 
 
 def translated(volume: PersistentVolume, driver_zone: str) -> NodeSelector | None:
-    """The node affinity of an in-tree volume as its CSI driver has it (source: translateTopologyFromInTreeToCSI).
+    """Returns the node affinity of an in-tree volume, translated for its CSI driver.
 
-    Zones in the affinity get the driver's key; without any, those of the volume's labels are added to every term.
+    Zones in the affinity get the driver's key. If there are none, the zones of the volume's labels are added to every term.
+    Source: translateTopologyFromInTreeToCSI.
     """
     if not driver_zone:
         return volume.node_affinity
@@ -157,7 +160,7 @@ def _all_rows(nodes: NodeView) -> Rows:
 
 
 def _any_term(match: NodeMatcher, selector: NodeSelector) -> Bools:
-    """Upstream asks about a node without a name, and so reads no field; a term of fields alone holds everywhere."""
+    """Returns bool[rows]: a term's label expressions match. A term with only fields matches all rows, as upstream."""
     found = np.zeros(match.count, np.bool_)
     for term in selector.terms:
         if term.is_valid and not term.is_empty:

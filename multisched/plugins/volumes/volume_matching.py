@@ -1,8 +1,8 @@
-"""Which volume of a storage class a claim would get on each row: the smallest that fits, for all rows at once.
+"""The smallest volume of a storage class that matches a claim on each row, computed for all rows at once.
 
-Owns one index per storage class, updated by the object store's changes. It has sizes, modes and phases in arrays, and
-the volumes in groups of equal node affinity. For a claim the eligible volumes are ranked once; a row's volume is the
-first of the groups that reach the row. Used by VolumeBinding's planner alone.
+Owns one index per storage class, updated from changes of the object store. It keeps sizes, modes and phases in arrays, and
+groups volumes by equal node affinity. For a claim, the eligible volumes are ranked once; a row's volume is the first one
+among the groups that reach the row. Used only by VolumeBinding's planner.
 Source: kube-scheduler 1.36, component-helpers storage/volume/pv_helpers.go, FindMatchingVolume.
 """
 
@@ -21,11 +21,11 @@ from multisched.model.selectors import NodeSelector, Operator
 from multisched.plugins.volumes.volume_masks import RowMasks
 
 CLASSES_MAX = 256
-"""Storage classes whose volumes are indexed; past it all indexes are made anew."""
+"""Maximum number of indexed storage classes. If exceeded, all indexes are rebuilt."""
 
 SLOTS_FIRST = 64
 GROUPS_SPARE = 1_024
-"""Groups beyond twice the volumes that are kept although no volume is in them."""
+"""Empty groups are removed when there are more groups than twice the number of volumes plus this."""
 
 NANO = 1_000_000_000
 NOTHING = np.int32(-1)
@@ -41,7 +41,7 @@ Choice = Int32
 
 
 class ClassVolumes:
-    """The volumes of one storage class. A slot is a volume's place in the arrays; freed slots are used again."""
+    """The volumes of one storage class. A slot is a volume's index in the arrays; free slots are reused."""
 
     def __init__(self) -> None:
         self._slot_of: dict[str, int] = {}
@@ -54,7 +54,7 @@ class ClassVolumes:
         self._variants: dict[tuple[str, str], int] = {}
         """(volume mode, attributes class) -> number."""
         self._has_fractions = False
-        """Some volume's size is no whole number of bytes."""
+        """Whether some volume's size is not a whole number of bytes."""
         self._free_slots: list[int] = []
         self._groups: dict[NodeSelector | None, int] = {None: 0}
         self._prebound: dict[tuple[str, str], set[int]] = {}
@@ -63,10 +63,10 @@ class ClassVolumes:
         self._reach: tuple[int, int, Int32, Int32] | None = None
         """(nodes_version, number of groups, group of each pair, row of each pair)."""
 
-    # -- keeping ---------------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------------
 
     def set(self, volume: PersistentVolume) -> None:
-        """The volume came or changed."""
+        """Adds or updates the volume."""
         slot = self._slot_of.get(volume.name)
         if slot is None:
             slot = self._slot_of[volume.name] = self._new_slot()
@@ -88,7 +88,7 @@ class ClassVolumes:
             self._prebound.setdefault((volume.claim.namespace, volume.claim.name), set()).add(slot)
 
     def remove(self, name: str) -> None:
-        """The volume is gone; unknown names are ignored."""
+        """Removes the volume; ignores unknown names."""
         slot = self._slot_of.pop(name, None)
         if slot is None:
             return
@@ -121,7 +121,7 @@ class ClassVolumes:
         return len(self._volumes) - 1
 
     def _group_of(self, affinity: NodeSelector | None) -> int:
-        """The number of the group; groups that volumes left behind are swept out when they are the most."""
+        """Returns the number of the group; first removes empty groups if there are too many."""
         if len(self._groups) > 2 * len(self._slot_of) + GROUPS_SPARE:
             self._groups = {None: 0}
             self._reach = None
@@ -150,10 +150,10 @@ class ClassVolumes:
         assumed: Mapping[str, str],
         taken: Sequence[Choice],
     ) -> Choice:
-        """The volume the claim would get on each row.
+        """Returns the volume that the claim would get on each row.
 
-        `assumed`: volume name -> `claim_id` of the claim that it is on its way to; `taken`: what earlier claims of the
-        pod get.
+        `assumed`: volume name -> `claim_id` of the claim for which it is assumed. `taken`: the choices of the pod's earlier
+        claims.
         """
         found = np.full(len(rows), NOTHING, np.int32)
         is_open = np.ones(len(rows), np.bool_)
@@ -173,9 +173,9 @@ class ClassVolumes:
         return found
 
     def _bound_to(self, claim: PersistentVolumeClaim, assumed: Mapping[str, str]) -> list[int]:
-        """Slots, by name, of volumes that name this claim already, by a user's hand or on our own way there.
+        """Returns slots, sorted by volume name, of volumes that are pre-bound to the claim by a user, or assumed for it.
 
-        Where there is one the row gets it or none: a free volume of the right size does not come into it.
+        If there is one, other free volumes are not considered for it.
         """
         slots = {
             slot for slot in self._prebound.get((claim.namespace, claim.name), ()) if _is_for(self.volume(slot), claim)
@@ -199,7 +199,7 @@ class ClassVolumes:
         )
 
     def _eligible(self, claim: PersistentVolumeClaim, assumed: Mapping[str, str]) -> Int32:
-        """Slots of the free volumes that suit the claim wherever they are, smallest first, then by name."""
+        """Returns slots of free volumes that match the claim regardless of the node, sorted by size and name."""
         variant = self._variants.get((claim.volume_mode, claim.attributes_class))
         if variant is None:
             return np.zeros(0, np.int32)
@@ -221,7 +221,7 @@ class ClassVolumes:
         return ranked
 
     def _ordered(self) -> Int32:
-        """All slots in use, by size and name."""
+        """Returns all used slots, sorted by size and name."""
         if self._order is None:
             slots = sorted((self.volume(slot).capacity_nano, name, slot) for name, slot in self._slot_of.items())
             self._order = np.array([slot for _, _, slot in slots], np.int32)
@@ -230,7 +230,7 @@ class ClassVolumes:
     def _first_on_rows(
         self, ranked: Int32, nodes: NodeView, masks: RowMasks, rows: Rows, taken: Sequence[Choice]
     ) -> Choice:
-        """The first of `ranked` that reaches each row and is not taken there."""
+        """Returns for each row the first of `ranked` that reaches the row and is not taken there."""
         pair_group, pair_at = self._pairs(nodes, masks, rows)
         by_group = _Levels(self._group[ranked], len(self._groups))
         best = np.full(len(rows), _LAST, np.int32)
@@ -255,7 +255,7 @@ class ClassVolumes:
         return found
 
     def _pairs(self, nodes: NodeView, masks: RowMasks, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """(group, position in rows) for each row that a group with node affinity reaches."""
+        """Returns (group, position in `rows`) for each row that a group with node affinity reaches."""
         reach = self._reach
         if reach is None or reach[0] != nodes.nodes_version or reach[1] != len(self._groups):
             reach = self._reach = (nodes.nodes_version, len(self._groups), *_reach_of(self._groups, nodes, masks))
@@ -268,7 +268,7 @@ class ClassVolumes:
 
 
 class VolumeIndex:
-    """`ClassVolumes` by storage class, in step with the store."""
+    """`ClassVolumes` by storage class, kept up to date with the object store."""
 
     def __init__(self, objects: ObjectsView) -> None:
         self._objects = objects
@@ -277,7 +277,7 @@ class VolumeIndex:
         self._version = -1
 
     def of_class(self, storage_class: str) -> ClassVolumes:
-        """The class's volumes as they are now."""
+        """Returns the current volumes of the class."""
         self._renew()
         known = self._classes.get(storage_class)
         if known is None:
@@ -317,7 +317,7 @@ class VolumeIndex:
 
 
 class _Levels:
-    """Ranks by group: the best of each, the second best, …"""
+    """The n-th best rank of each group."""
 
     def __init__(self, groups: Int32, count: int) -> None:
         self._groups = groups
@@ -325,10 +325,10 @@ class _Levels:
         self._sorted: tuple[Int32, NDArray[np.intp], NDArray[np.intp]] | None = None
 
     def ranks(self, level: int) -> Int32:
-        """int32[groups]: the rank of each group's volume number `level`; _LAST where it has fewer."""
+        """Returns int32[groups]: the rank of each group's volume number `level`; _LAST if it has fewer."""
         found = np.full(self._count, _LAST, np.int32)
         if not level:
-            # Written from the last to the first, so that each group keeps its first: a fifth of a sort.
+            # Assigned from last to first, so that each group keeps its first rank; takes a fifth of the time of a sort.
             found[self._groups[::-1]] = np.arange(len(self._groups) - 1, -1, -1, dtype=np.int32)
             return found
         by_group, start, end = self._by_group()
@@ -338,7 +338,7 @@ class _Levels:
         return found
 
     def _by_group(self) -> tuple[Int32, NDArray[np.intp], NDArray[np.intp]]:
-        """Ranks sorted by group, and where each group begins and ends there."""
+        """Returns the ranks sorted by group, with the start and end of each group."""
         if self._sorted is None:
             by_group = np.argsort(self._groups, kind="stable").astype(np.int32)
             groups = self._groups[by_group]
@@ -348,7 +348,7 @@ class _Levels:
 
 
 def _is_same(ranked: Int32, ranks: Int32, slots: Choice) -> Bools:
-    """bool: the volume of that rank is the one of that slot."""
+    """Returns bool[...]: the volume of each rank is that of the slot."""
     found = np.zeros(len(ranks), np.bool_)
     hit = ranks != _LAST
     found[hit] = ranked[ranks[hit]] == slots[hit]
@@ -356,8 +356,10 @@ def _is_same(ranked: Int32, ranks: Int32, slots: Choice) -> Bools:
 
 
 def _reach_of(groups: Mapping[NodeSelector | None, int], nodes: NodeView, masks: RowMasks) -> tuple[Int32, Int32]:
-    """(group, row) of each row that a group's selector matches. Local disks have a group for each node: those go by one
-    look-up of the label's value, not by a pass over all rows."""
+    """Returns (group, row) of each row that a group's selector matches.
+
+    Local disks have one group per node: these are looked up by label value, without a pass over all rows.
+    """
     found_groups: list[Int32] = []
     found_rows: list[Int32] = []
     by_label: dict[str, tuple[list[int], list[int]]] = {}
@@ -383,7 +385,7 @@ def _reach_of(groups: Mapping[NodeSelector | None, int], nodes: NodeView, masks:
 
 
 def _only_label(selector: NodeSelector) -> tuple[str, str] | None:
-    """The label and value that a selector asks for, if that is all it asks for."""
+    """Returns the label and value if the selector requires exactly one label value; otherwise None."""
     if len(selector.terms) != 1 or not selector.terms[0].is_valid or selector.terms[0].fields:
         return None
     expressions = selector.terms[0].expressions
@@ -393,7 +395,7 @@ def _only_label(selector: NodeSelector) -> tuple[str, str] | None:
 
 
 def _rows_with(column: Int32, codes: Int32) -> tuple[NDArray[np.intp], Int32]:
-    """(position in `codes`, row) of each row whose code is among them; code 0 is no value."""
+    """Returns (position in `codes`, row) of each row whose code is in `codes`; code 0 means no value."""
     order = np.argsort(column, kind="stable").astype(np.int32)
     ordered = column[order]
     start, end = np.searchsorted(ordered, codes, "left"), np.searchsorted(ordered, codes, "right")
@@ -404,7 +406,7 @@ def _rows_with(column: Int32, codes: Int32) -> tuple[NDArray[np.intp], Int32]:
 
 
 def _is_taken(slot: int, taken: Sequence[Choice], count: int) -> Bools:
-    """bool[rows]: an earlier claim of the pod gets this volume there."""
+    """Returns bool[rows]: an earlier claim of the pod gets this volume on the row."""
     found = np.zeros(count, np.bool_)
     for other in taken:
         found |= other == slot
@@ -416,17 +418,17 @@ def _kept(slots: Int32, keep: Sequence[bool]) -> Int32:
 
 
 def claim_id(claim: PersistentVolumeClaim) -> str:
-    """What tells a claim from a later one of its name."""
+    """Returns an identifier that distinguishes a claim from a later one of the same name."""
     return claim.uid or claim.key
 
 
 def is_usable(volume: PersistentVolume) -> bool:
-    """Neither on its way out nor unreadable."""
+    """Reports whether the volume is neither being deleted nor malformed."""
     return not volume.is_deleting and not volume.malformed
 
 
 def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """The volume names this claim: one without uid is for whichever claim has that name."""
+    """Reports whether the volume's claimRef is this claim; a claimRef without uid is for any claim of that name."""
     return volume.claim is not None and volume.claim.uid in ("", claim.uid)
 
 

@@ -1,8 +1,8 @@
-"""What a pod's claims need, and what each row offers them: the rules of VolumeBinding without its life cycle.
+"""The rules of VolumeBinding: what a pod's claims need, and whether each row can provide it.
 
-Pure but for the caches below it (`volume_masks`, `volume_matching`). The plugin's Filter asks about many rows, its
-ledger about one. Both read what is assumed for pods on their way (`AssumedVolumes`) beside the object store, so that no
-volume is assumed twice.
+Pure except for its caches (`volume_masks`, `volume_matching`). The plugin's Filter uses it for many rows, its ledger for one.
+Both consider the assumptions of other pods (`AssumedVolumes`) in addition to the object store, so that no volume is assumed
+twice.
 Source: kube-scheduler 1.36, plugins/volumebinding/binder.go and volume_binding.go.
 """
 
@@ -40,8 +40,11 @@ VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-exi
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 
 OK, CONFLICT, LACK, UNKNOWN = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(3)
-"""Verdicts per row. Bound claims: CONFLICT with node affinity, LACK of the volume, UNKNOWN where its driver cannot take it
-over. Unbound ones: CONFLICT means that none is there, LACK that there is no space to make one."""
+"""Verdicts per row.
+
+Bound claims: CONFLICT with the node affinity, LACK if the volume does not exist, UNKNOWN if it cannot be translated to CSI.
+Unbound claims: CONFLICT if no volume matches or can be provisioned, LACK if there is not enough storage capacity.
+"""
 
 Verdicts = NDArray[np.uint8]
 
@@ -55,34 +58,34 @@ REASONS: Mapping[tuple[int, int], tuple[str, ...]] = {
     for bound in range(3)
     for unbound in range(3)
 }
-"""(verdict on bound claims, on unbound claims) -> the sentences, in upstream's order."""
+"""(verdict on bound claims, on unbound claims) -> reasons, in upstream's order."""
 
 
 class PodClaims(msgspec.Struct, frozen=True):
-    """A pod's claims, sorted by what is to be done about them, each in the order of the pod's volumes."""
+    """A pod's bound and unbound claims, each in the order of the pod's volumes."""
 
     bound: tuple[PersistentVolumeClaim, ...] = ()
     delayed: tuple[PersistentVolumeClaim, ...] = ()
-    """Unbound, of a class that waits for its first consumer."""
+    """Unbound claims of classes with WaitForFirstConsumer."""
 
 
 class Offer(msgspec.Struct):
-    """What the rows of one call offer to a pod's claims."""
+    """The verdicts and choices for a pod's claims on the rows of one call."""
 
     bound: Verdicts
     unbound: Verdicts
     failures: list[tuple[Bools, str]] = msgspec.field(default_factory=list)
-    """Why nothing can be said of the UNKNOWN rows; each row is in one of them."""
+    """(rows, error) of the UNKNOWN rows; each such row is in exactly one mask."""
     chosen: list[tuple[PersistentVolumeClaim, ClassVolumes, Choice]] = msgspec.field(default_factory=list)
-    """Claims for which volumes were looked for, smallest first, with the slot on each row."""
+    """Claims for which existing volumes were searched, smallest first, with the chosen slot per row."""
     provisioned: list[tuple[PersistentVolumeClaim, Bools]] = msgspec.field(default_factory=list)
-    """Claims, in order, with the rows on which they are to be provisioned."""
+    """Claims, in order, with the rows on which they would be provisioned."""
     capacities: list[NDArray[np.int64]] = msgspec.field(default_factory=list)
-    """For each of `provisioned`: bytes there is room for on each row; -1 where nobody says. Empty unless asked for."""
+    """For each of `provisioned`: available bytes per row; -1 if unknown. Empty unless requested."""
 
 
 class VolumePlanner:
-    """The rules, over a view of objects and what is assumed."""
+    """Applies the rules to a view of objects and the assumptions."""
 
     def __init__(self, objects: ObjectsView, assumed_volumes: AssumedVolumes) -> None:
         self._objects = objects
@@ -93,7 +96,7 @@ class VolumePlanner:
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def claims_of(self, pod: Pod) -> PodClaims | Status | None:
-        """The pod's claims; why it cannot be placed anywhere because of them; None for a pod without any."""
+        """Returns the pod's claims; a refusal if they prevent it from being placed anywhere; None if it has no claims."""
         claims: list[PersistentVolumeClaim] = []
         for volume in pod.spec.volumes:
             name = volume.claim_of(pod.name)
@@ -106,7 +109,7 @@ class VolumePlanner:
         return self._sorted(claims) if claims else None
 
     def _usable(self, pod: Pod, name: str, *, is_ephemeral: bool) -> PersistentVolumeClaim | str:
-        """The claim, or what is wrong with it."""
+        """Returns the claim, or why it cannot be used."""
         claim = self._objects.claim(pod.namespace, name)
         if claim is None:
             if is_ephemeral:
@@ -140,7 +143,7 @@ class VolumePlanner:
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def offer(self, claims: PodClaims, nodes: NodeView, rows: Rows, *, with_capacity: bool = False) -> Offer:
-        """What each row offers."""
+        """Returns the verdicts and choices for each row. `with_capacity`: fill `capacities`, too."""
         count = len(rows)
         offer = Offer(np.zeros(count, np.uint8), np.zeros(count, np.uint8))
         self._judge_bound(claims.bound, nodes, rows, offer)
@@ -155,7 +158,7 @@ class VolumePlanner:
         return offer
 
     def _judge_bound(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
-        """The first claim that a row cannot serve decides."""
+        """Sets the verdicts on bound claims; the first claim with a problem on a row decides."""
         verdicts = offer.bound
         for claim in claims:
             volume = self._objects.volume(claim.volume)
@@ -172,7 +175,7 @@ class VolumePlanner:
                 verdicts[(verdicts == OK) & ~mask[rows]] = CONFLICT
 
     def _reach(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
-        """Where the volume can be used; a volume that cannot be read is nowhere to be used, and says so in its event."""
+        """Returns the mask of rows from which the volume is reachable; no rows for a malformed volume; None for all rows."""
         if volume.malformed:
             return np.zeros(len(nodes.taint_set), np.bool_)
         return self.masks.of_volume(nodes, volume)
@@ -180,7 +183,7 @@ class VolumePlanner:
     def _select(
         self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, verdicts: Verdicts
     ) -> tuple[list[PersistentVolumeClaim], list[PersistentVolumeClaim]]:
-        """Claims that are provisioned for a node already, which refuses all other rows, and those without a volume."""
+        """Splits claims into those with a selected node, which refuse all other rows, and those that need a volume."""
         selected, to_match = [], []
         for claim in claims:
             node = self.selected_node(claim)
@@ -193,12 +196,12 @@ class VolumePlanner:
         return selected, to_match
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
-        """The node for which the claim is, or is about to be, provisioned."""
+        """Returns the node for which the claim is being provisioned or assumed to be; None if there is none."""
         node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
         return node if node is not None else self._assumed_volumes.nodes.get(claim_id(claim))
 
     def _match(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
-        """A volume for each claim, the smallest claim first; no two of the pod's claims get the same."""
+        """Chooses a volume for each claim, the smallest claim first; no two claims of the pod get the same volume."""
         taken: dict[str, list[Choice]] = {}
         assumed = self._assumed_volumes.volumes
         for claim in sorted(claims, key=lambda c: c.request_nano):
@@ -218,7 +221,7 @@ class VolumePlanner:
         *,
         with_capacity: bool,
     ) -> None:
-        """Verdicts on the rows where the claim has to be provisioned; the first claim that cannot be decides."""
+        """Sets the verdicts on rows where the claim must be provisioned; the first claim with a problem decides."""
         wanted = wanted & (offer.unbound == OK)
         if not any_true(wanted):
             return
@@ -247,7 +250,7 @@ class VolumePlanner:
         *,
         with_capacity: bool,
     ) -> tuple[Bools | None, NDArray[np.int64]]:
-        """Rows from which a driver that tracks capacity has room for the claim (None: all), and how much there is."""
+        """Returns the rows with enough capacity for the claim (None: all, if the driver does not track it), and the capacity."""
         capacity = np.full(len(rows) if with_capacity else 0, -1, np.int64)
         driver = self._objects.csi_driver(storage_class.provisioner)
         if claim.request_bytes is None or driver is None or not driver.tracks_capacity:
@@ -265,7 +268,7 @@ class VolumePlanner:
 
 
 def refusal(offer: Offer, at: int) -> Status:
-    """The status of one row of an offer; success where it takes the pod."""
+    """Returns the status of one row of an offer; success if the pod fits."""
     for rows, why in offer.failures:
         if rows[at]:
             return Status.error(why)
@@ -274,7 +277,7 @@ def refusal(offer: Offer, at: int) -> Status:
 
 
 def cannot_translate(volume: PersistentVolume) -> str:
-    """Upstream's words for a volume that a node's driver has to take over and cannot, which no other volume is asked for."""
+    """Returns upstream's error for a migrated volume that cannot be translated to CSI."""
     assert volume.migrated is not None
     return f"could not translate pv: {volume.migrated.error}"
 

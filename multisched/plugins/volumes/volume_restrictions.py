@@ -1,4 +1,4 @@
-"""VolumeRestrictions: inline disks that two pods may not share on a node, and claims that only one pod may use."""
+"""VolumeRestrictions: refuses nodes with a conflicting inline disk, and claims with ReadWriteOncePod that are in use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from multisched.plugins.volumes.pod_claims import claim_not_found, names_claim
 
 
 class _Exclusive:
-    """The pod's ReadWriteOncePod claims, and how often placed pods use them. Never changed: it may be in two states."""
+    """The pod's ReadWriteOncePod claims, and how often placed pods use them. Immutable, since cycle states share it."""
 
     __slots__ = ("claims", "uses")
 
@@ -62,7 +62,7 @@ class VolumeRestrictions:
         )
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        """The pod's claims, and whether placed pods use them; what disks a row has is the row's."""
+        """Returns the pod's claims and whether placed pods use them; disks are covered by the row version."""
         if not pod.spec.volumes:
             return None
         users = cycle.nodes.volume_users
@@ -73,12 +73,12 @@ class VolumeRestrictions:
         )
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """Pods with volumes, which may be the same: on other nodes too where a claim is for one pod alone."""
+        """Returns sensitivity to pods with volumes, on all rows if the pod has a ReadWriteOncePod claim."""
         is_by_row = not self._exclusive(pod)
         return PodSensitivity((), lambda other: bool(other.spec.volumes), is_by_row=is_by_row)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""
+        """Refuses a pod that names a missing claim; skips a pod that cannot conflict with other pods."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
         unknown = hidden(self._objects, *self.traits.reads_objects)
@@ -95,7 +95,7 @@ class VolumeRestrictions:
         return PreFilterResult()
 
     def _exclusive(self, pod: Pod) -> frozenset[str]:
-        """The pod's claims that are for one pod alone."""
+        """Returns the pod's ReadWriteOncePod claims."""
         names = [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
         found = [(name, self._objects.claim(pod.namespace, name)) for name in names]
         return frozenset(
@@ -107,16 +107,17 @@ class VolumeRestrictions:
         return SUCCESS
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        if other.uid == pod.uid:  # asked about a pod that stands there itself: what is left are the uses of others
+        if other.uid == pod.uid:  # the pod itself is placed there: only the uses by other pods are left
             cycle.state.write(_EXCLUSIVE, _in_use(cycle, pod, cycle.state.read(_EXCLUSIVE).claims))
         else:
             self._count(cycle, other, -1)
         return SUCCESS
 
     def _count(self, cycle: CycleView, other: Pod, sign: int) -> None:
-        """Upstream counts a claim once at first and then each use, and ignores the other pod's namespace.
+        """Adds or subtracts the other pod's uses of the claims.
 
-        Both are the same here, since preemption's choice of pods depends on them.
+        As upstream, PreFilter counts a claim once but this counts each use, and the other pod's namespace is ignored.
+        The choice of victims depends on both.
         """
         if not other.spec.volumes:
             return
@@ -126,7 +127,7 @@ class VolumeRestrictions:
             cycle.state.write(_EXCLUSIVE, _Exclusive(state.claims, state.uses + sign * uses))
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows with a conflicting disk, and all of them while a claim for one pod is in use."""
+        """Returns uint8[rows]: refuses rows with a conflicting disk; all rows while a ReadWriteOncePod claim is in use."""
         codes = zeros(rows)
         if cycle.state.read(_EXCLUSIVE).uses > 0:
             codes[:] = self._claim_taken
@@ -161,14 +162,16 @@ def _in_use(cycle: CycleView, pod: Pod, claims: frozenset[str]) -> _Exclusive:
 
 
 def _after_node_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Claims in use on a deleted node are not in use any more. Upstream leaves the pod parked."""
+    """Queues a pod with claims if a node was deleted: claims used there are free now. Upstream leaves the pod parked."""
     names = isinstance(old, Node) and any(volume.claim is not None for volume in pod.spec.volumes)
     return Hint.QUEUE if names else Hint.SKIP
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A pod that had one of the disks or claims is gone. Upstream wakes nobody in another namespace, though disks have
-    none: a pod that waits for such a disk would stay parked."""
+    """Queues the pod if the deleted pod used one of its disks or claims.
+
+    Upstream ignores pods of other namespaces, although disks have no namespace, and leaves such pods parked.
+    """
     if not isinstance(old, Pod):
         return Hint.SKIP
     for volume in old.spec.volumes:

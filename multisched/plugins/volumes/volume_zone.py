@@ -1,4 +1,4 @@
-"""VolumeZone: a bound volume with zone or region labels keeps its pods in those zones and regions."""
+"""VolumeZone: restricts pods with bound volumes to the zones and regions in the volumes' labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LABELS = (*_GA_LABEL, *_GA_LABEL.values())
 _SEPARATOR = "__"
 
 _Place = tuple[str, frozenset[str]]
-"""A label key and the values that the node may have there."""
+"""A label key and the values that the node may have for it."""
 
 _PLACES: StateKey[tuple[_Place, ...]] = StateKey("VolumeZone")
 
@@ -57,7 +57,7 @@ class VolumeZone:
         self._elsewhere = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) had no available volume zone")
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        """The pod's claims, their volumes and their classes."""
+        """Returns the pod's claims, their volumes and their classes."""
         names = [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
         if not names:
             return None
@@ -74,11 +74,11 @@ class VolumeZone:
         return tuple(found)
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
-        """What pods stand where makes no difference to where volumes are."""
+        """Returns sensitivity to no pods: placed pods do not affect the zones of volumes."""
         return PodSensitivity((), lambda other: False)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        """Finds where the pod's bound volumes are; refuses a claim that has no volume and will not get one by waiting."""
+        """Collects the zones and regions of the pod's bound volumes; refuses a missing claim or volume, or an unbound immediate claim."""
         places: list[_Place] = []
         unknown = hidden(self._objects, *self.traits.reads_objects)
         for volume in pod.spec.volumes:
@@ -96,7 +96,7 @@ class VolumeZone:
         return PreFilterResult()
 
     def _places_of(self, namespace: str, claim_name: str) -> Sequence[_Place] | str:
-        """Where the claim's volume is, or what is wrong with the claim."""
+        """Returns the zones and regions of the claim's volume, or why the claim cannot be used."""
         if not claim_name:
             return "PersistentVolumeClaim had no name"
         claim = self._objects.claim(namespace, claim_name)
@@ -118,7 +118,7 @@ class VolumeZone:
         return () if storage_class.binding_mode == WAIT_FOR_FIRST_CONSUMER else "PersistentVolume had no name"
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refuses rows that have zone or region labels, but not those of every volume."""
+        """Returns uint8[rows]: refuses rows that have zone or region labels but do not match those of every volume."""
         codes, selection = zeros(rows), Selection(rows)
         is_placed = np.zeros(len(rows), np.bool_)
         for key in _LABELS:
@@ -145,7 +145,7 @@ class VolumeZone:
 
 
 def _is_there(nodes: NodeView, selection: Selection, key: str, values: frozenset[str]) -> Bools:
-    """bool[rows]: the row's label, or where it has none the one that took its place, has one of the values."""
+    """Returns bool[rows]: the row's label has one of the values. If it lacks a beta label, the GA label is compared."""
     codes = selection.of(nodes.label_codes(key))
     there = _has_one_of(nodes, key, codes, values)
     newer = _GA_LABEL.get(key)
@@ -161,7 +161,7 @@ def _has_one_of(nodes: NodeView, key: str, codes: Int32, values: frozenset[str])
 
 
 def _places(labels: Mapping[str, str]) -> tuple[_Place, ...]:
-    """A label with an empty zone in its list is passed over, as upstream."""
+    """Returns the zone and region labels with their values; skips a label with an empty value in its list, as upstream."""
     found = []
     for key in _LABELS:
         if key in labels:
@@ -172,13 +172,13 @@ def _places(labels: Mapping[str, str]) -> tuple[_Place, ...]:
 
 
 def _after_class(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Only a class whose claims wait for their pod makes one of them schedulable."""
+    """Queues the pod if the class uses WaitForFirstConsumer: only then can an unbound claim pass."""
     is_late = isinstance(new, StorageClass) and new.binding_mode == WAIT_FOR_FIRST_CONSUMER
     return Hint.QUEUE if is_late else Hint.SKIP
 
 
 def _after_volume(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A volume that is new, or is somewhere else now."""
+    """Queues the pod if a volume is new or its zone or region labels changed."""
     if not isinstance(new, PersistentVolume):
         return Hint.SKIP
     is_same = isinstance(old, PersistentVolume) and _places(old.labels) == _places(new.labels)

@@ -92,7 +92,7 @@ def test_a_second_tree_changes_nothing_whatever_it_says(caplog: pytest.LogCaptur
             await becomes(house, [4])
             (said,) = [vars(one) for one in caplog.records if one.message == "quota has no effect"]
             assert said["object"] == "kube-system/another"
-            assert said["error"].startswith("kube-system/tree is in force, and one tree is all there may be")
+            assert said["error"].startswith("kube-system/tree is in force, and only one tree is allowed")
             await is_still_in_force(house)
 
     in_virtual_time(story)

@@ -213,7 +213,9 @@ async def test_a_preemption_that_an_extender_refuses_or_spoils_removes_nobody() 
         extender.responses["preempt"] = lambda _: {"NodeNameToMetaVictims": {"elsewhere": {}}}
         taints = [{"key": "kept", "effect": "NoSchedule"}]  # large enough to wake the pod, and yet not for it
         await house.node("n4", cpu="1", memory="1Gi", pods=9, taints=taints)
-        why = f'extender "{extender.url}" (preempt): claims to preempt on node "elsewhere", which it was not shown'
+        why = (
+            f'extender "{extender.url}" (preempt): claims to preempt on node "elsewhere", which was not in the request'
+        )
         message = await told(house, "high", why)
         assert message.endswith(f"preemption: {why}")
         assert await nominated(house, "high") == ""

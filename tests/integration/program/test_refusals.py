@@ -47,7 +47,7 @@ def status_of(url: str) -> int:
         (
             "domains: [{name: forecast, schedulerNames: [same]}, {name: gpu, schedulerNames: [same]}]\n",
             [
-                "3:82: domains[1].schedulerNames[0]: schedulerName 'same' is claimed by domains[0].schedulerNames[0] already"
+                "3:82: domains[1].schedulerNames[0]: schedulerName 'same' is already used by domains[0].schedulerNames[0]"
             ],
         ),
         (

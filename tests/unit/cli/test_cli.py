@@ -121,8 +121,8 @@ def messages(err: str) -> list[str]:
 @pytest.mark.parametrize(
     ("server", "port", "told"),
     [
-        ("{enabled: false}", "1", "--port goes without server.enabled: false; remove one"),
-        ("{probePort: 7}", "7", "--port 7 is server.probePort, too; name another one"),
+        ("{enabled: false}", "1", "--port conflicts with server.enabled: false; remove one"),
+        ("{probePort: 7}", "7", "--port 7 is the same as server.probePort; choose another port"),
     ],
 )
 def test_a_port_that_cannot_be_is_refused(server: str, port: str, told: str, tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> Non
         0,
         [
             (
-                f"{path}: job: DefaultPreemption: minCandidateNodesPercentage: every candidate node is looked at,"
-                " as upstream does at 100 percent: these change nothing"
+                f"{path}: job: DefaultPreemption: minCandidateNodesPercentage: no effect: every candidate node is examined,"
+                " as upstream does at 100 percent"
             ),
             f"{path}: good; domains: job (job-scheduler)",
         ],
@@ -194,8 +194,8 @@ def test_files_of_tls_that_are_not_there_are_noted(tmp_path: Path) -> None:
     code, out, _ = call("config", "validate", str(path))
     assert code == 0
     assert out.splitlines()[0] == (
-        f"{path}: server.tls.keyFile: there is no file /nowhere/tls.key on this machine;"
-        " without it the program does not start"
+        f"{path}: server.tls.keyFile: the file /nowhere/tls.key does not exist on this machine;"
+        " the program does not start without it"
     )
     assert "certFile" not in out
 
@@ -525,7 +525,7 @@ def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_dif
 
     code, printed, told = call("config", "convert", str(source))
     assert (code, yaml.safe_load(printed)["kind"]) == (0, "MultischedConfiguration")
-    assert f"{source}:3:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100" in told
+    assert f"{source}:3:1: warning: percentageOfNodesToScore: 30: all nodes are evaluated, as with 100" in told
 
     assert call("config", "convert", str(source), "-o", str(target))[:2] == (0, "")
     assert target.read_text() == printed
@@ -557,7 +557,7 @@ def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: P
             "path": "percentageOfNodesToScore",
             "line": 3,
             "column": 1,
-            "message": "30: all nodes are looked at, as with 100",
+            "message": "30: all nodes are evaluated, as with 100",
         }
     ]
     source.write_text(KUBE.replace("30", "100"))

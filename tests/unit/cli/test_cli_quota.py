@@ -315,7 +315,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         ("apiVersion: v1\nkind: Namespace\nmetadata: {name: p}\n", "-:1:1: there is no quota; give ElasticQuotaTree"),
         ("apiVersion: v1\nkind: List\nitems: [5]\n", "-:3:9: items[0]: this is not an object"),
         ("a: &x 1\nb: *x\n", "-:1:4: anchors are refused"),
-        ("apiVersion: v1\nkind: A\nkind: B\n", "-:3:1: kind: this key stands in line 2 already"),
+        ("apiVersion: v1\nkind: A\nkind: B\n", "-:3:1: kind: duplicate key, first in line 2"),
         (manifests(flat("a", 1, 2), linked("b", 1, 2)), "-:12:1: this is of ElasticQuota of Koordinator, and -:1 of"),
     ],
 )

@@ -10,7 +10,7 @@ from multisched.observe.configuration_view import ConfigurationView
 
 COMMAND = "kubectl -n ours rollout restart deployment/ours"
 AT_ONCE = Change("logging.level", "info", "debug")
-WAITING = Change("server.port", "10260", "1", "the server listens by it")
+WAITING = Change("server.port", "10260", "1", "the server is set up at startup")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_the_command_is_named_where_something_waits_for_a_restart(found: list[Ch
 
 def test_where_the_command_is_not_known_none_is_named() -> None:
     shown = list(lines(ConfigurationView({}), [WAITING], (), is_own_file=False, is_wide=False))
-    assert "after a restart: the server listens by it" in shown[-1]
+    assert "after a restart: the server is set up at startup" in shown[-1]
 
 
 REJECTED = ConfigurationView({}, "/etc/m.yaml", since_s=0.0, problems=("/etc/m.yaml:3:1: domians: unknown key",))

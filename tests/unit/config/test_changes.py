@@ -150,7 +150,7 @@ def test_a_file_that_stays_away_is_told_once_and_what_it_says_again_is_news(tmp_
     assert file.changed() is None
     path.unlink()
     assert file.changed() is None, "as editors do when they save"
-    with pytest.raises(ConfigError, match=":1:1: the file is gone; put it back"):
+    with pytest.raises(ConfigError, match=":1:1: the file does not exist; restore it"):
         file.changed()
     assert file.changed() is None
     path.write_text(HEAD)

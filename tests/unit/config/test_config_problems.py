@@ -53,10 +53,10 @@ server: {port: abc}
         'f.yaml:11:29: domains[0].queue.initialBackoff: a duration needs a unit, for instance "5s"',
         "f.yaml:11:32: domains[0].queue.maxBackof: unknown key (did you mean maxBackoff?)",
         (
-            "f.yaml:13:22: domains[1].schedulerNames[0]: schedulerName 'forecast-scheduler' is claimed by"
-            " domains[0].name already; each needs its own"
+            "f.yaml:13:22: domains[1].schedulerNames[0]: schedulerName 'forecast-scheduler' is already used by"
+            " domains[0].name; use another one"
         ),
-        "f.yaml:15:20: domains[2].loans[0].from: no domain is called 'qoss' (did you mean qos?)",
+        "f.yaml:15:20: domains[2].loans[0].from: no domain is named 'qoss' (did you mean qos?)",
         "f.yaml:16:8: lease: duration must be longer than renewDeadline",
         "f.yaml:17:16: server.port: must be a valid integer",
     ]
@@ -83,7 +83,7 @@ def test_a_text_that_is_no_plain_document_is_refused(text: str, told: str) -> No
 
 def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
     assert problems(f"{HEAD}logging: {{}}\nlogging: {{}}\n") == [
-        "f.yaml:4:1: logging: this key stands in line 3 already; remove one"
+        "f.yaml:4:1: logging: duplicate key, first in line 3; remove one"
     ]
 
 
@@ -93,15 +93,15 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: []", "f.yaml:3:10: domains: needs at least 1"),
         ("domains: [{name: Qos}]", "is not a name of this kind"),
         ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
-        ("server: {bindAddress: 0.0.0.0}", "without tls only loopback is served, not 0.0.0.0"),
+        ("server: {bindAddress: 0.0.0.0}", "without tls, bindAddress must be loopback, got 0.0.0.0"),
         ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),
-        ("server: {port: 9000, probePort: 9000}", "probePort must be another port than port (9000)"),
-        ("server: {tls: {certFile: a}}", "certFile and keyFile belong together"),
+        ("server: {port: 9000, probePort: 9000}", "probePort must differ from port (9000)"),
+        ("server: {tls: {certFile: a}}", "certFile and keyFile must be set together"),
         ("server: {bindAddress: 0.0.0.0, tls: {selfSigned: true}, authentication: false}", "on loopback only"),
         ("client: {bindTimeout: 6s}", "client.bindTimeout must not be longer than"),
         ("lease: {renewDeadline: 2s}", "renewDeadline must be longer than 1.2 times retryPeriod"),
         ("lease: {duration: 15500ms}", "duration must be whole seconds"),
-        ("verify: {every: 9s}", "verify: every: 9s is too often; it lists all pods: write 10s or more"),
+        ("verify: {every: 9s}", "verify: every must be at least 10s, since each run lists all pods; got 9s"),
         ("verify: {every: 10}", "verify.every: a duration needs a unit"),
         ("logging: {level: warn}", "write debug, info, warning or error (did you mean warning?)"),
         ("logging: {level: off}", "f.yaml:3:18: logging.level: False is not known here"),
@@ -124,11 +124,11 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
             "domains: [{name: a, policy: {tolerations: [{key: a, effect: NoShedule}]}}]",
             'write "", NoSchedule, PreferNoSchedule or NoExecute (did you mean NoSchedule?)',
         ),
-        ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "exclude each other"),
+        ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "mutually exclusive"),
         ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
         (
             "domains: [{name: a, policy: {tolerations: [{key: k, pods: {}}]}}]",
-            "domains[0].policy.tolerations[0].pods: selects no pod; name requests, annotations or a selector",
+            "domains[0].policy.tolerations[0].pods: selects no pod; set requests, annotations or a selector",
         ),
         (
             "domains: [{name: a, policy: {tolerations: [{key: k, pods: {requests: ['']}}]}}]",
@@ -199,8 +199,8 @@ domains:
 
 def test_two_domains_of_one_name_or_one_scheduler_name_are_refused() -> None:
     told = problems(HEAD + "domains: [{name: gpu}, {name: gpu, nodes: {rule: labelled}}]\n")
-    assert any("domain 'gpu' is claimed by domains[0].name already" in line for line in told)
-    assert any("schedulerName 'gpu-scheduler' is claimed by" in line for line in told)
+    assert any("domain 'gpu' is already used by domains[0].name" in line for line in told)
+    assert any("schedulerName 'gpu-scheduler' is already used by" in line for line in told)
 
 
 def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
@@ -383,11 +383,11 @@ def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> 
         ),
         (
             "[{urlPrefix: 'http://a'}]",
-            "4:29: domains[0].extenders[0]: has no verb and would never be asked; set filterVerb, or remove it",
+            "4:29: domains[0].extenders[0]: has no verb and would never be called; set a verb such as filterVerb, or remove the extender",
         ),
         (
             "[{urlPrefix: 'http://u:p@a', filterVerb: f}]",
-            "4:41: domains[0].extenders[0].urlPrefix: holds credentials, which no extender is sent; remove them",
+            "4:41: domains[0].extenders[0].urlPrefix: contains credentials, which are never sent to an extender; remove them",
         ),
         (
             "[{urlPrefix: 'http://a', bindVerb: b}, {urlPrefix: 'http://b', bindVerb: b}]",
@@ -395,15 +395,15 @@ def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> 
         ),
         (
             "[{urlPrefix: 'http://a', filterVerb: f, managedResources: [{name: cpu}]}]",
-            "4:94: domains[0].extenders[0].managedResources[0].name: 'cpu' is no extended resource; write for instance example.com/fpga",
+            "4:94: domains[0].extenders[0].managedResources[0].name: 'cpu' is not an extended resource; write for example example.com/fpga",
         ),
         (
             "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {insecure: true, caFile: /ca}}]",
-            "4:80: domains[0].extenders[0].tlsConfig: insecure takes any certificate, which leaves nothing for a CA to do; remove one",
+            "4:80: domains[0].extenders[0].tlsConfig: insecure accepts any certificate, so a CA has no effect; remove one",
         ),
         (
             "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {certFile: /cert}}]",
-            "4:80: domains[0].extenders[0].tlsConfig: a certificate and its key belong together; give both or neither",
+            "4:80: domains[0].extenders[0].tlsConfig: certificate and key must be set together; set both or neither",
         ),
         (
             "[{urlPrefix: 'https://a', filterVerb: f, tlsConfig: {caData: '???'}}]",

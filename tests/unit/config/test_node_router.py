@@ -157,24 +157,27 @@ def test_no_domain_uses_a_foreign_node_without_a_loan() -> None:
         (
             node(gpus=1),
             "",
-            "it has GPUs, and such nodes are of domain gpu; label it multisched.io/domain=own, or let own borrow it (loans: [{from: gpu}])",
+            (
+                "it has GPUs, and such nodes belong to domain gpu; label it multisched.io/domain=own,"
+                " or let own borrow it (loans: [{from: gpu}])"
+            ),
         ),
-        (node({"type": "virtual-kubelet"}), "", "it is virtual, and such nodes are of domain job; label it"),
-        (node(), "", "it is of domain forecast, which has all nodes that no other claims; label it"),
+        (node({"type": "virtual-kubelet"}), "", "it is virtual, and such nodes belong to domain job; label it"),
+        (node(), "", "it belongs to domain forecast, which has all nodes that no other domain claims; label it"),
         (
             node({"multisched.io/domain": "gpu"}),
             "",
-            "its label multisched.io/domain=gpu gives it to domain gpu; label it",
+            "its label multisched.io/domain=gpu assigns it to domain gpu; label it",
         ),
         (
             node({"multisched.io/domain": "gone"}),
             "",
-            "its label multisched.io/domain=gone gives it to no domain that is configured; label it",
+            "its label multisched.io/domain=gone assigns it to no configured domain; label it",
         ),
         (
             node(gpus=1),
             "loans: [{from: gpu, selector: {matchLabels: {lend: 'yes'}}}]",
-            "it has GPUs, and such nodes are of domain gpu, and no loan of own from gpu selects it; widen the loan's selector",
+            "it has GPUs, and such nodes belong to domain gpu, and no loan of own from gpu selects it; widen the loan's selector",
         ),
     ],
 )

@@ -373,11 +373,11 @@ RATIO = {"type": "RequestedToCapacityRatio"}
         ({"ignoredResources": "a"}, "args.ignoredResources: is a text; write a list"),
         (
             {"ignoredResources": ["a b"]},
-            "args.ignoredResources[0]: 'a b' is no resource name; write for example example.com/fpga",
+            "args.ignoredResources[0]: 'a b' is not a resource name; write for example example.com/fpga",
         ),
         (
             {"ignoredResourceGroups": ["a/b"]},
-            "args.ignoredResourceGroups[0]: 'a/b' has a slash; write only what stands before it",
+            "args.ignoredResourceGroups[0]: 'a/b' has a slash; write only the part before it",
         ),
         (
             {"scoringStrategy": []},
@@ -399,14 +399,14 @@ RATIO = {"type": "RequestedToCapacityRatio"}
             {"scoringStrategy": {"resources": [{"weight": 1}]}},
             f"{STRATEGY}.resources[0].name: is missing; write a resource, for example cpu",
         ),
-        ({"scoringStrategy": RATIO}, f"{SHAPED}: is missing; type RequestedToCapacityRatio needs its shape"),
+        ({"scoringStrategy": RATIO}, f"{SHAPED}: is missing; type RequestedToCapacityRatio needs a shape"),
         (
             {"scoringStrategy": {"requestedToCapacityRatio": {}}},
-            f"{SHAPED}: belongs to type RequestedToCapacityRatio only; remove it",
+            f"{SHAPED}: applies to type RequestedToCapacityRatio only; remove it",
         ),
         (
             {"scoringStrategy": {**RATIO, "requestedToCapacityRatio": {"shape": []}}},
-            f"{SHAPED}.shape: is empty; write at least one point of utilization and score",
+            f"{SHAPED}.shape: is empty; write at least one point with utilization and score",
         ),
         (
             {
@@ -415,7 +415,7 @@ RATIO = {"type": "RequestedToCapacityRatio"}
                     "requestedToCapacityRatio": {"shape": [{"utilization": 5}, {"utilization": 5}]},
                 }
             },
-            f"{SHAPED}.shape[1].utilization: 5 does not rise; sort the points by it",
+            f"{SHAPED}.shape[1].utilization: 5 is not greater than the previous one; sort the points by utilization",
         ),
     ],
 )

@@ -279,7 +279,7 @@ def test_added_affinity_is_enforced_on_all_pods_and_adds_to_their_preferences() 
                     REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Is"}]}]}
                 }
             },
-            f"args.addedAffinity.{REQUIRED}.nodeSelectorTerms[0]: is no node selector term",
+            f"args.addedAffinity.{REQUIRED}.nodeSelectorTerms[0]: is not a valid node selector term",
         ),
         (
             {
@@ -287,7 +287,7 @@ def test_added_affinity_is_enforced_on_all_pods_and_adds_to_their_preferences() 
                     PREFERRED: [{"weight": 1, "preference": {"matchFields": [{"key": "a", "operator": "Gt"}]}}]
                 }
             },
-            f"args.addedAffinity.{PREFERRED}[0].preference: is no node selector term",
+            f"args.addedAffinity.{PREFERRED}[0].preference: is not a valid node selector term",
         ),
         (
             {"addedAffinity": {PREFERRED: [{"weight": "1"}]}},

@@ -120,12 +120,12 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             NodeResourcesFitArgs.from_config,
             {"scoringStrategy": {"resources": [{"name": "cpuu"}]}},
-            "args.scoringStrategy.resources[0].name: cpuu counts in no score; did you mean cpu?",
+            "args.scoringStrategy.resources[0].name: cpuu does not count in scores; did you mean cpu?",
         ),
         (
             NodeResourcesBalancedAllocationArgs.from_config,
             {"resources": [{"name": "fpga"}]},
-            "args.resources[0].name: fpga counts in no score; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
+            "args.resources[0].name: fpga does not count in scores; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
         ),
         (
             DefaultPreemptionArgs.from_config,
@@ -165,7 +165,7 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             VolumeBindingArgs.from_config,
             {"shape": []},
-            "args.shape: is empty; write at least one point of utilization and score",
+            "args.shape: is empty; write at least one point with utilization and score",
         ),
         (
             PodTopologySpreadArgs.from_config,
@@ -180,7 +180,7 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             PodTopologySpreadArgs.from_config,
             listed({"maxSkew": 1, "topologyKey": ZONE}),
-            "args.defaultConstraints[0].whenUnsatisfiable: is missing; each constraint needs it",
+            "args.defaultConstraints[0].whenUnsatisfiable: is missing; it is required for each constraint",
         ),
         (
             PodTopologySpreadArgs.from_config,
@@ -190,17 +190,17 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         (
             PodTopologySpreadArgs.from_config,
             listed(constraint(topologyKey="no key")),
-            "args.defaultConstraints[0].topologyKey: 'no key' is no label key; write for example " + ZONE,
+            "args.defaultConstraints[0].topologyKey: 'no key' is not a label key; write for example " + ZONE,
         ),
         (
             PodTopologySpreadArgs.from_config,
             listed(constraint(labelSelector={})),
-            "args.defaultConstraints[0].labelSelector: is deduced for each pod from what it belongs to; remove it",
+            "args.defaultConstraints[0].labelSelector: is derived for each pod from its services and controller; remove it",
         ),
         (
             PodTopologySpreadArgs.from_config,
             listed(constraint(), constraint(maxSkew=2)),
-            "args.defaultConstraints[1]: {topology.kubernetes.io/zone, ScheduleAnyway} stands above already; remove one",
+            "args.defaultConstraints[1]: {topology.kubernetes.io/zone, ScheduleAnyway} is listed twice; remove one",
         ),
     ],
 )
@@ -214,7 +214,7 @@ REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
 )
-NO_TERM = "is no node selector term; check operators, the number of values and their characters"
+NO_TERM = "is not a valid node selector term; check its operators, the number of values and their characters"
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_reservation_is_said_to_the_members_and_counted() -> None:
             assert await nominated(cluster) == {"a", "b"}
             pod = await cluster.send("GET", f"{PODS}/big-0")
             (condition,) = (one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled")
-            assert "What becomes free on 2 nodes is reserved for the gang" in condition["message"]
+            assert "Resources that become free on 2 nodes are reserved for the gang" in condition["message"]
             (worker,) = cluster.program.router.workers()
             assert worker.queue.statistics().gangs_reserving == 1
             assert await starts(cluster, FOR_S)

@@ -126,7 +126,7 @@ def test_a_broken_tree_says_what_and_where_and_the_last_good_one_keeps_its_figur
         status, reason, message = await cluster.condition(f"{TREES}/tree")
         assert (status, reason) == ("False", "Broken")
         assert "root.team" in message
-        assert message.endswith("the last good one stays in force")
+        assert message.endswith("the last valid tree stays in force")
         assert (await cluster.status(f"{TREES}/tree"))["levels"]["root.team"]["used"] == {"cpu": "1"}
 
         await cluster.set_tree(tree(most=3))

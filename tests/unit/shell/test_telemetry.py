@@ -168,7 +168,7 @@ def test_node_whose_label_names_no_domain_is_reported_until_the_label_is_good() 
         assert "no domain uses" not in health_of(cluster.program)
         await cluster.add_node("lost", labels={"multisched.io/domain": "forcast"})
         await cluster.settle()
-        why = "its label multisched.io/domain is forcast, which no configured domain is called; did you mean forecast?"
+        why = "its label multisched.io/domain is forcast, which is not a configured domain; did you mean forecast?"
         assert f"no domain uses node lost: {why}" in health_of(cluster.program)
         body = await cluster.send("GET", "/apis/events.k8s.io/v1/events")
         told = [(one["reason"], one["note"]) for one in body["items"] if one["regarding"]["name"] == "lost"]

@@ -103,4 +103,4 @@ def test_gpu_sentence_ends_with_its_own_words() -> None:
     pod = pod_document("late", container(), annotations={COUNT: "2"}, **MINE)
     view = dump_of(node("n1", 1), pod, configured=configured()).pod(ASKED)
     assert view.now is not None
-    assert view.now.message.endswith("say how much of each device the pod takes."), view.now.message
+    assert view.now.message.endswith("write how much of each device the pod takes."), view.now.message

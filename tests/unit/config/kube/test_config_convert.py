@@ -171,8 +171,8 @@ profiles:
       preScore: {disabled: [{name: "*"}], enabled: [{name: PodTopologySpread}]}
 """
     conversion = convert(HEAD + text, "k.yaml")
-    lines = [line for line in told(conversion) if "fails every pod" in line]
-    tail = "which fails every pod of kube-scheduler; here it runs at both"
+    lines = [line for line in told(conversion) if "makes every pod fail" in line]
+    tail = "which makes every pod fail in kube-scheduler; here it runs at both"
     assert lines == [
         f"5:7: warning: profiles[0].plugins.filter: NodePorts runs at filter and not at preFilter, {tail}",
         f"5:7: warning: profiles[0].plugins.filter: InterPodAffinity runs at filter and not at preFilter, {tail}",
@@ -340,32 +340,32 @@ profiles:
 """,
         "k.yaml",
     )
-    about_others = [line for line in told(conversion) if "on by default" in line]
+    about_others = [line for line in told(conversion) if "enabled by default" in line]
     assert [line for line in told(conversion) if line not in about_others] == [
-        "3:1: note: parallelism: nodes are not shared out among goroutines: all are looked at in one vector operation",
-        "4:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100",
-        "5:1: warning: delayCacheUntilActive: a standby's caches are always filled: it takes over faster, and needs the memory",
-        "6:1: note: enableProfiling: there are no profiling endpoints; py-spy attaches to the process",
-        "7:18: note: leaderElection.resourceName: the Lease is called kube-scheduler-DOMAIN, by the first domain",
+        "3:1: note: parallelism: has no effect: all nodes are evaluated in one vector operation, without goroutines",
+        "4:1: warning: percentageOfNodesToScore: 30: all nodes are evaluated, as with 100",
+        "5:1: warning: delayCacheUntilActive: a standby always fills its caches: it takes over faster and uses the memory",
+        "6:1: note: enableProfiling: there are no profiling endpoints; attach py-spy to the process",
+        "7:18: note: leaderElection.resourceName: the Lease is named kube-scheduler-DOMAIN, after the first domain",
         (
-            "9:3: warning: clientConnection.kubeconfig: is said on the command line:"
+            "9:3: warning: clientConnection.kubeconfig: must be set on the command line:"
             " multisched run --kubeconfig /etc/kubernetes/scheduler.conf"
         ),
-        "10:3: note: clientConnection.contentType: the API server is spoken to in JSON",
-        "11:3: warning: clientConnection.burst: there is no burst: the API server's own 429 is what slows us down",
+        "10:3: note: clientConnection.contentType: multisched uses JSON for the API server",
+        "11:3: warning: clientConnection.burst: has no counterpart: the API server's 429 responses limit the rate",
         (
             "13:5: note: profiles[0].schedulerName: kube-scheduler must stop serving default-scheduler before multisched"
-            " runs with this file: else both place the same pods, each without knowing what the other is about to place"
+            " runs with this file: otherwise both schedule the same pods without knowing of each other's decisions"
         ),
         (
-            "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is no plugin of kube-scheduler 1.36"
+            "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is not a plugin of kube-scheduler 1.36"
             " (did you mean NodeAffinity?); it is left out: add it as package.module:Class once it is ported"
         ),
         "17:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
         "18:26: warning: profiles[0].pluginConfig[1].args: NodeName takes no arguments; its arguments are left out",
         (
-            "19:35: note: profiles[0].pluginConfig[2].args: every candidate node is looked at,"
-            " as upstream does at 100 percent: these change nothing"
+            "19:35: note: profiles[0].pluginConfig[2].args: no effect: every candidate node is examined,"
+            " as upstream does at 100 percent"
         ),
     ]
     assert conversion.findings.has_warnings
@@ -373,7 +373,7 @@ profiles:
 
 def test_defaults_that_differ_are_notes_and_fail_nobody() -> None:
     conversion = convert(HEAD, "k.yaml")
-    assert any("percentageOfNodesToScore: is 0 or not given" in line for line in told(conversion))
+    assert any("percentageOfNodesToScore: is 0 or not set" in line for line in told(conversion))
     assert any("resource claims" in line for line in told(conversion))
     assert not conversion.findings.has_warnings
 
@@ -417,13 +417,9 @@ profiles:
         "k.yaml",
     )
     lines = told(conversion)
-    assert (
-        "5:7: warning: profiles[0].plugins.queueSort: MySort is not known here; PrioritySort does it instead" in lines
-    )
-    assert (
-        "6:7: warning: profiles[0].plugins.bind: MySort is not known here; DefaultBinder does it instead" not in lines
-    )
-    assert "6:7: warning: profiles[0].plugins.bind: MyBinder is not known here; DefaultBinder does it instead" in lines
+    assert "5:7: warning: profiles[0].plugins.queueSort: MySort is not known here; PrioritySort replaces it" in lines
+    assert "6:7: warning: profiles[0].plugins.bind: MySort is not known here; DefaultBinder replaces it" not in lines
+    assert "6:7: warning: profiles[0].plugins.bind: MyBinder is not known here; DefaultBinder replaces it" in lines
     domain = conversion.data["domains"][0]
     assert {"PrioritySort", "DefaultBinder"} <= {entry["name"] for entry in domain["profile"]["plugins"]["enabled"]}
 
@@ -461,7 +457,7 @@ profiles:
     assert [line for line in told(conversion) if ": warning: " in line] == [
         (
             "12:37: warning: profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds: has no counterpart;"
-            " a gang's own timeout counts, 600 s where it names none"
+            " the gang's own timeout applies, 600 s by default"
         )
     ]
 
@@ -511,22 +507,22 @@ profiles:
         ),
         (
             "profiles: [{schedulerName: a}, {schedulerName: a}]\n",
-            "3:48: profiles[1].schedulerName: 'a' is the name of profiles[0] already; each needs its own",
+            "3:48: profiles[1].schedulerName: 'a' is already used by profiles[0]; each profile needs its own",
         ),
         (
             "profiles: [{schedulerName: a}, {}]\n",
-            "3:32: profiles[1].schedulerName: is missing; each of several profiles needs its own",
+            "3:32: profiles[1].schedulerName: is missing; with several profiles, each needs its own",
         ),
         (
             "profiles: [{plugins: {filter: {enabled: [{name: EBSLimits}]}}}]\n",
             (
-                "3:49: profiles[0].plugins.filter.enabled[0].name: EBSLimits is not a plugin of"
-                " kubescheduler.config.k8s.io/v1 any more; NodeVolumeLimits does its work"
+                "3:49: profiles[0].plugins.filter.enabled[0].name: EBSLimits was removed in"
+                " kubescheduler.config.k8s.io/v1; use NodeVolumeLimits"
             ),
         ),
         (
             "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity}, {name: NodeAffinity}]}}}]\n",
-            "3:63: profiles[0].plugins.score.enabled[1]: stands there twice; remove one",
+            "3:63: profiles[0].plugins.score.enabled[1]: is listed twice; remove one",
         ),
         (
             "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]\n",
@@ -534,11 +530,11 @@ profiles:
         ),
         (
             "profiles: [{pluginConfig: [{name: NodeAffinity, args: {kind: NodeResourcesFitArgs}}]}]\n",
-            "3:62: profiles[0].pluginConfig[0].args.kind: 'NodeResourcesFitArgs' does not fit; write NodeAffinityArgs",
+            "3:62: profiles[0].pluginConfig[0].args.kind: 'NodeResourcesFitArgs' does not match the plugin; write NodeAffinityArgs",
         ),
         (
             "profiles: [{pluginConfig: [{name: NodeAffinity}, {name: NodeAffinity}]}]\n",
-            "3:57: profiles[0].pluginConfig[1].name: NodeAffinity has arguments above already; remove one",
+            "3:57: profiles[0].pluginConfig[1].name: NodeAffinity has two entries of arguments; remove one",
         ),
         (
             "profiles: [{plugins: {queueSort: {disabled: [{name: '*'}]}}}]\n",
@@ -550,7 +546,7 @@ profiles:
         ),
         (
             "profiles: [{plugins: {queueSort: {enabled: [{name: QOSSort}]}}}]\n",
-            "3:34: profiles[0].plugins.queueSort: PrioritySort and QOSSort order the queue; leave one of them",
+            "3:34: profiles[0].plugins.queueSort: PrioritySort and QOSSort order the queue; keep one of them",
         ),
         (
             "extenders: [{urlPrefix: 'http://a', prioritizeVerb: p}]\n",
@@ -562,29 +558,29 @@ profiles:
         ),
         (
             "extenders: [{urlPrefix: 'http://a', filterVerb: f, managedResources: [{name: cpu}]}]\n",
-            "3:78: extenders[0].managedResources[0].name: 'cpu' is no extended resource name",
+            "3:78: extenders[0].managedResources[0].name: 'cpu' is not an extended resource name",
         ),
         (
             "extenders: [{urlPrefix: 'ftp://a', filterVerb: f}]\n",
             (
-                "3:25: extenders[0].urlPrefix: 'ftp://a' is no address of an extender;"
-                " write for instance http://127.0.0.1:8888/scheduler"
+                "3:25: extenders[0].urlPrefix: 'ftp://a' is not a valid extender URL;"
+                " write for example http://127.0.0.1:8888/scheduler"
             ),
         ),
         ("leaderElection: {leaseDuration: 5s}\n", "3:17: leaderElection: leaseDuration must be longer than renewDeadline"),
         (
             "leaderElection: {resourceLock: endpoints}\n",
-            "3:17: leaderElection: resourceLock 'endpoints' is no more; write leases",
+            "3:17: leaderElection: resourceLock 'endpoints' is not supported; write leases",
         ),
         (
             "leaderElection: {retryPeriod: 2}\n",
-            '3:31: leaderElection.retryPeriod: a duration is a text, for instance "5s"',
+            '3:31: leaderElection.retryPeriod: a duration must be a text, for example "5s"',
         ),
         (
             "profiles: [{schedulerName: Upper}]\n",
             (
-                "3:28: profiles[0].schedulerName: 'Upper' is not a name of this kind;"
-                " multisched serves names of at most 63 of a-z, 0-9, - and ."
+                "3:28: profiles[0].schedulerName: 'Upper' is not a valid schedulerName for multisched;"
+                " write at most 63 characters of a-z, 0-9, - and ."
             ),
         ),
     ],
@@ -614,7 +610,7 @@ profiles:
     assert parallelism == "k.yaml:3:14: parallelism: must be greater than or equal to 1"
     assert args == [
         (
-            f"k.yaml:9:28: {at}[0].args.apiVersion: 'kubescheduler.config.k8s.io/v1beta3' does not fit;"
+            f"k.yaml:9:28: {at}[0].args.apiVersion: 'kubescheduler.config.k8s.io/v1beta3' does not match the plugin;"
             " write kubescheduler.config.k8s.io/v1"
         ),
         f"k.yaml:9:94: {at}[0].args.minCandidateNodesPercentage: 101 is not within 0..100",
@@ -647,8 +643,8 @@ def test_another_kind_of_file_is_told_what_is_read_here() -> None:
 def test_versions_that_upstream_dropped_are_named_with_the_one_to_write() -> None:
     assert problems("apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n") == [
         (
-            "k.yaml:1:13: apiVersion: kube-scheduler 1.36 reads no v1beta3 any more;"
-            " its fields are nearly v1's: write kubescheduler.config.k8s.io/v1"
+            "k.yaml:1:13: apiVersion: kube-scheduler 1.36 no longer reads v1beta3;"
+            " its fields are nearly those of v1: write kubescheduler.config.k8s.io/v1"
         )
     ]
 

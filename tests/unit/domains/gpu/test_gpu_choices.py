@@ -245,7 +245,7 @@ def test_the_ledger_takes_no_choice_that_does_not_fit() -> None:
         with pytest.raises(ValueError, match="are not 2 devices in ascending order"):
             ledger.fits(wide, 0, odd)
     for nonsense in ("0", [0], (0.0,), (True,)):
-        with pytest.raises(TypeError, match="is no tuple of device indices"):
+        with pytest.raises(TypeError, match="is not a tuple of device indices"):
             ledger.take(pod, 0, nonsense)
     assert list(ledger.held()) == ["uid-before"]
 
@@ -276,7 +276,7 @@ class Fails(HighestDevice):
     ("answer", "message"),
     [
         (None, 'running Choose plugin "HighestDevice": RuntimeError: boom'),
-        ("0", "running Ledger \"gpu-devices\": TypeError: '0' is no tuple of device indices"),
+        ("0", "running Ledger \"gpu-devices\": TypeError: '0' is not a tuple of device indices"),
     ],
 )
 def test_a_plugin_that_fails_to_choose_costs_its_pod_the_attempt_and_holds_nothing(answer: Any, message: str) -> None:

@@ -56,8 +56,10 @@ MILLI_MISTAKEN = (
     "write thousandths of one device, or request nvidia.com/gpu for several whole ones"
 )
 COUNT_MISTAKEN = "annotation multisched.io/gpu-count: 'x' is not an integer of 1..256; write the number of devices"
-COUNT_ALONE = "annotation multisched.io/gpu-count: needs multisched.io/gpu-milli beside it; say how much of each device the pod takes"
-WHOLE_TOO = "the pod requests whole nvidia.com/gpu too; remove the annotation or the request"
+COUNT_ALONE = (
+    "annotation multisched.io/gpu-count: requires multisched.io/gpu-milli; write how much of each device the pod takes"
+)
+WHOLE_TOO = "the pod also requests whole nvidia.com/gpu; remove the annotation or the request"
 
 
 @pytest.mark.parametrize(

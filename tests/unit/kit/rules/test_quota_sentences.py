@@ -20,7 +20,7 @@ GANG = "gang a/g: 0 of the 4 members that must start together fit; g-1: 0/26 nod
 @pytest.mark.parametrize(
     "message",
     [
-        f"{GANG} quota root.a: cpu 1 used, 200 requested, max 3. reclaim: nobody who borrows could make room",
+        f"{GANG} quota root.a: cpu 1 used, 200 requested, max 3. reclaim: evicting pods that borrow would not free enough quota",
         "quota root.b: cpu 3750m used and 250m nominated, 1m requested, max 4",
         "quota root.b: cpu 2 used and 1 nominated and 500m guaranteed to others, 750m requested, max 4.",
         "quota root: memory 4Gi used, 1 requested, max 4Gi.",

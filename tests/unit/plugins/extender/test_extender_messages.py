@@ -165,13 +165,14 @@ def test_answers_to_a_binding_and_to_a_preemption_are_read(case: Callable[[str],
 
 @pytest.mark.parametrize("read", [read_filter_answer, read_priorities, read_binding_answer, read_preemption_answer])
 def test_what_is_no_answer_is_told_so(read: Callable[[bytes], object]) -> None:
-    with pytest.raises(ValueError, match=r"^answered what cannot be read: "):
+    with pytest.raises(ValueError, match=r"^sent a response that cannot be decoded: "):
         read(b"<html>")
 
 
 def test_a_field_that_cannot_be_read_is_named() -> None:
     with pytest.raises(
-        ValueError, match=r"^answered what cannot be read: Expected `array \| null`, got `int` .*\(in nodenames\)$"
+        ValueError,
+        match=r"^sent a response that cannot be decoded: Expected `array \| null`, got `int` .*\(in nodenames\)$",
     ):
         read_filter_answer(b'{"NodeNames":7}')
 

@@ -92,7 +92,7 @@ async def test_so_many_whole_victims_are_sent_and_no_more() -> None:
     many = {f"v{number}": Standing("team", f"v{number}", 0) for number in range(WHOLE_PODS_MAX + 1)}
     request = replace(REQUEST, offered={"n1": Victims(tuple(many), 0)}, standing={"n1": many})
     with pytest.raises(
-        ExtenderError, match="would have to be sent 1001 victims whole, more than 1000; set nodeCacheCapable"
+        ExtenderError, match="needs 1001 complete victims in a request, more than 1000; set nodeCacheCapable"
     ):
         await left(wanting(n1=["v1"]), request, is_node_cache_capable=False)
 
@@ -116,7 +116,7 @@ async def test_extenders_are_shown_what_the_others_left_until_nothing_is() -> No
 
 
 LIES = [
-    ("unknown node", wanting(elsewhere=["a"]), 'claims to preempt on node "elsewhere", which it was not shown'),
+    ("unknown node", wanting(elsewhere=["a"]), 'claims to preempt on node "elsewhere", which was not in the request'),
     (
         "unknown pod",
         wanting(n2=["a"]),
@@ -128,11 +128,11 @@ LIES = [
         "claims to preempt pod team/proud on node n1, whose priority is not lower",
     ),
     ("nobody", wanting(n1=[]), 'expected at least one victim pod on node "n1"'),
-    ("a wrong shape", lambda _: {"NodeNameToMetaVictims": {"n1": ["a"]}}, "answered what cannot be read"),
+    ("a wrong shape", lambda _: {"NodeNameToMetaVictims": {"n1": ["a"]}}, "sent a response that cannot be decoded"),
     (
         "no victims of the kind",
         lambda _: {"nodeNameToMetaVictims": {"n1": {"pods": "a"}}},
-        "answered what cannot be read",
+        "sent a response that cannot be decoded",
     ),
     ("hanging", hanging, "no answer within 0.2 s"),
 ]

@@ -187,11 +187,15 @@ async def test_a_pod_that_is_gone_is_asked_about_no_more() -> None:
 LIES: list[tuple[str, Callable[[Any], object], str]] = [
     ("unknown node", keeping("n1", "elsewhere"), 'claims a filtered node "elsewhere" which is not found in the input'),
     ("its error", lambda _: {"Error": "no licence"}, "no licence"),
-    ("not JSON", lambda _: web.Response(body=b"<html>"), "answered what cannot be read"),
-    ("a list", lambda _: [1], "answered what cannot be read"),
+    ("not JSON", lambda _: web.Response(body=b"<html>"), "sent a response that cannot be decoded"),
+    ("a list", lambda _: [1], "sent a response that cannot be decoded"),
     ("a wrong type", lambda _: {"NodeNames": "n1"}, "(in nodenames)"),
-    ("deep nesting", lambda _: web.Response(body=b'{"Nodes":' + b"[" * 100_000), "answered what cannot be read"),
-    ("bad text", lambda _: web.Response(body=b'{"Error":"\xff"}'), "answered what cannot be read"),
+    (
+        "deep nesting",
+        lambda _: web.Response(body=b'{"Nodes":' + b"[" * 100_000),
+        "sent a response that cannot be decoded",
+    ),
+    ("bad text", lambda _: web.Response(body=b'{"Error":"\xff"}'), "sent a response that cannot be decoded"),
     ("status", status(500), "code 500"),
     ("too much", lambda _: web.Response(body=b" " * (ANSWER_BYTES_MIN + 10_000)), "exceeds"),
     ("hanging", hanging, "no answer within 0.2 s"),
@@ -316,20 +320,20 @@ async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog
         extender.responses["filter"] = status(500)
         for _ in range(2):
             await plugin.response(REQUEST)
-        assert told() == ["extender passed over"]
+        assert told() == ["extender failed and is ignored"]
         extender.responses["prioritize"] = status(500)
         await plugin.response(REQUEST)
-        assert told() == ["extender passed over"], "the other verb"
+        assert told() == ["extender failed and is ignored"], "the other verb"
         extender.responses["filter"] = keeping(*NODES)
         for _ in range(2):
             await plugin.response(REQUEST)
-        assert told() == ["extender answers again"], "of one of the two"
+        assert told() == ["extender responds again"], "of one of the two"
         extender.responses["prioritize"] = scoring(n1=1)
         await plugin.response(REQUEST)
-        assert told() == ["extender answers again"]
+        assert told() == ["extender responds again"]
         extender.responses["filter"] = status(500)
         await plugin.response(REQUEST)
-        assert told() == ["extender passed over"]
+        assert told() == ["extender failed and is ignored"]
 
 
 @pytest.mark.parametrize(
@@ -454,7 +458,9 @@ async def test_a_bind_is_handed_over_and_its_word_is_to_be_checked() -> None:
     assert extender.asked == [("bind", {"PodName": "p", "PodNamespace": "team", "PodUID": "uid-p", "Node": "n1"})]
     assert reply is not None
     assert reply.answer is BindAnswer.DELEGATED
-    assert reply.message == f'extender "{extender.url}" (bind): said that it bound the pod, which is bound nowhere'
+    assert (
+        reply.message == f'extender "{extender.url}" (bind): reported that it bound the pod, but the pod is not bound'
+    )
 
 
 async def test_pods_that_the_extender_does_not_look_after_are_bound_by_the_profile() -> None:

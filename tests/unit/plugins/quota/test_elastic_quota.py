@@ -45,7 +45,7 @@ def test_a_pending_pod_is_told_which_level_holds_it_with_the_numbers() -> None:
     assert isinstance(result, Unplaced)
     assert result.message == (
         "0/1 nodes are available: quota root.a.1: cpu 20 used, 5 requested, max 20. "
-        "reclaim: its quota would be over its min, and may only borrow what is idle"
+        "reclaim: the quota would exceed its min and can borrow only idle capacity"
     )
     assert result.condition_reason == "QuotaExceeded"
     assert result.rejectors == {"ElasticQuota"}
@@ -237,7 +237,7 @@ def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority()
     )
     assert (after.preemption, after.sentence) == (
         None,
-        "reclaim: its quota would be over its min, and may only borrow what is idle",
+        "reclaim: the quota would exceed its min and can borrow only idle capacity",
     )
 
 

@@ -49,7 +49,7 @@ def test_a_pod_is_told_that_too_much_would_go(cpus: tuple[int, ...]) -> None:
         found, told = attempt(town, 5)
         assert found == victims
         if not victims:
-            assert told == "1.6 times as much cpu would go as is needed, 1.5 times may"
+            assert told == "1.6 times as much cpu as needed would be evicted, maxEvictedOverNeeded is 1.5"
             assert counted(town) == (dict.fromkeys(counted(town)[0], 0.0), 1.0)
         else:
             assert counted(town)[0]["1.5",] == 0
@@ -120,7 +120,7 @@ def test_a_gang_is_stopped_where_its_nodes_give_more_than_one_each() -> None:
         assert len(decided(town)[0]) == count
         if not count:
             assert sentences(town.decided_gang("taker/c")) == {
-                "1.2 times as much cpu would go as is needed, 1.1 times may"
+                "1.2 times as much cpu as needed would be evicted, maxEvictedOverNeeded is 1.1"
             }
 
 

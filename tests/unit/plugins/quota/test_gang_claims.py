@@ -108,7 +108,7 @@ def test_a_gang_that_is_not_entitled_as_a_whole_takes_nothing() -> None:
     claim(town, 4)
     result = town.decided_gang("taker/c")
     assert preemption_of(result) is None
-    assert sentences(result) == {"its quota would be over its min, and may only borrow what is idle"}
+    assert sentences(result) == {"the quota would exceed its min and can borrow only idle capacity"}
     assert all(QUOTA in one.rejectors for one in result.unplaced)
 
 
@@ -181,7 +181,7 @@ def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
     after = at_once(town.domain.cycle.group_post_filters.run(GroupOfPods("taker/c", tuple(pods)), Effort(UNLIMITED)))
     assert (after.preemption, after.sentence) == (
         None,
-        "reclaim: pods of several quotas that must start together displace nobody",
+        "reclaim: pods of several quotas that must start together cannot evict other pods",
     )
 
 

@@ -324,7 +324,7 @@ def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, 
         desk.paths()
     desk.delete(tree())
     assert desk.paths() == OF_TREE
-    assert "kube-system/tree was deleted, and stays in force" in desk.source.trouble_text()
+    assert "kube-system/tree was deleted, but stays in force" in desk.source.trouble_text()
     desk.apply(tree(least=9, uid="broken"))
     assert bounds(desk) == {"web": (1, 3)}
     desk.apply(tree(most=2, uid="another"))
@@ -345,7 +345,7 @@ def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture
     desk.paths()
     desk.delete(tree())
     assert desk.paths() == [], "of one that was deleted without consent, too, once there is consent"
-    assert [vars(one)["namespaces"] for one in caplog.records if "no quota any more" in one.message][-1] == ["web"]
+    assert [vars(one)["namespaces"] for one in caplog.records if "no longer have a quota" in one.message][-1] == ["web"]
 
 
 def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:

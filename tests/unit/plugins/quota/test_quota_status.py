@@ -211,7 +211,7 @@ def test_a_broken_tree_has_in_its_status_what_stays_in_force_until_it_is_mended(
     started.put({**broken, "status": {"lastGood": remembered}})
     assert list(started.levels()) == ["root", "root.a", "root.b"]
     assert started.of(TREE).fields["lastGood"] == remembered
-    assert started.condition(TREE, "tree")[2].endswith("; the last good one stays in force")
+    assert started.condition(TREE, "tree")[2].endswith("; the last valid tree stays in force")
     started.put(good)
     assert started.of(TREE).fields["lastGood"] is None
     assert started.condition(TREE, "tree") == ("True", "InForce", "3 levels are in force")
@@ -244,7 +244,7 @@ def test_only_the_quota_with_a_mistake_says_that_it_is_not_in_force() -> None:
     hall.put(flat("b", 3, 2))
     status, reason, message = hall.condition(kind, "quota", "b")
     assert (status, reason) == ("False", "Broken")
-    assert message.endswith("; its last version without a mistake, if there was one, stays in force")
+    assert message.endswith("; its last valid version, if any, stays in force")
     assert hall.condition(kind, "quota", "a")[0] == "True"
 
 

@@ -181,4 +181,4 @@ def test_a_leaf_takes_back_nothing_that_it_is_not_sure_of() -> None:
     result = town.attempt(town.add("claim", "taker", 0, memory_bytes=1))
     assert isinstance(result, Unplaced)
     assert result.victims == ()
-    assert "would be over its min" in result.message
+    assert "would exceed its min" in result.message

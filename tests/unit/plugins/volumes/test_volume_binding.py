@@ -315,7 +315,7 @@ async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> 
     assert await storage.plugin.pre_bind(storage.view(), user, "n0") is SUCCESS
     storage.assume(user, "n0")
     status = await storage.plugin.pre_bind(storage.view(), user, "n0")
-    assert (status.code, status.reasons) == (Code.ERROR, ("nothing may be written here; volumes cannot be bound",))
+    assert (status.code, status.reasons) == (Code.ERROR, ("this process is read-only and cannot bind volumes",))
 
 
 def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for() -> None:
