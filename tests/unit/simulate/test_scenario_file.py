@@ -14,7 +14,7 @@ from multisched.simulate.scenario_file import load_scenario
 from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
-SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot tell its days apart, with less than two days not its hours either"
+SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
 
 NIGHT: dict[str, Any] = {"from": "01:00", "to": "05:00"}
 
@@ -184,7 +184,7 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         ),
         (
             {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
-            "services.list[1].name: service 'web' stands before",
+            "services.list[1].name: service 'web' is already",
         ),
         ({"services": {"file": "no.csv"}}, "no.csv:1:1: cannot be read"),
         ({"usage": {"files": ["no.csv"]}}, "no.csv:1:1: cannot be read"),
