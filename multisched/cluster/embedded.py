@@ -1,7 +1,7 @@
-"""The embedded cluster as one thing to start: API server, TLS socket, credentials, and the parts that run beside it.
+"""Starts the embedded cluster: API server, TLS socket, credentials, and the components that run with it.
 
-Owns the server, its listener and the tasks of the parts (controllers, fake kubelets). Parts are handed in as async
-callables and cancelled at the end. `async with EmbeddedCluster.start(...) as cluster:` is the whole life.
+Owns the server, its listener and the tasks of the components (controllers, fake kubelets). Components are async
+callables, cancelled at the end. `async with EmbeddedCluster.start(...) as cluster:` is the whole lifetime.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from multisched.cluster.base.storage import HISTORY_EVENTS
 LOOPBACK = "127.0.0.1"
 
 Part = Callable[["EmbeddedCluster"], Awaitable[None]]
-"""Something that runs while the cluster does; cancelled when it ends. An exception of a part ends the cluster."""
+"""A component that runs as long as the cluster; cancelled when the cluster ends. An exception in it ends the cluster."""
 
 
 class EmbeddedCluster:
-    """A running cluster. Made by `start` only."""
+    """A running cluster. Created by `start`."""
 
     def __init__(self, server: ApiServer, authority: Authority, url: str, admin_token: str) -> None:
         self.server = server
@@ -50,7 +50,7 @@ class EmbeddedCluster:
         history: int = HISTORY_EVENTS,
         parts: Sequence[Part] = (),
     ) -> AsyncIterator[EmbeddedCluster]:
-        """A cluster that serves on `host` (port 0: any free one) until the block is left."""
+        """Starts a cluster that listens on `host` (port 0: any free one); stops it when the block is left."""
         server = ApiServer(clock, seed=seed, rbac=rbac, history=history)
         authority = Authority(clock.now())
         http = HttpServer(server, server_context(authority, sorted({host, LOOPBACK, "localhost"})))
@@ -69,11 +69,11 @@ class EmbeddedCluster:
                     task.cancel()
 
     def transport(self, user: UserInfo = ADMIN) -> DirectTransport:
-        """Requests in process, as a user, without a socket."""
+        """Returns a transport that sends requests in process as this user, without a socket."""
         return DirectTransport(self.server, user)
 
     def write_kubeconfig(self, path: Path, user: UserInfo = ADMIN) -> None:
-        """A kubeconfig with two contexts: `embedded` (client certificate) and `embedded-token` (the admin's token)."""
+        """Writes a kubeconfig with two contexts: `embedded` (client certificate) and `embedded-token` (the admin's token)."""
         pair = self._authority.client(user)
         cluster = {"server": self.url, "certificate-authority-data": _b64(self._authority.certificate)}
         by_certificate = {"client-certificate-data": _b64(pair.certificate), "client-key-data": _b64(pair.key)}
@@ -92,7 +92,7 @@ class EmbeddedCluster:
             "current-context": "embedded",
         }
         path.touch(mode=0o600)
-        # JSON is YAML, and needs no library to write.
+        # JSON is valid YAML and needs no extra library.
         path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 

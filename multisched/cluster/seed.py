@@ -1,8 +1,8 @@
-"""What the demonstration cluster is filled with: nodes of three domains, and a workload that fits on them.
+"""The content of the demonstration cluster: nodes of three domains, and a workload that fits on them.
 
-Owns nothing; pure functions, the same documents for the same arguments. Promises that everything of
-`demo_workload(jobs, nodes)` fits on `demo_nodes(nodes)` with their `demo_storage`, with up to JOB_PODS_MAX job pods on 300
-nodes. Called by the demo, the `cluster` command, the simulation and tests.
+Pure functions: the same arguments give the same documents. All pods of `demo_workload(jobs, nodes)` fit on
+`demo_nodes(nodes)` with their `demo_storage`, for up to JOB_PODS_MAX job pods on 300 nodes. Called by the demo, the `cluster`
+command, the simulation and tests.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from multisched.cluster.client.object_client import Document
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 
 WHOLE_DEMO_NODES = 300
-"""The nodes that the numbers of _SERVICES, _TRAININGS, _INFERENCES and JOB_PODS are meant for."""
+"""Number of nodes to which the counts of _SERVICES, _TRAININGS, _INFERENCES and JOB_PODS refer."""
 
 JOB_PODS = 1_000
-"""Of the burst of jobs."""
+"""Pods in the burst of jobs."""
 
 JOB_PODS_MAX = 20_000
-"""Job pods that the virtual nodes of `demo_nodes(300)` hold at once."""
+"""Job pods that fit on the virtual nodes of `demo_nodes(300)` at once."""
 
 GPU_MILLI_ANNOTATION = "multisched.io/gpu-milli"
 GPU_KIND_LABEL = "multisched.io/gpu-kind"
@@ -31,7 +31,7 @@ _REGION, _ZONES = "demo", ("demo-a", "demo-b", "demo-c")
 _GPU_KINDS = ("a100", "l4")
 _GPUS_PER_NODE = 8
 _GPU_NODES_IN, _VIRTUAL_NODES_IN = 8, 6
-"""One node in so many."""
+"""One node in this many."""
 _IMAGE_PREFIX = "registry.multisched.io/demo"
 _IMAGE_BYTES = 180_000_000
 _VOLUMES_PER_NODE = 24
@@ -47,16 +47,16 @@ _SERVICES = (
     ("reports", 48, "250m", "256Mi", False),
 )
 _SCRATCH = {"cache": "16Gi"}
-"""Services whose pods have a volume of their own, with its size: of the default storage class, gone with the pod."""
+"""Services whose pods have an ephemeral volume, with its size; it has the default storage class and is deleted with the pod."""
 
 _TRAININGS = (("vision", 12, 4), ("language", 6, 8), ("speech", 16, 1))
-"""Name, pods, whole GPUs of each."""
+"""Name, pods, whole GPUs per pod."""
 _INFERENCES = (("classify", 24, 250), ("translate", 16, 500))
-"""Name, replicas, thousandths of one GPU of each."""
+"""Name, replicas, thousandths of one GPU per pod."""
 
 
 def demo_nodes(count: int) -> list[Document]:
-    """`count` nodes: one in eight with GPUs, one in six virtual, the others Work nodes, spread over three zones."""
+    """Returns `count` nodes in three zones: one in eight has GPUs, one in six of the others is virtual, the rest are Work nodes."""
     nodes: list[Document] = []
     numbers = {"gpu": 0, "virtual": 0, "work": 0}
     for position in range(count):
@@ -75,9 +75,9 @@ def demo_nodes(count: int) -> list[Document]:
 
 
 def demo_workload(job_pods: int | None = None, nodes: int = WHOLE_DEMO_NODES) -> list[Document]:
-    """Manifests of all three domains, in the order to create them; the Jobs come last and have `job_pods` pods in all.
+    """Returns manifests of all three domains in creation order; the Jobs are last and have `job_pods` pods in total.
 
-    All amounts follow the number of nodes, those of jobs where `job_pods` names none; every service and one training have at least one pod.
+    All amounts scale with the number of nodes, including jobs if `job_pods` is None. Every service and one training have at least one pod.
     """
     manifests = [
         _service(name, max(1, scaled(replicas, nodes)), cpu, memory, is_guaranteed)
@@ -93,10 +93,10 @@ def demo_workload(job_pods: int | None = None, nodes: int = WHOLE_DEMO_NODES) ->
 
 
 def demo_storage(nodes: Sequence[Document]) -> list[Document]:
-    """Storage classes of the fake provisioner, its driver, and the driver on each of these nodes but the virtual ones.
+    """Returns storage classes of the fake provisioner, its CSIDriver, and a CSINode for each of these nodes except virtual ones.
 
-    `fast` is the default class: its volumes are made in the zone where their pod goes. `shared` volumes are made at once, for
-    every zone, and kept when their claim is gone.
+    `fast` is the default class: its volumes are provisioned in the zone of the pod's node. `shared` volumes are provisioned at once,
+    for every zone, and retained when their claim is deleted.
     """
     driver: Document = {
         "apiVersion": "storage.k8s.io/v1",
@@ -113,7 +113,7 @@ def demo_storage(nodes: Sequence[Document]) -> list[Document]:
 
 
 def pods_by_scheduler(manifests: Sequence[Document]) -> dict[str, int]:
-    """schedulerName -> pods that Pods, Deployments and Jobs of it make."""
+    """Returns schedulerName -> number of pods in these Pods, Deployments and Jobs."""
     counts: dict[str, int] = {}
     for manifest in manifests:
         spec = manifest["spec"]
@@ -123,7 +123,7 @@ def pods_by_scheduler(manifests: Sequence[Document]) -> dict[str, int]:
 
 
 def scaled(amount: int, nodes: int) -> int:
-    """What is meant for WHOLE_DEMO_NODES, for so many."""
+    """Scales an amount from WHOLE_DEMO_NODES to this number of nodes."""
     return amount * nodes // WHOLE_DEMO_NODES
 
 

@@ -1,1 +1,1 @@
-"""The demo: an embedded cluster in a process of its own, the scheduler in this one, a workload with a story, and a live screen."""
+"""The demo: an embedded cluster in a separate process, the scheduler in this one, a scripted workload, and a live screen."""

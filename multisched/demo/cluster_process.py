@@ -1,4 +1,4 @@
-"""The embedded cluster of the demo, in a process of its own. It ends with ours, however that ends: its standard input closes then."""
+"""The embedded cluster of the demo, in a separate process. It ends when this process ends for any reason: its standard input closes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Final
 import anyio
 
 END_S: Final = 5.0
-"""After SIGTERM; then it is killed."""
+"""Grace period after SIGTERM; then the process is killed."""
 
 
 @contextlib.asynccontextmanager
 async def cluster_process(kubeconfig: Path, nodes: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`multisched cluster` in a session of its own: Ctrl-C is for us, and we end it when we are done with it."""
+    """Runs `multisched cluster` in its own session, so that Ctrl-C reaches only this process; terminates it on exit."""
     command = [sys.executable, "-m", "multisched", "cluster", "--kubeconfig", str(kubeconfig), "--nodes", str(nodes)]
     process = await asyncio.create_subprocess_exec(
         *command,

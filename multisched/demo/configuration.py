@@ -1,4 +1,4 @@
-"""The configuration of the demo: the default one, with the sample history for the forecast, and a port that is free.
+"""The configuration of the demo: the default one with the sample history for the forecast, and the HTTP port.
 
 Reads package data only, so that it works from a wheel.
 """
@@ -19,13 +19,13 @@ HISTORY_DAYS: Final = 14
 
 
 def sample_history() -> Path:
-    """The file that ships with the demo."""
+    """Returns the path of the sample history that ships with the demo."""
     with as_file(files("multisched.demo").joinpath(HISTORY)) as path:
         return path
 
 
 def demo_configuration() -> Configuration:
-    """The three built-in domains; PeakForecast has learned from the sample history."""
+    """Returns the three built-in domains, with PeakForecast trained on the sample history."""
     forecast: dict[str, Any] = {
         "name": "PeakForecast",
         "args": {"files": [str(sample_history())], "windowDays": HISTORY_DAYS},
@@ -43,6 +43,6 @@ def demo_configuration() -> Configuration:
 
 
 def with_port(configuration: Configuration, port: int) -> Configuration:
-    """The same, served over HTTP on loopback at this port, 0 for any free one: the demo's server is for this machine."""
+    """Returns the configuration with its HTTP server on loopback at this port; 0 is any free one."""
     server = ServerConfig().model_copy(update={"port": port})
     return configuration.model_copy(update={"server": server})

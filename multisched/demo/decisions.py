@@ -1,4 +1,4 @@
-"""Why a pod went to its node, in a few words: what set the node apart from the next best one.
+"""Why a pod was placed on its node, in a few words: what ranked the node above the runner-up.
 
 Reads the record of the attempt that placed it, as `multisched explain pod` does.
 """
@@ -23,16 +23,16 @@ GAINS: Final = {
     "InterPodAffinity": "near its like",
     "ImageLocality": "has the image",
 }
-"""Plugin -> what its lead over the next node means; those that commonly decide come first."""
+"""Plugin -> what its higher score means; plugins that commonly decide come first."""
 
 
 def decision_of(program: Program, bound: Bound) -> Decision:
-    """In words; where nothing is remembered of the attempt, without a reason."""
+    """Describes the decision in words; without a reason if no attempt of the pod is recorded."""
     pod = bound.pod
     name = pod.name if pod.namespace == "default" else f"{pod.namespace}/{pod.name}"
     try:
         view = describe(program, find_pod(program, pod.namespace, pod.name), ExplainQuery(pod.namespace, pod.name))
-    except NotExplainedError:  # it has gone
+    except NotExplainedError:  # the pod was deleted
         return Decision(name, bound.node, "")
     placed = next((attempt for attempt in view.attempts if attempt.winner is not None), None)
     why = "" if placed is None else _why(placed)
@@ -56,7 +56,7 @@ def _why(attempt: Attempt) -> str:
 
 
 def _deciding(winner: Scored, other: Scored | None) -> Part | None:
-    """The plugin that liked it better than the next one; else the first of GAINS that liked it at all."""
+    """Returns the plugin with the largest weighted lead over the runner-up; without a runner-up, the first of GAINS that scored."""
     liked = [part for name in GAINS for part in winner.parts if part.plugin == name and part.score]
     if other is None:
         return liked[0] if liked else None

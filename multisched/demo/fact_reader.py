@@ -1,4 +1,4 @@
-"""Reads the facts of a running demo: from the program at each look, and what takes longer (forecast, fix) beside it."""
+"""Reads the facts of a running demo: most at each call of `look`, the slow ones (forecast, fix) in separate refreshes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN: Final = "cpu"
 
 
 class FactReader:
-    """All facts of one run."""
+    """Collects all facts of one run."""
 
     def __init__(self, program: Program, world: World) -> None:
         self.placements = Placements()
@@ -45,11 +45,11 @@ class FactReader:
         self._decisions: dict[str, Decision] = {}
 
     def look(self) -> None:
-        """Notes what was bound since the last look."""
+        """Records the pods bound since the last call."""
         self.placements.look(self._program)
 
     def facts(self, now_s: float, elapsed_s: float) -> Facts:
-        """As of the last look; forecast and fix as of the last refresh."""
+        """Returns the facts as of the last `look`; forecast and fix as of their last refresh."""
         return msgspec.structs.replace(
             self.story(),
             elapsed_s=elapsed_s,
@@ -60,10 +60,10 @@ class FactReader:
         )
 
     def story(self) -> Facts:
-        """Only what the story is about."""
+        """Returns only the gang, the quota and the refused pod."""
         return Facts(gang=self._gang(), quota=self._quota(), refused=self._refused())
 
-    # -- what a look finds -----------------------------------------------------------------------------------------
+    # -- read at each look -----------------------------------------------------------------------------------------
 
     def _domains(self, now_s: float) -> tuple[DomainProgress, ...]:
         found = []
@@ -106,17 +106,17 @@ class FactReader:
         return None if entry is None or not entry.message else Refused(name, entry.message, self._fix)
 
     def _latest_decisions(self) -> tuple[Decision, ...]:
-        """Each is read once, when it is new: of a pod that has ended, little is remembered."""
+        """Reads each decision once, while the pod is new: little is recorded of a pod that has ended."""
         before, self._decisions = self._decisions, {}
         for bound in self.placements.latest(DECISIONS_SHOWN):
             uid = bound.pod.uid
             self._decisions[uid] = before.get(uid) or decision_of(self._program, bound)
         return tuple(self._decisions.values())
 
-    # -- what takes longer -----------------------------------------------------------------------------------------
+    # -- slow reads ------------------------------------------------------------------------------------------------
 
     async def refresh_fix(self) -> None:
-        """Tries out what would make the refused pod fit."""
+        """Searches the smallest change that makes the refused pod fit."""
         try:
             view = await self._explanations.pod(ExplainQuery(NAMESPACE, REFUSED, with_fixes=True))
         except NotExplainedError as error:
@@ -126,7 +126,7 @@ class FactReader:
             self._fix = f"{view.fixes[0].text}; it then goes to {view.fixes[0].node}"
 
     async def refresh_forecast(self) -> None:
-        """Asks for the predicted peaks of services, once, and of nodes."""
+        """Reads the predicted peaks of nodes, and once those of services."""
         try:
             if not self._peaks:
                 self._peaks = await self._service_peaks()
@@ -171,7 +171,7 @@ class FactReader:
 
 
 class _Rates:
-    """Binds per second and domain over the latest RATE_WINDOW_S."""
+    """Binds per second of each domain over the last RATE_WINDOW_S."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[tuple[float, int]]] = {}

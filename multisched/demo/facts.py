@@ -1,6 +1,6 @@
-"""What the demo shows at one moment, as values, and the sentences that say it. Pure.
+"""The state of the demo at one moment, as values and as sentences. Pure.
 
-`read_facts` and `decisions` fill them in, `screen` draws them, and `-o json` prints what of them can be compared.
+`fact_reader` and `decisions` create the values, `screen` draws them, and `-o json` prints those that are comparable between runs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
 class DomainProgress(msgspec.Struct, frozen=True):
-    """One domain."""
+    """Progress of one domain."""
 
     domain: str
     queued: int
-    """Waiting in any state."""
+    """Pending pods in all queue states."""
     bound: int
     binds_per_s: float
     p50_ms: float
@@ -28,7 +28,7 @@ class DomainProgress(msgspec.Struct, frozen=True):
 
 
 class Gang(msgspec.Struct, frozen=True):
-    """Members of the gang: those it needs, those that are there, and those that are bound."""
+    """Members of the gang: required, created (`there`) and bound."""
 
     name: str
     members: int
@@ -44,7 +44,7 @@ class Gang(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """Cores of the two teams: what each is sure of, what the tree has, and who holds how much."""
+    """Cores of the two teams: the guaranteed min of each, the total of the tree, and what each holds."""
 
     borrower: str
     owner: str
@@ -53,22 +53,22 @@ class Quota(msgspec.Struct, frozen=True):
     borrower_cpu: int
     owner_cpu: int
     evicted: int
-    """Pods of the borrower that went for the owner."""
+    """Pods of the borrower that were evicted for the owner."""
 
     def words(self) -> str:
         borrowed = max(0, self.borrower_cpu - self.min_cpu)
         if self.evicted:
             return (
-                f"{self.owner} took back {self.owner_cpu} of its {self.min_cpu} CPUs:"
-                f" {self.evicted} pods of {self.borrower} went"
+                f"{self.owner} reclaimed {self.owner_cpu} of its {self.min_cpu} CPUs:"
+                f" {self.evicted} pods of {self.borrower} were evicted"
             )
         if borrowed:
             return f"{self.borrower} holds {self.borrower_cpu} CPUs, {borrowed} of them borrowed from {self.owner}"
-        return f"{self.borrower} holds {self.borrower_cpu} of the {self.min_cpu} CPUs it is sure of"
+        return f"{self.borrower} holds {self.borrower_cpu} of the {self.min_cpu} CPUs guaranteed to it"
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A pod that fits nowhere, why, and the smallest change that would help; empty while it is being tried."""
+    """A pod that fits on no node, the reason, and the smallest change that would help (empty until it is found)."""
 
     pod: str
     message: str
@@ -76,7 +76,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class ServicePeak(msgspec.Struct, frozen=True):
-    """One service: when one replica uses most, and the hours of that day."""
+    """Predicted peak of one service: its time, cores per replica, and the use in each hour of that day."""
 
     service: str
     at: str
@@ -84,14 +84,14 @@ class ServicePeak(msgspec.Struct, frozen=True):
     day: tuple[float, ...]
 
     def bars(self) -> str:
-        """A character per hour."""
+        """Returns one bar character per hour."""
         high = max(self.day, default=0.0)
         steps = len(BARS) - 1
         return "".join(BARS[round(steps * max(0.0, use) / high) if high > 0 else 0] for use in self.day)
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """Predicted peaks: of services, of the fullest node, and of the mean node as a share of its CPU."""
+    """Predicted peaks: per service, of the fullest node, and the mean of all nodes as a share of their CPU."""
 
     services: tuple[ServicePeak, ...]
     node: str
@@ -100,7 +100,7 @@ class Forecast(msgspec.Struct, frozen=True):
     share: float
     mean_share: float
     mean_requested: float
-    """Share of CPU that pods of the mean node request: all that a scheduler without a forecast sees."""
+    """Mean share of a node's CPU that its pods request: the only load a scheduler without a forecast knows."""
 
     def words(self) -> str:
         return (
@@ -110,7 +110,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One pod that was bound: where, and why there."""
+    """One bound pod, its node, and the reason."""
 
     pod: str
     node: str
@@ -118,7 +118,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Everything at one moment."""
+    """All facts at one moment."""
 
     elapsed_s: float = 0.0
     nodes: int = 0
@@ -128,10 +128,10 @@ class Facts(msgspec.Struct, frozen=True):
     refused: Refused | None = None
     forecast: Forecast | None = None
     decisions: tuple[Decision, ...] = ()
-    """The latest first."""
+    """Latest first."""
 
     def sentences(self) -> Iterator[tuple[str, str]]:
-        """Topic and sentence of all that is known."""
+        """Yields (topic, sentence) for all known facts."""
         if self.forecast is not None:
             yield "forecast", self.forecast.words()
         if self.gang is not None:
@@ -144,7 +144,7 @@ class Facts(msgspec.Struct, frozen=True):
                 yield "its fix", self.refused.fix
 
     def document(self) -> dict[str, Any]:
-        """For programs: what does not depend on how fast the machine is."""
+        """Returns the facts that do not depend on the speed of the machine, for `-o json`."""
         found: dict[str, Any] = {}
         for name in ("gang", "quota", "refused"):
             part = getattr(self, name)
@@ -159,7 +159,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank quantile of ascending values; 0 for none."""
+    """Returns the nearest-rank quantile of ascending values; 0 if there are none."""
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]

@@ -1,6 +1,6 @@
-"""Where commands find the kubeconfig of a running demo, so that `multisched quota tree` works beside it without an option.
+"""Where commands find the kubeconfig of a running demo, so that `multisched quota tree` needs no option.
 
-A link in the folder where processes of this user keep their tokens. The latest demo has it; it goes with the demo.
+A symbolic link in the folder where processes of this user keep their tokens. It points to the latest demo, which removes it when it ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NAME: Final = "demo-kubeconfig"
 
 
 def demo_kubeconfig(environment: Mapping[str, str]) -> Path | None:
-    """That of the demo that runs; None where none does."""
+    """Returns the kubeconfig of the running demo; None if none runs."""
     link = token_folder(environment) / NAME
     return link.resolve() if link.exists() else None
 
 
 @contextmanager
 def found_by_commands(kubeconfig: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """While the context is open. Where the folder cannot be written, users name the file themselves."""
+    """Keeps the link while the context is open. If the folder is not writable, users must name the file themselves."""
     link = token_folder(environment) / NAME
     target = kubeconfig.resolve()
     with suppress(OSError):

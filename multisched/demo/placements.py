@@ -1,4 +1,4 @@
-"""Which pods were bound, the latest of them, and how many stand where: read from the program's cache, look by look."""
+"""Which pods were bound, the latest of them, and pod counts per group, read from the program's cache at each look."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ Group = tuple[str, str]
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A pod that was bound."""
+    """A bound pod."""
 
     pod: Pod
     node: str
 
 
 class Placements:
-    """What was seen at the looks so far. `look` costs some milliseconds for 20,000 pods."""
+    """What was seen in all looks so far. `look` costs some milliseconds for 20,000 pods."""
 
     def __init__(self) -> None:
         self.ever: Counter[Group] = Counter()
-        """Pods that were seen bound, those that have gone included."""
+        """Pods ever seen bound, including deleted ones."""
         self.now: Counter[Group] = Counter()
-        """The same of those that are bound now."""
+        """Pods bound at the last look."""
         self._latest: dict[Group, Bound] = {}
         self._seen: set[str] = set()
 
     def latest(self, groups: int) -> list[Bound]:
-        """The latest pod of each of the latest groups, the latest first."""
+        """Returns the latest pod of each of the last `groups` groups, latest first."""
         return list(reversed(self._latest.values()))[:groups]
 
     def look(self, program: Program) -> None:
-        """Notes what is new."""
+        """Records newly bound pods."""
         self.now = Counter()
         bound = set()
         for entry in program.cache:

@@ -1,6 +1,6 @@
-"""`multisched demo`: starts the cluster, the scheduler and its HTTP server, plays the story, shows it, and ends all of it.
+"""`multisched demo`: starts the cluster, the scheduler and its HTTP server, plays the story, shows it, and stops everything.
 
-Owns a temporary folder and the cluster's process; leaves neither behind, however it ends.
+Owns a temporary folder and the cluster's process, and removes both however the demo ends.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ CLUSTER_START_S: Final = 30.0
 DRAW_INTERVAL_S: Final = 0.5
 REFRESH_INTERVAL_S: Final = 2.0
 FIX_EVERY: Final = 8
-"""Refreshes of the forecast to one of the fix, which is tried on a copy of the cluster."""
+"""Forecast refreshes per refresh of the fix, which needs a trial on a copy of the cluster."""
 ONCE_LIMIT_S: Final = 300.0
 INTERRUPTED: Final = 128 + signal.SIGINT
 _LOGGED: Final = ("pod", "node", "rule")
 
 
 async def demo(options: DemoOptions) -> int:
-    """Until Ctrl-C (exit 0), or with `--once` until every feasible pod is bound (130 if cut short)."""
+    """Runs until Ctrl-C (exit 0), or with `--once` until every feasible pod is bound (130 if interrupted)."""
     stopped = asyncio.Event()
     with tempfile.TemporaryDirectory(prefix="multisched-demo-") as folder:
         kubeconfig = options.kubeconfig or Path(folder) / "kubeconfig"
@@ -86,7 +86,7 @@ async def _note_signals(stopped: asyncio.Event, *, task_status: anyio.abc.TaskSt
 
 
 class _Aside:
-    """Log lines to standard error as it is now: the live view puts them above itself."""
+    """Writes log lines to the current standard error: the live view prints them above itself."""
 
     def write(self, lines: bytes) -> int:
         return sys.stderr.write(lines.decode("utf-8", "replace"))
@@ -96,7 +96,7 @@ class _Aside:
 
 
 class _Demo:
-    """One run, from a cluster that starts to its result."""
+    """One run, from starting the cluster to the result."""
 
     def __init__(
         self, options: DemoOptions, kubeconfig: Path, cluster: asyncio.subprocess.Process, stopped: asyncio.Event
@@ -131,7 +131,7 @@ class _Demo:
         return code
 
     async def _cluster_started(self) -> bool:
-        """False when a signal came first. Raises RefusedError when it does not start; it has printed the reason itself."""
+        """Reports whether the cluster started before a signal. Raises RefusedError if it does not start; it prints the reason itself."""
         give_up = time.monotonic() + CLUSTER_START_S
         while not self._kubeconfig.exists():
             if self._stopped.is_set():
@@ -156,7 +156,7 @@ class _Demo:
         return Header(_program_name(), url, tuple(notes), tuple(exports))
 
     async def _follow(self, story: Story, reader: FactReader, header: Header) -> int:
-        """The exit code once it is over; shows the facts until then."""
+        """Shows the facts until the demo is over; returns the exit code."""
         started_s = time.monotonic()
         view = open_screen(header) if self._options.output == "table" else contextlib.nullcontext()
         with view as screen:
@@ -178,7 +178,7 @@ class _Demo:
             await anyio.sleep(CHECK_INTERVAL_S)
 
     def _ended(self, story: Story, elapsed_s: float) -> int | None:
-        """The exit code once it is over."""
+        """Returns the exit code once the demo is over."""
         if self._stopped.is_set():
             return INTERRUPTED if self._options.is_once else ExitCode.OK
         if self._cluster.returncode is not None:
@@ -187,16 +187,16 @@ class _Demo:
         if self._options.is_once and story.is_over():
             return ExitCode.OK
         if self._options.is_once and elapsed_s > ONCE_LIMIT_S:
-            logger.error("pods still move after the demo's time", extra={"limit_s": ONCE_LIMIT_S})
+            logger.error("pods are still unbound after the time limit", extra={"limit_s": ONCE_LIMIT_S})
             return ExitCode.PROBLEM
         return None
 
     async def _judged(self, transport: HttpTransport, story: Story, reader: FactReader, code: int) -> int:
-        """Prints the result where it is wanted. The code is another one if a pod stands against a required rule."""
+        """Prints the result if requested. Returns PROBLEM if a pod violates a required rule, else `code`."""
         judged = await judge_cluster(transport, judged_domains(self._options.configuration))
-        for finding in judged.violations:  # there are none, or it is a fault of ours
+        for finding in judged.violations:  # a violation is a bug of the scheduler
             said = {key: value for key, value in finding._asdict().items() if key in _LOGGED}
-            logger.error("a pod stands against a required rule", extra=said)
+            logger.error("a pod violates a required rule", extra=said)
         if self._options.output == "json":
             await reader.refresh_fix()
             await reader.refresh_forecast()
@@ -218,7 +218,7 @@ def _show(screen: Screen, reader: FactReader, started_s: float) -> None:
 
 
 async def _refresh(reader: FactReader) -> None:
-    """What takes longer than a look, for as long as somebody looks."""
+    """Refreshes the slow facts periodically while the screen is shown."""
     for number in itertools.count():
         await reader.refresh_forecast()
         if number % FIX_EVERY == 1:
@@ -230,7 +230,7 @@ async def _refresh(reader: FactReader) -> None:
 async def _serving(
     configuration: Configuration, program: Program, metrics: Metrics, transport: HttpTransport, identity: str
 ) -> AsyncIterator[str]:
-    """HTTP on loopback, at the configured port or, if that is taken, at any free one; the base URL."""
+    """Serves HTTP on loopback at the configured port, or at a free one if that is taken; yields the base URL."""
     async with contextlib.AsyncExitStack() as stack:
 
         def at(port: int) -> contextlib.AbstractAsyncContextManager[str]:
@@ -246,7 +246,7 @@ async def _serving(
 
 
 def _program_name() -> str:
-    """How the user calls this program: by its name where the shell finds it, else by the path that was called."""
+    """Returns the command of this program: its name if it is on PATH, else the path it was called by."""
     if shutil.which("multisched"):
         return "multisched"
     called = Path(sys.argv[0])
@@ -254,7 +254,7 @@ def _program_name() -> str:
 
 
 def _result(facts: Facts, expected: dict[str, int], judged: Report) -> str:
-    """The document of `-o json`."""
+    """Returns the document of `-o json`."""
     domains = {}
     for row in facts.domains:
         domains[row.domain] = {

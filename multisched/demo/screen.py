@@ -1,7 +1,7 @@
-"""The demo in the terminal: one screen redrawn in place; plain lines where there is no terminal, or a small one.
+"""The demo in the terminal: one screen redrawn in place; plain lines without a terminal, or in a small one.
 
-Values in, text out. A screen of 80 columns and 24 lines has all; what is too long for its line is cut. Colours are rich's to leave
-away (NO_COLOR, TERM=dumb).
+Converts values to text. Everything fits into 80 columns and 24 lines; longer lines are truncated. rich omits colours where
+NO_COLOR or TERM=dumb asks for it.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ _NUMBERS: Final = (("queued", 8), ("bound", 8), ("binds/s", 9), ("p50", 10), ("p
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What stays the same."""
+    """What does not change during a run."""
 
     program: str
-    """How `multisched` is called from where the user is."""
+    """How the user calls `multisched`."""
     server: str
-    """Where the scheduler answers."""
+    """Base URL of the scheduler's HTTP server."""
     notes: tuple[str, ...] = ()
-    """What is otherwise than usual."""
+    """Deviations from the defaults."""
     exports: tuple[str, ...] = ()
-    """What other terminals need first, to be copied."""
+    """Export commands that other terminals need first."""
 
     def commands(self) -> list[str]:
-        """To try in another terminal."""
+        """Returns commands to try in another terminal."""
         asked = ("queue", "quota tree", "forecast nodes", "forecast service web", "explain pod too-big --fix")
         return [*(f"{self.program} {one}" for one in asked), f"curl -s {self.server}/metrics"]
 
 
 class _Console(Console):
-    """Leaves a closed pipe to the caller; rich would end the process."""
+    """Raises BrokenPipeError on a closed pipe; rich would end the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class Screen:
-    """Shows facts until its context ends. Use `open_screen`."""
+    """Shows facts until its context ends. Created by `open_screen`."""
 
     def __init__(self, console: Console, header: Header, live: Live | None) -> None:
         self._console = console
@@ -71,7 +71,7 @@ class Screen:
         self._said: dict[str, str] = {}
 
     def update(self, facts: Facts) -> None:
-        """Redraws; without a terminal prints lines for what has changed."""
+        """Redraws the screen; without a terminal prints lines for what has changed."""
         if self._live is not None:
             size = self._console.size
             self._live.update(Group(*picture(facts, self._header, size.width, size.height)), refresh=True)
@@ -92,10 +92,10 @@ class Screen:
 
 @contextmanager
 def open_screen(header: Header, stream: TextIO | None = None) -> Iterator[Screen]:
-    """A screen on `stream` (standard output); first lines to copy. Raises BrokenPipeError."""
+    """Opens a screen on `stream` (default: standard output) and prints lines to copy first. Raises BrokenPipeError."""
     console = _Console(file=stream or sys.stdout)
     for line in (*header.notes, *header.exports):
-        # One line, however narrow the terminal: it is there to be copied. Without markup: a path is not ours to interpret.
+        # One line even on a narrow terminal, so that it can be copied. Without markup: a path may contain brackets.
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal or console.is_dumb_terminal or console.width < COLUMNS_MIN or console.height < LINES_MIN:
         console.print(*(f"try: {one}" for one in header.commands()), sep="\n", highlight=False, markup=False)
@@ -106,7 +106,7 @@ def open_screen(header: Header, stream: TextIO | None = None) -> Iterator[Screen
 
 
 def picture(facts: Facts, header: Header, columns: int, lines: int) -> list[Text]:
-    """The lines of the screen, none longer than `columns`; at most `lines` - 1 of them."""
+    """Returns the lines of the screen, none longer than `columns`; at most `lines` - 1 of them."""
     top = [_title(facts, columns), *_table(facts.domains)]
     story = [*_services(facts), *_story(facts)]
     end = _commands(header, columns)
@@ -144,7 +144,7 @@ def _table(rows: Sequence[DomainProgress]) -> Iterator[Text]:
 
 
 def _services(facts: Facts) -> Iterator[Text]:
-    """Those that peak highest, each at an hour of its own."""
+    """Yields the services with the highest peaks, chosen so that the peaks are at different hours."""
     if facts.forecast is None:
         return
     for service in _unlike(facts.forecast.services):
@@ -154,7 +154,7 @@ def _services(facts: Facts) -> Iterator[Text]:
 
 
 def _unlike(services: Sequence[ServicePeak]) -> list[ServicePeak]:
-    """The first, and the one of the others whose day is least like its."""
+    """Returns the first service, and the one whose day differs most from it."""
     if len(services) < SERVICES_SHOWN:
         return list(services)
     first = services[0]
@@ -184,7 +184,7 @@ def _decisions(facts: Facts, room: int) -> Iterator[Text]:
 
 
 def _commands(header: Header, columns: int) -> list[Text]:
-    """Two in a line where they fit; then what to copy first, for kubectl and where the port is another one."""
+    """Lays out the commands, two per line if they fit, and then the export commands."""
     found: list[Text] = [Text("in another terminal", "bold")]
     waiting = [f"  {one}" for one in header.commands()]
     while waiting:

@@ -1,7 +1,7 @@
-"""The order in which the demo creates things, and when it is over: acts that begin when what came before is settled.
+"""The order in which the demo creates objects, and when it is over. Each act begins when the one before has settled.
 
-First the workload, the gang but for one member, and the team that borrows. Then the last member, and the team that wants its own
-back. Beyond that, small things go on for as long as somebody looks.
+The first act creates the workload, the gang without its last member, and the borrowing team. The second creates the last member
+and the team that owns the borrowed quota. Then, unless `--once` is given, small changes continue until the demo is stopped.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from multisched.shell.program import Program
 from multisched.shell.telemetry import statistics_of
 
 SETTLED_S: Final = 2.0
-"""Refused pods are infeasible once nothing was bound for so long, and for the longest backoff where pods back off."""
+"""Unbound pods are infeasible if nothing was bound for this long, plus the longest backoff if some pod is in backoff."""
 CHECK_INTERVAL_S: Final = 0.05
 ACT_PAUSE_S: Final = 5.0
-"""For those who look: the state between two acts stays so long."""
+"""Pause between two acts, so that viewers see the state."""
 PULSE_S: Final = 4.0
 CRON_PODS: Final = 20
-"""Of each small burst, on 300 nodes."""
+"""Pods of each small burst, on 300 nodes."""
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _REPLACED: Final = "web"
-"""The service of which one pod after the other is deleted, so that the forecast places its successor."""
+"""The service whose pods are deleted one by one, so that the forecast domain places the replacements."""
 
 
 class Story:
-    """One run: `play` creates, `is_over` says when all that can be bound is."""
+    """One run: `play` creates the objects, `is_over` reports whether all feasible pods are bound."""
 
     def __init__(
         self, program: Program, reader: FactReader, world: World, job_pods: int | None, backoff_max_s: float
@@ -51,10 +51,10 @@ class Story:
         self._seen: tuple[int, ...] = ()
         self._since_s = time.monotonic()
         self.is_late = False
-        """The last act has begun, and all of it is created."""
+        """The objects of the last act are created."""
 
     def expected(self) -> dict[str, int]:
-        """Domain -> pods of all manifests, that which fits nowhere included."""
+        """Returns domain -> number of pods in all manifests, including the infeasible one."""
         others = {"forecast-scheduler": 1}
         return self._by_domain(pods_by_scheduler(self._workload), feasible_pods(self._world), others)
 
@@ -65,7 +65,7 @@ class Story:
         }
 
     async def play(self, transport: Transport, *, is_watched: bool) -> None:
-        """Creates everything. `is_watched`: slowly enough to be seen, and without an end."""
+        """Creates everything. With `is_watched`, pauses between the acts and continues until it is cancelled."""
         await create_all(transport, [*first_act(self._world), *self._workload])
         await self._until_settled()
         if is_watched:
@@ -79,11 +79,11 @@ class Story:
             await self._go_on(transport)
 
     async def _until_settled(self) -> None:
-        while not self.is_settled():  # noqa: ASYNC110 -- counters of many parts are read, none of which says when
+        while not self.is_settled():  # noqa: ASYNC110 -- polls counters of many parts, which send no events
             await anyio.sleep(CHECK_INTERVAL_S)
 
     async def _go_on(self, transport: Transport) -> None:
-        """A small burst of jobs, and a pod of a service that is replaced, in turn."""
+        """Alternates between a small burst of jobs and the replacement of one pod of a service."""
         rng, number = random.Random(0), 0  # noqa: S311 - which pod is replaced
         while True:
             await anyio.sleep(PULSE_S)
@@ -95,11 +95,11 @@ class Story:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def is_over(self) -> bool:
-        """All acts have been played, and what can be bound is."""
+        """Reports whether all acts have been played and all feasible pods are bound."""
         return self.is_late and self.is_settled()
 
     def is_settled(self) -> bool:
-        """All feasible pods are bound, or those that are not have been refused and nothing has been bound for a while."""
+        """Reports whether all feasible pods are bound, or no pod is active and nothing has been bound for a while."""
         statistics = statistics_of(self._program)
         seen = tuple(int(str(statistics[name]["bound"])) for name in self._feasible)
         if all(bound >= pods for bound, pods in zip(seen, self._feasible.values(), strict=True)) and self._is_seen():
@@ -112,7 +112,7 @@ class Story:
         return not is_busy and now_s - self._since_s >= SETTLED_S + is_backing_off * self._backoff_max_s
 
     def _is_seen(self) -> bool:
-        """The watch has brought what the story is about, too."""
+        """Reports whether the watch has delivered the final state of gang, quota and refused pod, too."""
         self._reader.look()
         facts = self._reader.story()
         gang, quota = facts.gang, facts.quota
@@ -132,7 +132,7 @@ def _waiting(statistics: Mapping[str, Any], queue: str) -> int:
 
 
 async def _replace_one(transport: Transport, rng: random.Random) -> None:
-    """Deletes one pod of a service; its Deployment makes another."""
+    """Deletes one pod of a service; its Deployment replaces it."""
     try:
         answer = await transport.request("GET", f"{_PODS}?labelSelector=app%3D{_REPLACED}")
         pods: list[Document] = orjson.loads(answer.body).get("items", [])
@@ -140,4 +140,4 @@ async def _replace_one(transport: Transport, rng: random.Random) -> None:
         if names:
             await transport.request("DELETE", f"{_PODS}/{rng.choice(names)}")
     except TransportError:
-        return  # the cluster ends, or is busy: the next one then
+        return  # the cluster is stopping or busy; the next pulse tries again

@@ -1,7 +1,7 @@
-"""What the demo creates beside the workload of `cluster.seed`: two teams under quotas, a gang, and a pod that fits nowhere.
+"""What the demo creates in addition to the workload of `cluster.seed`: two teams under quotas, a gang, and a pod that fits on no node.
 
-Pure; the same documents for the same number of nodes. All amounts grow with it. They fit beside the workload, whatever the
-number. `First` things are created at once, `late` ones when the first are bound: they show what others have to wait for or give up.
+Pure: the same number of nodes gives the same documents. All amounts scale with it and fit in addition to the workload.
+The first act is created at once. The late act is created when the first is bound: it completes the gang and reclaims quota.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from multisched.cluster.seed import scaled
 from multisched.model.gang import ACK_MIN, ACK_NAME
 
 BORROWER, OWNER = "team-red", "team-blue"
-"""Namespaces: the one takes what the other leaves idle, until that one wants it."""
+"""Namespaces: the borrower uses what the owner leaves idle, until the owner requests it."""
 GANG: Final = "llm"
 REFUSED: Final = "too-big"
 NAMESPACE: Final = "default"
 POD_CPU: Final = 2
-"""Cores that each pod of a team requests."""
+"""Cores requested by each pod of a team."""
 REFUSED_CPU: Final = 40
 """More than any Work node has."""
 
@@ -34,60 +34,60 @@ _DEFINITIONS: Final = "elasticquotatrees.yaml"
 
 
 class World(msgspec.Struct, frozen=True):
-    """What there is of everything."""
+    """Amounts of everything."""
 
     nodes: int
     gang_members: int
     borrowers: int
-    """Pods of the borrower: they fill the whole tree, of which half is promised to the owner."""
+    """Pods of the borrower: they fill the whole tree, half of which is guaranteed to the owner."""
 
     @property
     def owners(self) -> int:
-        """Pods of the owner, for which as many borrowers have to go."""
+        """Pods of the owner, for which as many pods of the borrower are evicted."""
         return self.borrowers // 2
 
     @property
     def total_cpu(self) -> int:
-        """Cores of the whole tree."""
+        """Returns the cores of the whole tree."""
         return self.borrowers * POD_CPU
 
     @property
     def min_cpu(self) -> int:
-        """Cores that each of the two teams is sure of."""
+        """Returns the cores guaranteed to each team."""
         return self.owners * POD_CPU
 
 
 def world_of(nodes: int) -> World:
-    """The one that fits on `demo_nodes(nodes)`."""
+    """Returns the amounts that fit on `demo_nodes(nodes)`."""
     members = max(_GANG_MEMBERS_MIN, scaled(_GANG_MEMBERS, nodes))
     return World(nodes, members, max(_BORROWERS_MIN, 2 * scaled(_BORROWERS // 2, nodes)))
 
 
 def ground(world: World) -> list[Document]:
-    """What has to be there before the scheduler starts, in this order: the definition of quotas, namespaces, a tree."""
+    """Returns what must exist before the scheduler starts, in order: the CustomResourceDefinition of quota trees, namespaces, a tree."""
     definition = yaml.safe_load(files("multisched.demo").joinpath(_DEFINITIONS).read_text("utf-8"))
     namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (BORROWER, OWNER)]
     return [definition, *namespaces, _tree(world)]
 
 
 def first_act(world: World) -> list[Document]:
-    """All but the last member of the gang, the pod that fits nowhere, and the team that borrows."""
+    """Returns all members of the gang except the last, the pod that fits on no node, and the borrowing team."""
     members = [_member(world, number) for number in range(world.gang_members - 1)]
     return [*members, _refused(), _team(BORROWER, "render", world.borrowers)]
 
 
 def late_act(world: World) -> list[Document]:
-    """The member that the gang waits for, and the team that wants its own back."""
+    """Returns the last member of the gang, and the team that reclaims its quota."""
     return [_member(world, world.gang_members - 1), _team(OWNER, "study", world.owners)]
 
 
 def feasible_pods(world: World) -> dict[str, int]:
-    """schedulerName -> pods of both acts that find a node."""
+    """Returns schedulerName -> number of feasible pods in both acts."""
     return {"gpu-scheduler": world.gang_members, "job-scheduler": world.borrowers + world.owners}
 
 
 def gang_pods(world: World) -> list[str]:
-    """Names of the gang's members."""
+    """Returns the names of the gang's members."""
     return [f"{GANG}-{number:02d}" for number in range(world.gang_members)]
 
 
@@ -145,7 +145,7 @@ def _spec(scheduler: str, image: str, resources: Document) -> Document:
 
 
 def cron(number: int, pods: int) -> Sequence[Document]:
-    """A small burst that goes away by itself, so that there is always something to see."""
+    """Returns a small burst of pods that is deleted when it has finished, so that the demo always shows activity."""
     labels = {"app": "cron"}
     spec = _spec("job-scheduler", "cron", {"requests": {"cpu": "250m", "memory": "256Mi"}})
     job = {

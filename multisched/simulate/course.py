@@ -1,11 +1,11 @@
 """One policy and one seed: the real program on the embedded cluster, in virtual time, through a scenario's events.
 
-Time is virtual and leaps between events. Once the cluster is at rest, the wall clock jumps to the next event while the
-monotonic clock stands, as on a suspended machine. So nothing is computed for the hours in which nothing happens, and
-what waits by the monotonic clock (backoff, flush) waits only while something does.
+Once the cluster is idle, the wall clock jumps to the next event while the monotonic clock does not advance, as on a
+suspended machine. So nothing is computed for hours in which nothing happens, and waits by the monotonic clock
+(backoff, flush) advance only while something happens.
 
-The run is everybody but the scheduler: it makes nodes and pods over the API, and acts as the controllers of the services. A
-release replaces one replica after the other, the new one first, and stops where a new one finds no node.
+The run plays every component except the scheduler: it creates nodes and pods over the API, and acts as the controllers of
+the services. A release replaces one replica after the other, creating the new one first, and stops if a new one finds no node.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ PODS = "/api/v1/namespaces/default/pods"
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 REVISION_LABEL = "pod-template-hash"
 PACE_S = 0.05
-"""Between two pods, so that each is placed before the next comes: the order of creation is the order of decisions."""
+"""Pause between two pods, so that each is placed before the next is created: decisions follow the order of creation."""
 SETTLE_MAX_S = 30.0
-"""How long pods that did not find a node at once are waited for, and a replica of a release."""
+"""How long the run waits for pods that were not placed at once, and for each new replica of a release."""
 READY_MAX_S = 60.0
 STOP_MAX_S = 30.0
 UNPLACED_SHOWN = 3
@@ -55,7 +55,7 @@ _BINDING = re.compile(r"/pods/([^/?]+)/binding(?:\?|$)")
 
 
 class PlacementInterval(msgspec.Struct, frozen=True):
-    """A replica stood on a node from one moment to another (epoch seconds)."""
+    """A replica was on a node from one moment to another (epoch seconds)."""
 
     series: int
     node: int
@@ -64,23 +64,23 @@ class PlacementInterval(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What came of a run."""
+    """The result of a run."""
 
     placement_intervals: tuple[PlacementInterval, ...]
     moves: int
-    """Replicas that a release or anybody else put on another node than before."""
+    """Replicas that a release or a repair put on another node than before."""
     created: int
-    """Pods that were created in all."""
+    """All pods created."""
     unplaced: tuple[str, ...]
-    """Pods that stood nowhere at the end, and releases that stopped, with the scheduler's words."""
+    """Pods without a node at the end, and releases that stopped, with the scheduler's message."""
     failures: tuple[str, ...]
-    """What plugins failed at."""
+    """Failures of plugins."""
     repairs: tuple[Visit, ...] = ()
     """Windows in which the policy could repair."""
 
 
 class SuspendedClock:
-    """Virtual time whose wall clock can leap."""
+    """Virtual time whose wall clock can jump."""
 
     def __init__(self, loop: SimLoop, begin_s: float) -> None:
         self._loop = loop
@@ -96,7 +96,7 @@ class SuspendedClock:
         return datetime.fromtimestamp(self.epoch_s(), UTC)
 
     def leap_to(self, epoch_s: float) -> None:
-        """Never back: what lasted longer than it should delays what follows."""
+        """Sets the wall clock, never back: if an event took too long, the following ones are late."""
         self._base_s += max(0.0, epoch_s - self.epoch_s())
 
 
@@ -109,20 +109,20 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class _Replica(msgspec.Struct):
-    """A replica of a service: which pod it is now."""
+    """A replica of a service, and its current pod."""
 
     service: int
     number: int
     pod: str = ""
     generation: int = 0
     last_node: int = -1
-    """Where its latest pod stood that had a node."""
+    """Node of its latest bound pod."""
     owner: _Owner | None = None
-    """Of its pod."""
+    """The ReplicaSet of its pod."""
 
 
 class _Bindings:
-    """`server.Interceptor`: which pod was bound to which node, at the moment it takes effect."""
+    """Implements `server.Interceptor`: records which pod was bound to which node, and when."""
 
     def __init__(self, clock: SuspendedClock) -> None:
         self._clock = clock
@@ -170,7 +170,7 @@ class Run:
         """Service -> the ReplicaSet of its new pods."""
         self._placement_intervals: list[PlacementInterval] = []
         self._ready: set[str] = set()
-        """Pods whose kubelet has said so; only where somebody asks."""
+        """Pods whose Ready condition was set; used only by repairs."""
         self._stopped: list[str] = []
         self._moves = 0
         self._created = 0
@@ -182,7 +182,7 @@ class Run:
         return {**self._repair.args, "movesPerWindow": in_window}
 
     def _built(self, seed: int, configuration: Configuration) -> Program:
-        """The program, as `run` composes it, over in-process transport and virtual time."""
+        """Builds the program as `run` does, over in-process transport and virtual time."""
         rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
         ports = ProgramPorts(
             self._api,
@@ -222,7 +222,7 @@ class Run:
         return self._course()
 
     def _happenings(self) -> list[Event | Opening]:
-        """Events and windows in the order of time; of the same moment, events first."""
+        """Returns events and windows in order of time; at the same moment, events first."""
         timed: list[tuple[float, Event | Opening]] = [(event.at_s, event) for event in self._scenario.events]
         if self._repair is not None:
             timed += [(one.opens_s, one) for one in openings(self._repair, self._scenario)]
@@ -239,7 +239,7 @@ class Run:
         await self._settle()
 
     async def _happen(self, event: Event) -> None:
-        """Scaling first: what is released then has the new count."""
+        """Applies the scaling first, so that a release replaces the new number of replicas."""
         self._read_moment()
         for service, wanted in sorted(event.scale.items()):
             have = [replica for at, replica in sorted(self._replicas.items()) if at[0] == service]
@@ -257,7 +257,7 @@ class Run:
         await self._release(self._ordered(counts))
 
     async def _release(self, order: Sequence[int]) -> None:
-        """Replica by replica, each service's by number; a service whose new replica finds no node is left as it is."""
+        """Replaces replicas in `order`, each service's by number. A service whose new replica finds no node is left as it is."""
         done: dict[int, int] = {}
         stopped: set[int] = set()
         for service in order:
@@ -281,8 +281,8 @@ class Run:
     # -- repair ----------------------------------------------------------------------------------------------------
 
     async def _visit(self, window: Opening) -> None:
-        """Lets the program repair until it rests or the window closes, if all it may move in one window is still allowed."""
-        assert self._repair is not None, "windows are of a repair"
+        """Lets the program repair until it has finished or the window closes; skips the window if its full budget is not left."""
+        assert self._repair is not None, "windows exist only with a repair"
         in_all, in_window = self._repair.moves(self._scenario.replicas)
         self._clock.leap_to(window.opens_s)
         if self._gate.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
@@ -303,7 +303,7 @@ class Run:
         self._visits.append(Visit(window.opens_s, self._gate.count - before, reason))
 
     async def _replace_evicted(self) -> None:
-        """As the workloads' controllers do: a pod for each that was evicted, which is ready once it stands."""
+        """Replaces each evicted pod as its controller would; sets the replacement ready once it is bound."""
         standing = {replica.pod: replica for replica in self._replicas.values()}
         while self._gate.evicted:
             pod = self._gate.evicted.pop(0)
@@ -315,7 +315,7 @@ class Run:
                 await self._be_ready(replica.pod)
 
     async def _be_ready(self, pod: str) -> None:
-        """As its kubelet says."""
+        """Sets the pod's Ready condition, as its kubelet would."""
         if pod not in self._bindings.bound or pod in self._ready:
             return
         conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
@@ -328,7 +328,7 @@ class Run:
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def _ordered(self, counts: Sequence[int]) -> list[int]:
-        """Services, each as often as it has replicas, in the scenario's order."""
+        """Returns each service as often as it has replicas, in the scenario's order."""
         listed = np.repeat(np.arange(len(counts)), counts)
         match self._scenario.order:
             case "random":
@@ -339,7 +339,7 @@ class Run:
         return ordered
 
     async def _create(self, replica: _Replica, owner: _Owner | None = None) -> None:
-        """A new pod of the service's present ReplicaSet, or of this one."""
+        """Creates a new pod of the replica, owned by `owner` or by the current ReplicaSet of its service."""
         service = self._scenario.services[replica.service]
         replica.generation += 1
         replica.pod = f"{service.name}-{replica.number}-{replica.generation}"
@@ -352,7 +352,7 @@ class Run:
         self._note_node(replica)
 
     async def _revise(self, service: int) -> _Owner:
-        """The ReplicaSet of the service's next pods, another for each release as in a Deployment: default spreading goes by it."""
+        """Creates a new ReplicaSet for the service's next pods, one per release as a Deployment does: default spreading depends on it."""
         name = self._scenario.services[service].name
         before = self._owners.get(service)
         revision = 1 if before is None else before.revision + 1
@@ -361,7 +361,7 @@ class Run:
         return owner
 
     def _note_node(self, replica: _Replica) -> None:
-        """Counts a move when the replica's pod stands elsewhere than the one before it did; once, however often asked."""
+        """Counts a move if the replica's pod is on another node than its predecessor; further calls do not count it again."""
         bound = self._bindings.bound.get(replica.pod)
         if bound is not None:
             node = self._numbers[bound[0]]
@@ -415,7 +415,7 @@ class Run:
         return Readings(self._current[:, :, 0], capacities)
 
     def _read_moment(self) -> None:
-        """What policies know moves on with the wall clock."""
+        """Updates what policies know to the time of the wall clock."""
         usage = self._scenario.usage
         step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
         self._readings.move_on(np.nan_to_num(self._current[:, :, step]))
@@ -433,7 +433,7 @@ class Run:
 
 
 def run_course(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Course:
-    """One whole run; deterministic in its arguments. Raises PluginSetupError for a plugin that cannot be built."""
+    """Runs a policy under a seed; deterministic in its arguments. Raises PluginSetupError if a plugin cannot be built."""
     loop = SimLoop(seed)
     return simulate(_main(scenario, policy, seed, lessons, loop), loop)
 
@@ -454,7 +454,7 @@ def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
 
 
 def _replica_set(service: str, revision: int) -> dict[str, Any]:
-    """Nobody keeps its count: the run does."""
+    """Returns a ReplicaSet without a controller: the run creates its pods."""
     labels = {"app": service, REVISION_LABEL: str(revision)}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": f"{service}:v1"}]}}
     return {

@@ -1,8 +1,8 @@
-"""How even and how full nodes were: figures of a course over the judged days, by plain arithmetic on arrays.
+"""How evenly and how fully the nodes were loaded: figures of a course over the judged days, computed on arrays.
 
 Load is what all pods of a node use in a step, over the node's capacity, per dimension. The two busiest hours of a day
-are the steps with the most use over all nodes, two hours in all, per dimension. A pod counts in the steps that begin
-while it stands. Nothing here knows of the scheduler.
+are the steps with the most use over all nodes, two hours in total, per dimension. A pod counts in each step at whose
+beginning it is on the node. Independent of the scheduler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HIGH, FULL = 0.8, 1.0
 
 
 class Busiest(msgspec.Struct, frozen=True):
-    """The two busiest hours: means over their steps; nodes that pass a mark in any of them."""
+    """The two busiest hours: means over their steps, and nodes over a threshold in any of them."""
 
     cv: float
     """Standard deviation over mean of the nodes' load."""
@@ -36,10 +36,10 @@ class Busiest(msgspec.Struct, frozen=True):
 
 
 class Worst(msgspec.Struct, frozen=True):
-    """The step in which some node's load is highest of all."""
+    """The step with the highest load of any node."""
 
     load: float
-    """The top: that node's load; 1 is its capacity."""
+    """The highest load; 1 is the node's capacity."""
     at_s: int
     node: str
     cv: float
@@ -49,7 +49,7 @@ class Worst(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """One dimension over some days."""
+    """Figures of one dimension over some days."""
 
     busiest: Busiest
     worst: Worst
@@ -59,7 +59,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One course. Figures per dimension, in the order of the usage's dimensions."""
+    """Figures of one course, per dimension in the order of the usage's dimensions."""
 
     whole: tuple[Figures, ...]
     days: tuple[tuple[Figures, ...], ...]
@@ -68,7 +68,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def node_load(scenario: Scenario, course: Course) -> Load:
-    """In the judged days."""
+    """Returns the load of all nodes in the judged days."""
     usage = scenario.usage
     begin, end = usage.step_at(scenario.judged_from_s), usage.step_at(scenario.judged_to_s)
     values, _ = filled(usage.values[:, :, begin:end])
@@ -81,13 +81,13 @@ def node_load(scenario: Scenario, course: Course) -> Load:
 
 
 def _first_step(epoch_s: float, scenario: Scenario, steps: int) -> int:
-    """The first judged step that begins at this moment or later; `steps`, if none does."""
+    """Returns the first judged step that begins at this moment or later; `steps` if there is none."""
     passed = (epoch_s - scenario.judged_from_s) / scenario.usage.step_s
     return math.ceil(min(max(passed, 0.0), steps))
 
 
 def judge(scenario: Scenario, course: Course) -> Verdict:
-    """The figures of a course, over all judged days and for each."""
+    """Returns the figures of a course, over all judged days and per day."""
     load = node_load(scenario, course)
     step_s = scenario.usage.step_s
     per_day = DAY_S // step_s
@@ -111,7 +111,7 @@ def judge(scenario: Scenario, course: Course) -> Verdict:
 
 
 def _busiest_steps(total: Load, per_day: int, step_s: int) -> NDArray[np.int64]:
-    """int64[days, steps]: of each day those with the most use, two hours of them; the earlier of equal ones."""
+    """Returns int64[days, steps]: the steps of each day with the most use, two hours of them; on ties the earlier ones."""
     days = total.reshape(-1, per_day)
     wanted = max(1, BUSIEST_S // step_s)
     chosen: NDArray[np.int64] = np.argsort(-days, axis=1, kind="stable")[:, :wanted]
@@ -119,7 +119,7 @@ def _busiest_steps(total: Load, per_day: int, step_s: int) -> NDArray[np.int64]:
 
 
 def figures(load: Load, busiest: NDArray[np.int64], origin_s: int, step_s: int, names: list[str]) -> Figures:
-    """Of one dimension: `load` is float64[nodes, steps], `busiest` the numbers of the busiest steps."""
+    """Returns the figures of one dimension: `load` is float64[nodes, steps], `busiest` the indices of the busiest steps."""
     busy = load[:, busiest]
     node, step = np.unravel_index(int(load.argmax()), load.shape)
     then = load[:, [step]]
@@ -140,7 +140,7 @@ def figures(load: Load, busiest: NDArray[np.int64], origin_s: int, step_s: int, 
 
 
 def _cv(load: Load) -> float:
-    """Mean over the steps; a step in which nothing is used is even."""
+    """Returns the coefficient of variation, averaged over the steps; a step without any use counts as 0."""
     mean = load.mean(0)
     return float(np.divide(load.std(0), mean, out=np.zeros_like(mean), where=mean > 0).mean())
 
@@ -151,5 +151,5 @@ def _max_over_mean(load: Load) -> float:
 
 
 def _over(load: Load, mark: float) -> int:
-    """Nodes that pass the mark in any step."""
+    """Counts nodes over the threshold in any step."""
     return int((load > mark).any(1).sum())

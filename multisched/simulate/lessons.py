@@ -1,8 +1,7 @@
-"""What PeakForecast learns in a run: the fit of what has passed until then, as its refits would make it.
+"""What PeakForecast learns in a run: fits of the usage measured so far, as its refits would compute them.
 
-A run's sources of history are the scenario's usage alone, in virtual time. A policy may know the known part. Where it
-is configured to learn again and again, it also knows what has passed since. Lessons are made once for all runs of a
-process that need them.
+The scenario's usage, in virtual time, is the only source of history in a run. A policy knows the usage up to `known.until`. If it
+is configured to refit periodically, it also knows what was measured since. Fits are cached for all runs of a process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Scenario
 
 LESSONS_KEPT: Final = 64
-"""Per process: one for each time that policies learn, of 120 kB for 60 services in 3 dimensions."""
+"""Cached fits per process, one for each time that policies learn; 120 kB each for 60 services in 3 dimensions."""
 
 
 class Study(msgspec.Struct, frozen=True):
@@ -33,18 +32,18 @@ class Study(msgspec.Struct, frozen=True):
     fit: FitSettings
     window_days: float
     refresh_s: float = math.inf
-    """Infinite: it learns once."""
+    """Interval between two refits; infinite: it learns once."""
 
 
 class Lessons:
-    """Of one scenario."""
+    """Caches the fits of one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._made: dict[tuple[int, Study], Profiles] = {}
 
     def until(self, moment_s: float, study: Study, version: int) -> Profiles:
-        """What is learned of everything that was measured before the moment."""
+        """Returns the profiles fitted to everything that was measured before the moment."""
         usage = self._scenario.usage
         end = usage.step_at(moment_s)
         key = (end, study)
@@ -66,10 +65,10 @@ class Lessons:
 
 
 class Learning:
-    """One run's. Called whenever time has moved on, between cycles."""
+    """Refits the PeakForecast plugins of one run. Called between cycles, whenever time has advanced."""
 
     def __init__(self, lessons: Lessons, known_until_s: float, program: Program, studies: Mapping[str, Study]) -> None:
-        """`studies`: by domain."""
+        """`studies`: domain -> how its PeakForecast learns."""
         self._lessons = lessons
         self._known_until_s = known_until_s
         self._learners = [
@@ -81,7 +80,7 @@ class Learning:
         self._learned_s = [-math.inf] * len(self._learners)
 
     def follow(self, now_s: float) -> None:
-        """Puts new profiles in force where it is time; the first are those of the known part."""
+        """Gives new profiles to each plugin whose refit is due; the first profiles are fitted to the known part of the usage."""
         for number, (plugin, study) in enumerate(self._learners):
             if now_s < self._learned_s[number] + study.refresh_s:
                 continue

@@ -1,7 +1,7 @@
-"""MomentLoad: prefers the row whose fullest dimension is emptiest now, with what this pod uses now added.
+"""MomentLoad: prefers the node whose fullest dimension has the least use now, the use of the incoming pod included.
 
-It does what schedulers by real-time load do at their best. Every pod's use is known without delay; a pod placed a
-moment ago counts at once. The simulation moves `Readings` on before anything happens.
+This is the ideal case of a scheduler by real-time load: the use of every pod is known without delay, and a pod counts
+as soon as it is placed. The simulation updates `Readings` before each event.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from multisched.framework.points import CycleView
 from multisched.model.objects import Node, Pod
 
 SERIES_ANNOTATION = "simulate.multisched.io/series"
-"""Which series of the usage a pod has."""
+"""Pod annotation: the index of the pod's series in the usage."""
 RAW_PER_UNIT = 1_000_000
-"""Raw scores are millionths of the capacity; NormalizeScore spreads those of the feasible rows over 0..100."""
+"""Raw scores are millionths of the capacity; NormalizeScore maps those of the feasible rows to 0..100."""
 
 
 class Readings:
-    """What every series uses at the present moment, and what nodes can bear. Moved on by the run, read by the plugin."""
+    """Current use of every series, and capacities of nodes. Written by the run, read by the plugin."""
 
     def __init__(self, current: Float64, capacities: Mapping[str, Float64]) -> None:
         """`current`: float64[series, dimensions]; `capacities`: node -> float64[dimensions]."""
@@ -38,12 +38,12 @@ class Readings:
 
 
 def series_of(pod: Pod) -> int:
-    """-1 for a pod that is not of the scenario."""
+    """Returns the pod's series; -1 if the pod is not part of the scenario."""
     return int(pod.annotations.get(SERIES_ANNOTATION, "-1"))
 
 
 class StandingLedger:
-    """Implements `framework.ledger.Ledger`: which series stand on which row. Never refuses."""
+    """Implements `framework.ledger.Ledger`: the series of the pods on each row. Accepts every pod."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class StandingLedger:
 
 
 class MomentLoad:
-    """Score by the use of the moment. Depends on the moment, so it is asked in every attempt."""
+    """Scores by current use. That changes with time, so the plugin is called in every attempt."""
 
     name = "MomentLoad"
     depends_on = Dependency.ATTEMPT
@@ -108,14 +108,14 @@ class MomentLoad:
         return series_of(pod)
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows]: the share of the fullest dimension that is in use, in millionths; less is better."""
+        """Returns int64[rows]: the used share of the fullest dimension, in millionths; less is better."""
         series = series_of(pod)
         own = self._readings.current[series] if series >= 0 else 0.0
         raw: Scores = np.array([self._share(row, own) for row in rows.tolist()], np.int64)
         return raw
 
     def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
-        """MAX_SCORE for the emptiest row, 0 for the fullest, in proportion between them."""
+        """Returns MAX_SCORE for the emptiest row, 0 for the fullest, linear between them."""
         if not len(raw):
             return raw
         least, most = raw.min(), raw.max()

@@ -1,4 +1,4 @@
-"""Moments as a scenario writes them: `day 20`, `day 20 04:00`, or ISO 8601. Days count from the first of the usage, in UTC."""
+"""Moments in a scenario file: `day 20`, `day 20 04:00`, or ISO 8601. Days count from the first day of the usage, in UTC."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A day of the usage or an epoch second, and a time in it."""
+    """A day of the usage plus a time of day, or an epoch second."""
 
     day: int | None
-    """Counted from 1; None: `offset_s` is an epoch second."""
+    """Counted from 1; if None, `offset_s` is an epoch second."""
     offset_s: int
     is_whole_day: bool = False
 
     def begin_s(self, first_day_s: int) -> int:
-        """Epoch seconds, given those at which day 1 begins."""
+        """Returns epoch seconds; `first_day_s` is the beginning of day 1."""
         return self.offset_s if self.day is None else first_day_s + (self.day - 1) * DAY_S + self.offset_s
 
     def end_s(self, first_day_s: int) -> int:
-        """As `begin_s`; of a day without a time, its end."""
+        """Returns the same as `begin_s`; for a day without a time, the end of that day."""
         return self.begin_s(first_day_s) + DAY_S * self.is_whole_day
 
 
 def parse_moment(text: object) -> Moment:
-    """Raises ValueError that says how to write one."""
+    """Parses a moment. Raises ValueError with the expected forms."""
     fix = 'write for instance "day 20", "day 20 04:00" or 2026-01-24T04:00'
     if not isinstance(text, str) or len(text) > 40:
         raise ValueError(f"not a moment; {fix}")
@@ -40,7 +40,7 @@ def parse_moment(text: object) -> Moment:
     if found is not None:
         day, hour, minute = int(found[1]), int(found[2] or 0), int(found[3] or 0)
         if not 1 <= day <= DAYS_MAX or hour > 23 or minute > 59:
-            raise ValueError(f"{text!r} is no moment: days count from 1, times go from 00:00 to 23:59; {fix}")
+            raise ValueError(f"{text!r} is not a moment: days count from 1, times go from 00:00 to 23:59; {fix}")
         return Moment(day, hour * 3_600 + minute * 60, found[2] is None)
     try:
         at = datetime.fromisoformat(text)
@@ -50,5 +50,5 @@ def parse_moment(text: object) -> Moment:
 
 
 def written(epoch_s: float) -> str:
-    """A moment as reports show it: `2026-01-24 04:00`, in UTC."""
+    """Formats a moment for reports: `2026-01-24 04:00`, in UTC."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M")

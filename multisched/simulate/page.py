@@ -1,8 +1,7 @@
-"""The report as one HTML page that needs nothing else: a table of figures, and plots as inline SVG.
+"""The report as one self-contained HTML page: a table of figures, and plots as inline SVG.
 
-Each dimension has two plots. One shows how full the fullest node is, hour by hour (mean over seeds). The other shows
-how uneven nodes are at the two busiest hours, day by day. Policies keep their colour throughout. Called by
-`cli_simulate`.
+Each dimension has two plots: the load of the fullest node in each hour (mean over seeds), and the coefficient of variation
+of the nodes' load at the two busiest hours of each day. Each policy keeps its colour. Called by `cli_simulate`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ polyline{fill:none;stroke-width:1.6}
 
 
 def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     names = [policy["name"] for policy in document["policies"]]
     title = escaped_html(document["scenario"])
     parts = [
@@ -123,7 +122,7 @@ def _colour(number: int) -> str:
 
 
 def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequence[float] = ()) -> str:
-    """Lines over the judged days, from zero up."""
+    """Returns an SVG of one line per policy over the judged days; the axis begins at zero."""
     highest = max((*marks, *(max(values) for values in lines.values())))
     tick = _tick(highest)
     top = tick * max(1, math.ceil(highest / tick))
@@ -152,7 +151,7 @@ def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequ
 
 
 def _tick(highest: float) -> float:
-    """The distance of grid lines: 1, 2 or 5 times a power of ten, TICKS of them at most up to the highest value."""
+    """Returns the distance of grid lines: 1, 2 or 5 times a power of ten, so that at most TICKS reach the highest value."""
     if highest <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(highest / TICKS))

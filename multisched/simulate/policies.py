@@ -1,8 +1,8 @@
-"""From a policy of a scenario to the configuration that the program runs under it.
+"""Turns a policy of a scenario into the configuration that the program runs.
 
-`least-allocated` is kube-scheduler's default profile, `realtime` filters as that does and scores by the use of the moment
-alone (`MomentLoad`), `peak-forecast` is the forecast domain. A policy may also bring a profile or a whole configuration.
-Leases and the audit have no part in a simulation: one process runs, and nothing is ever lost on the way.
+`least-allocated` is kube-scheduler's default profile. `realtime` has the same filters and scores only by current use
+(`MomentLoad`). `peak-forecast` is the forecast domain. A policy may also name a profile or a whole configuration.
+Leases and the audit are off in a simulation: only one process runs, and no events are lost.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry, 
 
 DOMAIN: Final = "simulated"
 REPAIR_MINUTES: Final = 1
-"""Between two plans of one window, and for a replacement to be ready: nobody else does anything meanwhile."""
+"""Between two plans in one window, and limit for a replacement to become ready: nothing else happens meanwhile."""
 FORECAST: Final = "PeakForecast"
 OWN: Final = {"files", "historyDir", "profilesFile"}
-"""Args that say where PeakForecast has profiles from, whatever the scenario knows."""
+"""Args by which PeakForecast loads profiles of its own, independent of the scenario."""
 LEARNED: Final = {"history", "fit"}
-"""Args that say how the scenario's usage is learned from."""
+"""Args that configure how it learns from the scenario's usage."""
 MOMENT_WEIGHT: Final = 10
 
 _PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -58,7 +58,7 @@ _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 def read_policy(document: Document, index: int, entry: PolicyEntry, folder: Path) -> Policy | None:
-    """None after the problems have been noted in the document."""
+    """Reads one policy; returns None after adding its problems to the document."""
     policy = _read_plain(document, index, entry, folder)
     return policy if policy is None or entry.repair is None else _with_repair(document, index, entry.repair, policy)
 
@@ -106,7 +106,7 @@ def _with_repair(document: Document, index: int, entry: RepairEntry, policy: Pol
 
 
 def _of_profile(profile: Mapping[str, Any]) -> Configuration:
-    """Raises ConfigError."""
+    """Builds a configuration of one domain with this profile. Raises ConfigError."""
     domain = {"name": DOMAIN, "nodes": {"rule": "rest"}, "profile": profile}
     written = {"apiVersion": "multisched.io/v1", "kind": "MultischedConfiguration", "domains": [domain]}
     return loading.parse(json.dumps(written), "profile")
@@ -139,7 +139,7 @@ def _policy(name: str, configuration: Configuration, domain: DomainConfig, *, re
 
 
 def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence[Problem]) -> None:
-    """A problem of a profile is reported at its place in the scenario; one in another file, there."""
+    """Reports problems of a profile at its path in the scenario; problems of another file keep their location."""
     for problem in problems:
         if problem.file != "profile":
             document.problems.append(problem)
@@ -149,7 +149,7 @@ def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence
         document.add((*at, *parts), problem.message, suggestion=problem.suggestion)
 
 
-# -- what a run adds -----------------------------------------------------------------------------------------------
+# -- plugins of a run ----------------------------------------------------------------------------------------------
 
 
 def _with_moment(configuration: Configuration) -> Configuration:
@@ -160,10 +160,11 @@ def _with_moment(configuration: Configuration) -> Configuration:
 def with_studies(
     policy: Policy, dimensions: Sequence[str], repair: Mapping[str, Any] | None
 ) -> tuple[Configuration, dict[str, Study]]:
-    """PeakForecast, in every domain that runs it, is given the scenario's dimensions and capacities; and by domain how it learns.
+    """Gives PeakForecast, in every domain that runs it, the scenario's dimensions and capacities. Returns how it learns, per domain.
 
-    What its args say of history stands for the scenario's, as often as they say; files, or imported profiles, stay its own.
-    `repair`: how it repairs in the domain that places the services.
+    If its args configure a history, the scenario's usage replaces the sources, refitted as often as the args say. Files and
+    imported profiles stay as configured.
+    `repair`: args of its repair in the domain that places the services.
     """
     configuration = policy.configuration
     studies: dict[str, Study] = {}
@@ -190,7 +191,7 @@ def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
         **use.args,
     }
     if use.args.get("history") is not None:
-        args.pop("profilesFile", None)  # of what is learned elsewhere
+        args.pop("profilesFile", None)  # profiles learned from the replaced history
         weights = PeakSettings.from_config(use.args).weights
         args["weights"] = {name: weights[name] for name in dimensions if name in weights}
         repair = args.get("repair") or {}
@@ -202,7 +203,7 @@ def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
 
 
 def _study(args: Mapping[str, Any]) -> Study:
-    """Of args that have been checked."""
+    """Reads how PeakForecast learns from args that have been validated."""
     settings = PeakSettings.from_config(args)
     history = None if settings.learning is None else settings.learning.history
     if history is None:
@@ -222,7 +223,7 @@ def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -
 
 
 def run_registry(readings: Readings | None) -> Registry:
-    """The plugins that ship, and MomentLoad over what the run reads at each moment."""
+    """Returns the registry of shipped plugins, and MomentLoad over the run's readings."""
     registry = plugin_registry()
 
     def moment_load(context: PluginContext) -> MomentLoad:

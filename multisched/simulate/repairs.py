@@ -1,9 +1,8 @@
-"""Repairs of a run: when the windows of the judged days open, and the ports through which the program repairs.
+"""Repairs of a run: when the windows of the judged days open, and the interceptor through which the program repairs.
 
-The program itself decides and acts (`domains/forecast/repair/control.py`). The run makes the replacements of what it
-evicts, as the workloads' controllers would. The windows are the policy's own, but the program may use them only while
-the run is there to see it. Outside, its record can neither be read nor kept (503). What it cannot keep it does not
-begin.
+The program itself plans and evicts (`domains/forecast/repair/control.py`). The run creates the replacements of evicted pods, as
+the workloads' controllers would. The policy's windows may be longer, but the program repairs only while the run is in one.
+Outside, requests for the repair's record get a 503, and the program starts no repair that it cannot record.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Repair, Scenario
 
 STOPS_MAX = 3
-"""Runs that stopped in one window, after which the program waits for the next one."""
+"""Stopped runs in one window after which the program waits for the next window."""
 
 _EVICTION = re.compile(r"/pods/([^/?]+)/eviction(?:\?|$)")
 _RECORD = re.compile(r"/configmaps(?:[/?]|$)")
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """A window on a judged day, in epoch seconds."""
+    """A repair window on a judged day, in epoch seconds."""
 
     opens_s: float
     closes_s: float
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """What came of a window that the program could use."""
+    """The result of a window in which the program could repair."""
 
     opens_s: float
     moves: int
     reason: str
-    """Why a run stopped, or no plan was made; empty."""
+    """Why a run stopped or no plan was made; else empty."""
 
 
 def openings(repair: Repair, scenario: Scenario) -> list[Opening]:
-    """Windows that open on judged days, in the order of time; what opens before and ends in them does not count."""
+    """Returns windows that open on judged days, in order of time; windows that opened before the judged days do not count."""
     days = (scenario.judged_to_s - scenario.judged_from_s) // DAY_S
     first = datetime.fromtimestamp(scenario.judged_from_s - DAY_S, UTC).date()
     spans = {
@@ -59,18 +58,18 @@ def openings(repair: Repair, scenario: Scenario) -> list[Opening]:
 
 
 class RepairGate:
-    """`server.Interceptor`: see the module. Keeps which pods were evicted until the run has seen to them."""
+    """Implements `server.Interceptor`: refuses the repair's record while closed; collects evicted pods until the run replaces them."""
 
     def __init__(self) -> None:
         self.is_open = False
         self.evicted: list[str] = []
-        """To be replaced, in the order of their evictions."""
+        """Pods to replace, in the order of their evictions."""
         self.count = 0
         """Evictions since the start."""
 
     def before(self, request: ApiRequest) -> Response | None:
         if not self.is_open and _RECORD.search(request.path):
-            return errors.unavailable("the run repairs in its windows only").response()
+            return errors.unavailable("the simulation allows repairs only in its windows").response()
         return None
 
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
@@ -82,14 +81,14 @@ class RepairGate:
 
 
 def status_of(program: Program) -> RepairStatus:
-    """Of the one domain that repairs."""
+    """Returns the repair status of the one domain that repairs."""
     plugins = (built.plugin for worker in program.router.workers() for built in worker.plugins.built)
     stands = (plugin.repair_status() for plugin in plugins if implements(plugin, CarriesOutRepairs))
     return next(status for status in stands if status.mode != "off")
 
 
 def is_at_rest(begun: RepairStatus, now: RepairStatus) -> bool:
-    """Whether nothing more comes in a window: the budget is spent, a plan was empty, or too many runs stopped."""
+    """Reports whether no more repairs happen in a window: the budget is spent, a plan was empty, or too many runs stopped."""
     counts = {name: number - begun.counts.get(name, 0) for name, number in now.counts.items()}
     if counts["runs"] > counts["finished"] + counts["stopped"]:
         return False

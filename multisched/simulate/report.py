@@ -1,7 +1,7 @@
-"""What all runs of a scenario came to: one document for `-o json`, and the table made of it.
+"""The results of all runs of a scenario: one document for `-o json`, and the table made from it.
 
-Everything is in the order of the scenario and rounded to DIGITS, so that the same scenario gives the same bytes. Over seeds
-the document has means and medians; `seeds` has each run by itself. Loads are shares of capacity: 1 is full.
+Everything is in the order of the scenario and rounded to DIGITS, so that the same scenario gives the same bytes. The document
+has means and medians over the seeds; `seeds` has each run separately. Loads are shares of capacity: 1 is full.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multisched.simulate.scenario_schema import API_VERSION
 KIND = "SimulationReport"
 DIGITS = 6
 SHOWN_MAX = 10
-"""Sentences of one kind that the table tells; all stand in the document."""
+"""Sentences of one kind in the table; the document has all."""
 
 HEAD = (
     "policy", "dimension", "cv", "max/mean", "top", "nodes > 80%", "nodes > 100%", "moves", "per 100 replicas", "unplaced"
@@ -35,7 +35,7 @@ Document = dict[str, Any]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One run, judged."""
+    """Figures of one run."""
 
     seed: int
     verdict: Verdict
@@ -47,19 +47,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Every pod was placed and no plugin failed."""
+        """Reports whether every pod was placed and no plugin failed."""
         return not self.unplaced and not self.failures
 
 
 def run_one(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Outcome:
-    """Runs and judges. Raises PluginSetupError for a plugin that cannot be built."""
+    """Runs and judges one policy and seed. Raises PluginSetupError if a plugin cannot be built."""
     course: Course = run_course(scenario, policy, seed, lessons)
     verdict = judge(scenario, course)
     return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures, course.repairs)
 
 
 def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -> Document:
-    """The report; `outcomes` by policy, in the order of the seeds."""
+    """Returns the report; `outcomes`: policy -> runs in the order of the seeds."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -154,7 +154,7 @@ def _spread(found: Busiest | Worst) -> Document:
 
 
 def _over(documents: Sequence[Document], total: Any) -> Document:
-    """The same document with every number summed up over all of them; texts, which differ from run to run, left out."""
+    """Returns the same document with every number aggregated by `total`; omits texts, which differ between runs."""
     found: Document = {}
     for key, first in documents[0].items():
         values = [document[key] for document in documents]
@@ -181,7 +181,7 @@ def _rounded(value: float) -> float:
 
 
 def table_of(document: Document) -> str:
-    """Means over the seeds, a line per policy and dimension; then what was completed and what went wrong."""
+    """Formats means over the seeds, a line per policy and dimension; then notes on filled gaps and failures."""
     rows = []
     for policy in document["policies"]:
         mean = policy["mean"]
@@ -203,7 +203,7 @@ def table_of(document: Document) -> str:
 
 
 def notes_of(document: Document) -> list[str]:
-    """What a reader must know beside the figures."""
+    """Returns notes that a reader needs in addition to the figures; at most SHOWN_MAX."""
     found = list(document["notes"])
     for policy in document["policies"]:
         for run in policy["seeds"]:

@@ -1,4 +1,4 @@
-"""A scenario, read and checked: values that travel to the processes that run it."""
+"""A scenario, read and validated: values that are sent to the processes that run it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from multisched.config.schema import Configuration
 from multisched.simulate.usage_table import UsageTable
 
 CAPACITY_ANNOTATION = "multisched.io/capacity-"
-"""Under which nodes state what may be used of a dimension; PeakForecast reads it."""
+"""Prefix of node annotations with the usable amount of a dimension; PeakForecast reads them."""
 
 
 class Service(msgspec.Struct, frozen=True):
-    """`requests`: resource -> quantity, per replica."""
+    """A service; `requests`: resource -> quantity, per replica."""
 
     name: str
     replicas: int
@@ -36,7 +36,7 @@ class NodeSpec(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Services by their place in `Scenario.services`."""
+    """Releases and scaling at one moment; services are indices into `Scenario.services`."""
 
     at_s: int
     release: tuple[int, ...] = ()
@@ -47,34 +47,34 @@ class Repair(msgspec.Struct, frozen=True):
     """What PeakForecast may repair in the judged days."""
 
     args: Mapping[str, Any]
-    """Below `repair:` in its args, but for the moves per window."""
+    """The section `repair:` of its args, without the moves per window."""
     moves_per_100_replicas: float
-    """In all judged days together."""
+    """Over all judged days."""
     moves_per_window: int | None
 
     def moves(self, replicas: int) -> tuple[int, int]:
-        """In all, and in one window."""
+        """Returns the allowed moves over all judged days, and in one window."""
         whole = math.floor(self.moves_per_100_replicas * replicas / 100 + 1e-9)
         return whole, whole if self.moves_per_window is None else self.moves_per_window
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What places the pods."""
+    """A policy: the configuration that places the pods."""
 
     name: str
     configuration: Configuration
     scheduler_name: str
     reads_moment: bool = False
-    """It goes by the use of the moment (`MomentLoad`)."""
+    """Scores by current use (`MomentLoad`)."""
     repair: Repair | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Everything of a file and of the files it names. All moments are epoch seconds."""
+    """All data of a scenario file and of the files it names. Moments are epoch seconds."""
 
     name: str
     usage: UsageTable
-    """With its gaps, as the policies may know it."""
+    """With gaps as recorded."""
     services: tuple[Service, ...]
     nodes: tuple[NodeSpec, ...]
     events: tuple[Event, ...]
@@ -86,13 +86,13 @@ class Scenario(msgspec.Struct, frozen=True):
     judged_from_s: int
     judged_to_s: int
     series: tuple[tuple[int, ...], ...]
-    """Service -> replica -> series of the usage, for as many replicas as there will ever be."""
+    """Service -> replica -> series of the usage, for the largest number of replicas in any event."""
     notes: tuple[str, ...] = ()
-    """What was completed or left out in reading, for the report."""
+    """Gaps that were filled, and usage that was ignored, for the report."""
 
     @property
     def replicas(self) -> int:
-        """That the scenario begins with."""
+        """Returns the number of replicas at the beginning."""
         return sum(service.replicas for service in self.services)
 
     def capacities(self) -> NDArray[np.float64]:
@@ -100,13 +100,13 @@ class Scenario(msgspec.Struct, frozen=True):
         return np.array([node.capacity for node in self.nodes])
 
     def history(self, end: int) -> NDArray[np.float64]:
-        """float64[services, dimensions, end]: use per replica until that step, NaN in gaps: the service's, else its pods' mean."""
+        """Returns float64[services, dimensions, end]: use per replica before step `end`, the mean over its series; NaN in gaps."""
         values = self.usage.values[:, :, :end]
         return np.stack([_mean(values[sorted(set(own))]) for own in self.series])
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Over the first axis, of what is there."""
+    """Returns the mean over the first axis, ignoring NaN."""
     count = (~np.isnan(values)).sum(0)
     total = np.nansum(values, axis=0)
     mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)

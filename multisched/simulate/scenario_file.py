@@ -1,4 +1,4 @@
-"""Reads a scenario with all the files it names. Raises ConfigError with every problem at once: file, line, field and fix."""
+"""Reads a scenario and all files it names. Raises ConfigError with all problems: file, line, field and fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WEEK_DAYS = 7
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The scenario in a file."""
+    """Reads and validates a scenario file."""
     document = read_document(
         loading.read_text(path), str(path), if_empty="; config/examples has scenarios to start from"
     )
@@ -40,14 +40,14 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _name_policies(document: Document) -> None:
-    """A policy's name alone stands for an entry with that name."""
+    """Replaces a policy given as a bare name by an entry with that name."""
     policies = document.data.get("policies") if isinstance(document.data, dict) else None
     if isinstance(policies, list):
         policies[:] = [{"name": entry} if isinstance(entry, str) else entry for entry in policies]
 
 
 class _Resolver:
-    """One reading: notes what is wrong in the document, and what was completed in `notes`."""
+    """Resolves one scenario file: adds problems to the document, and remarks for the report to `notes`."""
 
     def __init__(self, document: Document, file: ScenarioFile, path: Path) -> None:
         self._document = document
@@ -96,7 +96,7 @@ class _Resolver:
         if self._document.problems:
             raise ConfigError(self._document.problems)
 
-    # -- what the fields say ---------------------------------------------------------------------------------------
+    # -- fields ----------------------------------------------------------------------------------------------------
 
     def _services(self, folder: Path) -> list[Service]:
         problems: list[Problem] = []
@@ -107,11 +107,11 @@ class _Resolver:
         if len(seen) < len(found):
             names = [service.name for service in found]
             twice = next(name for name in names if names.count(name) > 1)
-            self._document.add(("services", "file"), f"service {twice!r} stands twice in {named.file}; remove one")
+            self._document.add(("services", "file"), f"service {twice!r} is listed twice in {named.file}; remove one")
         for index, entry in enumerate(named.entries):
             if entry.name in seen:
                 at = ("services", "list", index, "name")
-                self._document.add(at, f"service {entry.name!r} stands before already; remove one")
+                self._document.add(at, f"service {entry.name!r} is already listed above; remove one")
             seen.add(entry.name)
             found.append(Service(entry.name, entry.replicas, dict(entry.requests)))
         return found
@@ -121,7 +121,7 @@ class _Resolver:
         for index, entry in enumerate(self._file.policies):
             if any(entry.name == other.name for other in self._file.policies[:index]):
                 at = ("policies", index)
-                self._document.add(at, f"policy {entry.name!r} stands before already; give each a name of its own")
+                self._document.add(at, f"policy {entry.name!r} is already listed above; give each a unique name")
                 continue
             policy = read_policy(self._document, index, entry, folder)
             if policy is not None:
@@ -134,7 +134,7 @@ class _Resolver:
         found: list[NodeSpec] = []
         for index, template in enumerate(self._file.nodes):
             if any(template.name == other.name for other in self._file.nodes[:index]):
-                self._document.add(("nodes", index, "name"), "stands before already; give each template its own")
+                self._document.add(("nodes", index, "name"), "is already used above; give each template a unique name")
             capacity = self._capacity(index, template, usage)
             allocatable = {"pods": PODS_DEFAULT, **template.allocatable}
             names = (f"{template.name}-{number}" for number in range(template.count))
@@ -153,7 +153,7 @@ class _Resolver:
         for name in usage.dimensions:
             amount = template.capacity.get(name) or template.allocatable.get(name)
             if amount is None:
-                fix = f"write capacity: {{{name}: …}}, what one node bears"
+                fix = f"write capacity: {{{name}: …}}, what one node can carry"
                 self._document.add(("nodes", index, "capacity"), f"no capacity for dimension {name!r}; {fix}")
             else:
                 found.append(parse_milli(amount) / 1000)
@@ -285,16 +285,16 @@ class _Resolver:
         names = [name for series, name in enumerate((*usage.services, *usage.pods)) if series not in used]
         if names:
             more = ", …" if len(names) > NAMES_SHOWN else ""
-            self._notes.append(f"usage of {len(names)} names that run nowhere: {', '.join(names[:NAMES_SHOWN])}{more}")
+            self._notes.append(f"usage of {len(names)} unused names: {', '.join(names[:NAMES_SHOWN])}{more}")
 
     def _note_gaps(self, scenario: Scenario) -> None:
-        """Gaps in the judged days are closed in straight lines; those in the history are left to the policies."""
+        """Notes gaps: in the judged days they are filled by linear interpolation; policies see those in the history."""
         used = sorted({series for own in scenario.series for series in own})
         usage = scenario.usage
         begin, end = usage.step_at(scenario.judged_from_s), usage.step_at(scenario.judged_to_s)
         _, made = filled(usage.values[used, :, begin:end])
         if made:
-            self._notes.append(f"{made} missing samples of the judged days stand as a straight line between neighbours")
+            self._notes.append(f"{made} missing samples of the judged days were filled by linear interpolation")
         history = np.isnan(usage.values[:, :, : usage.step_at(scenario.known_until_s)])
         holes = int(history[used].sum())
         if holes:
@@ -304,17 +304,17 @@ class _Resolver:
         if unknown:
             more = ", …" if len(unknown) > NAMES_SHOWN else ""
             text = f"{len(unknown)} names have no history: {', '.join(unknown[:NAMES_SHOWN])}{more}"
-            self._notes.append(f"{text}; PeakForecast goes by what stands in for them, at last their requests")
+            self._notes.append(f"{text}; PeakForecast uses its fallbacks for them, last their requests")
         days = (scenario.known_until_s - usage.start_s) / DAY_S
         if days < WEEK_DAYS:
             text = f"the history has {days:.1f} days, less than a week"
             self._notes.append(
-                f"{text}; PeakForecast cannot tell its days apart, with less than two days not its hours either"
+                f"{text}; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
             )
 
 
 def _series_of(service: Service, replica: int, of_service: dict[str, int], of_pod: dict[str, int]) -> int | None:
-    """The pod's own series, else the service's. A service of one replica may be called as its pod."""
+    """Returns the pod's own series, else the service's. A pod's series of a one-replica service may have the service's name."""
     own = of_pod.get(f"{service.name}-{replica}")
     if own is None and service.replicas <= 1:
         own = of_pod.get(service.name)

@@ -1,7 +1,7 @@
 """A scenario file as frozen values: `apiVersion: multisched.io/v1alpha1`, `kind: Scenario`.
 
-Owns names, types, bounds and defaults of every field, each with the sentence that explains it. What needs other files, or
-other fields, is checked by `scenario_file`.
+Defines names, types, bounds and defaults of every field, each with an explanation. `scenario_file` checks what depends on
+other files or other fields.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _moment_or_trough(value: object) -> object:
 
 
 def _seeds(value: object) -> object:
-    """A number stands for so many seeds from 0."""
+    """A number means that many seeds, from 0."""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -65,23 +65,23 @@ At = Annotated[Any, BeforeValidator(_moment)]
 
 
 class UsageFiles(Section):
-    """Where use is recorded."""
+    """Recorded usage."""
 
     files: tuple[str, ...] = Field(min_length=1, max_length=1_000)
     """CSV files, relative to the scenario: timestamp, service (or pod), dimension, value."""
 
 
 class ServiceEntry(Section):
-    """One service, all of whose replicas ask for the same."""
+    """One service, all of whose replicas have the same requests."""
 
     name: Name
     replicas: int = Field(ge=0, le=REPLICAS_MAX)
     requests: Mapping[str, Quantity] = {}
-    """Of each replica, as in a container."""
+    """Requests of each replica, as in a container."""
 
 
 class Services(Section):
-    """Who runs. Both may be given."""
+    """The services, from a file, a list, or both."""
 
     file: str | None = None
     """CSV, relative to the scenario: service, replicas, and NAME_request (or memory_request_gib) per resource."""
@@ -95,26 +95,26 @@ class Services(Section):
 
 
 class NodeTemplate(Section):
-    """So many nodes that are all alike, called NAME-0, NAME-1, …"""
+    """`count` identical nodes, named NAME-0, NAME-1, …"""
 
     name: Name
     count: int = Field(ge=1, le=NODES_MAX)
     allocatable: Mapping[str, Quantity]
-    """What may be requested; `pods` is 110 unless it stands here."""
+    """What pods may request; `pods` is 110 by default."""
     capacity: Mapping[str, Quantity] = {}
-    """What may be used, per dimension of the usage. Without: the allocatable of that name."""
+    """What pods may use, per dimension of the usage. Default: the allocatable of the same name."""
     labels: Mapping[str, str] = {}
 
 
 class Known(Section):
-    """What the policies may know when they begin."""
+    """What the policies may know when the run begins."""
 
     until: At
     """The last day, or moment, of the history."""
 
 
 class Judged(Section):
-    """The days that are looked at."""
+    """The judged days."""
 
     begin: At = Field(alias="from")
     end: At = Field(alias="to")
@@ -122,24 +122,24 @@ class Judged(Section):
 
 
 class Create(Section):
-    """How the services come to the empty cluster."""
+    """When and in which order the services are created in the empty cluster."""
 
     at: Annotated[Any, BeforeValidator(_moment_or_trough)] = None
-    """A moment, or `trough`: the quietest step of the last day that is known, by the use of all replicas relative to
-    capacity. Without: trough."""
+    """A moment, or `trough`: the step of the last known day with the least use of all replicas, relative to capacity.
+    Default: trough."""
     order: Literal["random", "services", "listed"] = "random"
-    """random: all replicas in an order that the seed draws; services: service after service in a drawn order; listed: as
-    they are written. Holds for releases, too."""
+    """random: all replicas in an order drawn from the seed; services: service after service in a drawn order; listed: in the
+    order of the file. Also the order of releases."""
 
 
 class Event(Section):
-    """What happens at a moment: services are released (every replica is replaced, one by one), or change their count."""
+    """An event: services are released (every replica is replaced, one by one) or scaled."""
 
     at: At
     release: tuple[str, ...] = Field(default=(), max_length=SERVICES_MAX)
     """Names of services; "*" means all."""
     scale: Mapping[str, Annotated[int, Field(ge=0, le=REPLICAS_MAX)]] = {}
-    """Service -> replicas from now on."""
+    """Service -> number of replicas from this moment on."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -149,21 +149,21 @@ class Event(Section):
 
 
 class RepairEntry(Section):
-    """PeakForecast repairs in windows of the judged days, with a budget for all of them together."""
+    """PeakForecast repairs in windows of the judged days, with one budget for all of them."""
 
     windows: Any
-    """As below `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; UTC unless they name a zone."""
+    """As in `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; in UTC unless a zone is named."""
     moves_per_100_replicas: float = Field(default=3.0, gt=0, le=1_000)
-    """In all judged days together, of the replicas that the scenario begins with, rounded down."""
+    """Over all judged days, relative to the initial number of replicas, rounded down."""
     moves_per_window: Annotated[int, Field(ge=1, le=REPAIR_MOVES_MAX)] | None = None
-    """Without: all that are allowed, so that the first window may spend them."""
+    """Default: the whole budget, so the first window may spend all of it."""
     threshold_percent: Any = "auto"
     """As in the args of PeakForecast."""
 
 
 class PolicyEntry(Section):
-    """One way to place. A name of `least-allocated`, `realtime`, `peak-forecast` alone is that; else say what it runs.
-    In the file a name may stand for the whole entry."""
+    """One policy: the built-in `least-allocated`, `realtime` or `peak-forecast`, or a profile or configuration of its own.
+    In the file, a name alone may replace the entry."""
 
     name: Name
     profile: ProfileConfig | None = None
@@ -171,16 +171,16 @@ class PolicyEntry(Section):
     configuration: str | None = None
     """A configuration file, relative to the scenario."""
     domain: str | None = None
-    """Which of the configuration's domains places the services. Without: the first."""
+    """The domain of the configuration that places the services. Default: the first."""
     repair: RepairEntry | None = None
-    """Of a policy in which PeakForecast runs."""
+    """Only for a policy that runs PeakForecast."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if self.profile is not None and self.configuration is not None:
             raise ValueError("a profile and a configuration exclude each other; remove one")
         if self.domain is not None and self.configuration is None:
-            raise ValueError("a domain goes with a configuration; name its file")
+            raise ValueError("a domain needs a configuration; name its file")
         return self
 
 
@@ -190,7 +190,7 @@ class ScenarioFile(Section):
     api_version: Literal["multisched.io/v1alpha1"]
     kind: Literal["Scenario"]
     name: Annotated[str, Field(max_length=80)] = ""
-    """Heads the report. Without: the file's name."""
+    """Title of the report. Default: the file's name."""
     usage: UsageFiles
     services: Services
     nodes: tuple[NodeTemplate, ...] = Field(min_length=1, max_length=100)
@@ -202,4 +202,4 @@ class ScenarioFile(Section):
         default=tuple(PolicyEntry(name=name) for name in BUILT_IN_POLICIES), min_length=1, max_length=POLICIES_MAX
     )
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds), Field(min_length=1, max_length=SEEDS_MAX)] = (0,)
-    """A number (so many, from 0) or a list. A seed draws the order of creation and whatever else chance decides."""
+    """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""

@@ -1,4 +1,4 @@
-"""Services from a CSV file: `service,replicas` and one column per resource that they ask for."""
+"""Reads services from a CSV file: `service,replicas` and one column per requested resource."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REQUEST, REQUEST_GIB = "_request", "_request_gib"
 
 
 def read_services(path: Path, problems: list[Problem]) -> list[Service]:
-    """In the order of the file. `cpu_request` is in cores, `memory_request_gib` in GiB, any `NAME_request` a quantity."""
+    """Reads services in file order. `cpu_request` is in cores, `memory_request_gib` in GiB, any other `NAME_request` a quantity."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             rows = list(csv.reader(file))
@@ -52,11 +52,11 @@ def _service(path: Path, line: int, row: dict[str, str], problems: list[Problem]
 
     name = row["service"]
     if not re.fullmatch(SERVICE_NAME, name):
-        report("service", f"{name[:40]!r} is no name; write at most 40 lower-case letters, digits and dashes")
+        report("service", f"{name[:40]!r} is not a name; write at most 40 lower-case letters, digits and dashes")
     replicas = row["replicas"]
     is_count = replicas.isdecimal() and int(replicas) <= REPLICAS_MAX
     if not is_count:
-        report("replicas", f"{replicas[:40]!r} is no whole number from 0 to {REPLICAS_MAX}")
+        report("replicas", f"{replicas[:40]!r} is not a whole number from 0 to {REPLICAS_MAX}")
     requests = {}
     for column, text in row.items():
         is_gib = column.endswith(REQUEST_GIB)

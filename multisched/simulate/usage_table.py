@@ -1,9 +1,9 @@
-"""Usage from CSV files, as one array on a regular grid of times; what is wrong in the files, line by line.
+"""Reads usage from CSV files into one array on a regular time grid; reports errors in the files line by line.
 
-Columns `timestamp,service,dimension,value`, or `pod` in place of `service` or beside it, and `unit` if there is one, in any
-order; others are ignored. A value is what one replica of the service, or the pod, used from that moment to the next.
-Lines may come in any order. Nothing is taken for zero. A line that is no sample, a duplicate, a second unit of a
-dimension and a moment off the grid are problems. A gap stays NaN until `filled` closes it. Bounds: LINES_MAX,
+Columns are `timestamp,service,dimension,value` in any order, with `pod` instead of or in addition to `service`, and an optional
+`unit`; other columns are ignored. A value is what one replica of the service, or the pod, used from that moment to the next.
+Lines may be in any order. Missing samples are never replaced by zero. Problems are: a line that is not a sample, a duplicate,
+a second unit of a dimension, and a moment off the grid. A gap stays NaN until `filled` closes it. Bounds: LINES_MAX,
 SERIES_MAX, CELLS_MAX, PROBLEMS_MAX.
 """
 
@@ -33,7 +33,7 @@ CELLS_MAX = 100_000_000
 """Steps times series, at 8 bytes each."""
 VALUE_MAX = 1e15
 PROBLEMS_MAX = 20
-"""Bad lines of one file that are reported; beyond, only their number."""
+"""Bad lines reported per file; of the rest only the number."""
 HEADER = "timestamp,service,dimension,value"
 SECONDS_MAX = 1e11
 _SHOWN = 40
@@ -65,11 +65,11 @@ class UsageTable(msgspec.Struct, frozen=True):
         return self.start_s + self.steps * self.step_s
 
     def step_at(self, epoch_s: float) -> int:
-        """The step that has begun then; may lie outside."""
+        """Returns the step that contains the moment; may be outside the table."""
         return math.floor((epoch_s - self.start_s) / self.step_s)
 
     def missing(self, series: int, begin: int, end: int) -> str:
-        """Which dimension of a series has no sample at all from one step to another; empty: none."""
+        """Returns a dimension of the series without any sample in steps begin..end; empty if there is none."""
         window = self.values[series, :, begin:end]
         empty = np.flatnonzero(np.isnan(window).all(1))
         return self.dimensions[empty[0]] if len(empty) else ""
@@ -93,7 +93,7 @@ Key = tuple[bool, str, str]
 
 
 class UsageReader:
-    """Reads files one after the other, then makes the table. `problems` has what was wrong."""
+    """Reads files one after the other, then builds the table. `problems` collects errors."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -101,7 +101,7 @@ class UsageReader:
         self._series: dict[Key, _Series] = {}
         self._times: dict[str, float] = {}
         self._units: dict[str, tuple[str, str]] = {}
-        """Dimension -> the unit that its first line with a unit names, and where that stands."""
+        """Dimension -> its unit, and the location of the first line that names it."""
         self._count = 0
 
     def read(self, path: Path) -> None:
@@ -137,7 +137,7 @@ class UsageReader:
                 if bad <= PROBLEMS_MAX:
                     self._report(file, line, error.column, str(error))
         if bad > PROBLEMS_MAX:
-            self._report(file, 1, "", f"{bad - PROBLEMS_MAX} more lines are no samples")
+            self._report(file, 1, "", f"{bad - PROBLEMS_MAX} more lines are not samples")
 
     def _add(self, row: list[str], width: int, places: tuple[int, ...], line: int) -> None:
         if len(row) != width:
@@ -150,7 +150,7 @@ class UsageReader:
             amount = float(row[value])
         except ValueError:
             raise _BadLineError(
-                "value", f"{_shown(row[value])} is no plain number such as 0.25; units are refused"
+                "value", f"{_shown(row[value])} is not a plain number such as 0.25; units are not allowed"
             ) from None
         if not 0.0 <= amount <= VALUE_MAX:
             raise _BadLineError("value", f"{_shown(row[value])} is not within 0..{VALUE_MAX:.0e}")
@@ -190,7 +190,7 @@ class UsageReader:
     # -- the table -------------------------------------------------------------------------------------------------
 
     def table(self) -> UsageTable | None:
-        """None after problems that leave no grid to put samples on."""
+        """Returns the table; None if the samples do not form a grid, with the problem reported."""
         if not self._series:
             if not self.problems:
                 self._report(self._files[0] if self._files else "", 1, "", "has no samples")
@@ -230,7 +230,7 @@ class UsageReader:
             where = f"line {first % LINES_MAX} of {self._files[first // LINES_MAX]}"
             more = f" (and {len(again) - 1} more)" if len(again) > 1 else ""
             self._report_at(
-                second, "timestamp", f"the same service, dimension and time stand in {where}{more}; remove one"
+                second, "timestamp", f"the same service, dimension and time are in {where}{more}; remove one"
             )
         into[numbers] = np.frombuffer(series.values)
 
@@ -240,7 +240,7 @@ class UsageReader:
 
 
 def read_usage(paths: Sequence[Path], problems: list[Problem]) -> UsageTable | None:
-    """All files as one table; problems are added to the list."""
+    """Reads all files into one table; appends problems to the list."""
     reader = UsageReader()
     for path in paths:
         reader.read(path)
@@ -250,9 +250,9 @@ def read_usage(paths: Sequence[Path], problems: list[Problem]) -> UsageTable | N
 
 
 def filled(values: Values) -> tuple[Values, int]:
-    """Gaps closed in a straight line between their neighbours, the ends level; and how many samples that made.
+    """Fills gaps by linear interpolation, and gaps at the ends with the nearest sample; also returns the number of filled samples.
 
-    float64[series, dimensions, steps]. A row without any sample stays as it is.
+    float64[series, dimensions, steps]. A row without any sample stays NaN.
     """
     holes = np.isnan(values)
     rows = np.argwhere(holes.any(2) & ~holes.all(2))
@@ -266,7 +266,7 @@ def filled(values: Values) -> tuple[Values, int]:
 
 
 def _step_s(times: Values) -> int:
-    """The commonest distance of two moments, so that one odd moment is reported as such; 0 for fewer than two moments."""
+    """Returns the most frequent distance of two moments, so that one odd moment is reported as off the grid; 0 below two moments."""
     if len(times) < 2:
         return 0
     distances, counts = np.unique(np.diff(times), return_counts=True)
@@ -274,7 +274,7 @@ def _step_s(times: Values) -> int:
 
 
 def _seconds(text: str) -> float:
-    """Epoch seconds, or ISO 8601 (UTC where it names no zone); whole seconds."""
+    """Parses epoch seconds or ISO 8601 (UTC unless it names a zone); only whole seconds are allowed."""
     try:
         seconds = float(text)
     except ValueError:
@@ -283,9 +283,9 @@ def _seconds(text: str) -> float:
             seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             fix = "write epoch seconds or ISO 8601 such as 2026-01-31T18:00:00Z"
-            raise _BadLineError("timestamp", f"{_shown(text)} is no time; {fix}") from None
+            raise _BadLineError("timestamp", f"{_shown(text)} is not a time; {fix}") from None
     if not abs(seconds) < SECONDS_MAX or seconds != int(seconds):
-        raise _BadLineError("timestamp", f"{_shown(text)} is no time; write whole epoch seconds, not milliseconds")
+        raise _BadLineError("timestamp", f"{_shown(text)} is not a time; write whole epoch seconds, not milliseconds")
     return seconds
 
 

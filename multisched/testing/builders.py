@@ -1,8 +1,8 @@
-"""Pods and nodes for tests, in few words: documents as the API has them, and the objects that the scheduler reads from them.
+"""Short builders of pods and nodes for tests: API documents, and the objects that the scheduler decodes from them.
 
-Documents say what `kubectl get -o json` would, as far as scheduling reads it. Their quantities are the API's: "500m", "8Gi".
-Objects count as the scheduler does: milli-CPU and bytes. Each is decoded from a document, so it is one that a cluster can have.
-Around them stand the table and the context that a plugin is given. All of it is for tests of plugins, yours included.
+Documents have the fields of `kubectl get -o json` that scheduling reads, with quantities of the API: "500m", "8Gi".
+Objects have the scheduler's units: milli-CPU and bytes. Each object is decoded from a document, so it can occur in a cluster.
+Further builders make the node table and the context of a plugin. All of this is public: use it to test your own plugins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multisched.state.ledgers import LedgerRegistry
 
 Document = dict[str, Any]
 Quantity = str | int
-"""As the API reads it: a plain number is whole CPUs, or bytes, or a count."""
+"""As the API parses it: a plain number is whole CPUs, bytes, or a count."""
 
 GPU: Final = "nvidia.com/gpu"
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -35,7 +35,7 @@ GIBI: Final = 2**30
 NOTHING: Final[Mapping[str, Any]] = {}
 
 _DECODER: Final = Decoder()
-"""One for all: pods of equal specs share one spec, as they do in a program."""
+"""Shared, so that pods with equal specs share one spec object, as in a program."""
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def container(
     image: str = "registry.example/app:v1",
     **fields: Any,
 ) -> Document:
-    """`extra`: what it requests beside cpu and memory, by name. `fields`: further ones of a container, such as `ports`."""
+    """Builds a container. `extra`: further requests by resource name. `fields`: further fields of a container, such as `ports`."""
     requests = {"cpu": cpu, "memory": memory, **extra}
     asked = {resource: str(amount) for resource, amount in requests.items() if amount is not None}
     return {"name": name, "image": image, "resources": {"requests": asked}, **fields}
@@ -67,7 +67,7 @@ def pod_document(
     status: Mapping[str, Any] = NOTHING,
     **spec: Any,
 ) -> Document:
-    """A pod that runs on `node`, or waits for one; without `containers` it has one that requests nothing.
+    """Builds a pod that runs on `node`, or is pending; without `containers` it has one that requests nothing.
 
     `metadata`, `status` and `spec` are further fields by the API's names, such as `nodeSelector`.
     """
@@ -100,7 +100,7 @@ def node_document(
     status: Mapping[str, Any] = NOTHING,
     **spec: Any,
 ) -> Document:
-    """A node with so much room, and the label that its kubelet gives it. `extra`: resources beside the three, by name.
+    """Builds a node with this allocatable, and the hostname label that its kubelet sets. `extra`: further resources by name.
 
     `metadata`, `status` and `spec` are further fields by the API's names, such as `taints`.
     """
@@ -119,14 +119,14 @@ def node_document(
 
 
 def decode_pod(document: Document) -> Pod:
-    """What the scheduler reads in a pod's document, which has to be a good one."""
+    """Decodes a pod's document as the scheduler does; it must be well-formed."""
     pod = _DECODER.pod(orjson.dumps(document))
     assert not pod.malformed, pod.malformed
     return pod
 
 
 def decode_node(document: Document) -> Node:
-    """What the scheduler reads in a node's document, which has to be a good one."""
+    """Decodes a node's document as the scheduler does; it must be well-formed."""
     node = _DECODER.node(orjson.dumps(document))
     assert not node.malformed, node.malformed
     return node
@@ -144,7 +144,7 @@ def make_pod(
     node: str = "",
     **fields: Any,
 ) -> Pod:
-    """A pod of one container. `spec` takes the place of what else would be asked for; `fields` are those of Pod."""
+    """Builds a pod of one container. `spec` replaces the spec made from the other arguments; `fields` are those of Pod."""
     cpu, memory = f"{cpu_milli}m" if cpu_milli else None, memory_bytes or None
     asking = container(cpu=cpu, memory=memory, extra=extra)
     pod = decode_pod(pod_document(name, asking, node=node, priority=priority, schedulerName=scheduler))
@@ -161,23 +161,23 @@ def make_node(
     labels: Mapping[str, str] = NOTHING,
     **fields: Any,
 ) -> Node:
-    """A node with so much room, and the label that its kubelet gives it; `fields` are those of Node."""
+    """Builds a node with this allocatable, and the hostname label that its kubelet sets; `fields` are those of Node."""
     document = node_document(name, cpu=f"{cpu_milli}m", memory=memory_bytes, pods=pods, extra=extra, labels=labels)
     return replace(decode_node(document), **{"version": 1, **fields})
 
 
 def pop_pod(queue: PodQueue, now_s: float) -> QueuedPod | None:
-    """The next pod of a queue in which no gang waits."""
+    """Pops the next pod of a queue; asserts that it is not a gang."""
     popped = queue.pop(now_s)
     assert not isinstance(popped, QueuedGang), "a gang is first"
     return popped
 
 
-# -- what a plugin is given --------------------------------------------------------------------------------------------
+# -- arguments of plugins ----------------------------------------------------------------------------------------------
 
 
 class NobodyWaits:
-    """A domain in which Permit holds no pod."""
+    """Implements `WaitingPods` for a domain with no pods waiting at Permit."""
 
     def waiting(self) -> Sequence[Pod]:
         return ()
@@ -190,7 +190,7 @@ class NobodyWaits:
 
 
 def make_cache(nodes: Iterable[Node] = (), *ledgers: Ledger) -> ClusterCache:
-    """A cluster of these nodes. Pods come to it by `place`, which tells the ledgers of them."""
+    """Builds a cache of these nodes. Add pods with `place`, which updates the ledgers."""
     registry = LedgerRegistry()
     for ledger in ledgers:
         registry.register(ledger)
@@ -203,7 +203,7 @@ def make_cache(nodes: Iterable[Node] = (), *ledgers: Ledger) -> ClusterCache:
 def make_context(
     cache: ClusterCache | None = None, *, domain: str = "test", waiting: WaitingPods | None = None
 ) -> PluginContext:
-    """What a plugin is built with, over a cluster of its own unless one is given."""
+    """Builds the context that a plugin's factory gets; over an empty cache unless one is given."""
     cache = cache if cache is not None else ClusterCache()
     return PluginContext(
         domain=domain,
@@ -215,17 +215,17 @@ def make_context(
 
 
 def make_view(cache: ClusterCache) -> CycleView:
-    """What a plugin is shown in one attempt."""
+    """Builds the view that a plugin gets in one attempt."""
     return CycleView(cache.nodes, CycleState())
 
 
 def all_rows(cache: ClusterCache) -> Rows:
-    """The rows of all nodes, as plugins are asked about them."""
+    """Returns the rows of all nodes, in the form that plugins get."""
     return np.array([row for row, _ in cache.nodes.live_rows()], np.intp)
 
 
 def row_of(cache: ClusterCache, name: str) -> int:
-    """The row of a node that is there."""
+    """Returns the row of a node that exists."""
     row = cache.nodes.row_of(name)
     assert row is not None
     return row

@@ -6,7 +6,7 @@ from multisched.shell.observer import SilentObserver
 
 
 class QuietObserver(SilentObserver):
-    """Keeps the failures of plugins and nothing else."""
+    """Keeps only the failures of plugins."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []

@@ -1,11 +1,11 @@
-"""An asyncio loop whose time is virtual and whose task order is drawn from a seed.
+"""An asyncio loop with virtual time and a task order drawn from a seed.
 
-When nothing is ready, time jumps to the next timer: an hour of backoff costs microseconds. What is ready runs in a
-seeded random order, so that every seed is another interleaving and the same seed is the same run (I12). It drives
+When nothing is ready, time jumps to the next timer: an hour of backoff costs microseconds. Ready tasks run in a random
+order drawn from the seed, so that every seed is another interleaving and the same seed is the same run (I12). It runs
 unchanged asyncio and anyio code; it uses the private `_run_once`, `_ready` and `_scheduled` of CPython's base loop.
 
-Tasks belong to the simulated process that their context names (`PROCESS`). A process can be paused as a whole, as by
-SIGSTOP or a stalled machine. Nothing of it runs then, while time, the network and everybody else go on.
+Tasks belong to the simulated process that their context names (`PROCESS`). A whole process can be paused, as by SIGSTOP
+or a stalled machine. None of its tasks run then, while time, the network and all other processes continue.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ STEPS_MAX = 20_000_000
 """Loop iterations after which a run counts as stuck."""
 
 CANCELLED_TIMERS_MAX = 100
-"""Timers that were cancelled may stay in the heap up to this many; then half of it at most, as in the base loop."""
+"""Cancelled timers may stay in the heap up to this number; beyond it they may be at most half of the heap, as in the base loop."""
 
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
-"""The simulated process the running task belongs to; empty for the world outside."""
+"""The simulated process of the running task; empty for the world outside."""
 
 T = TypeVar("T")
 
 
 class StuckError(Exception):
-    """The simulated program went on for ever, or waits for something that cannot come."""
+    """The simulated program did not end, or waits for something that cannot happen."""
 
 
 class _NoFiles(selectors.SelectSelector):
-    """There is no outside: looking at files that never tell anything would cost more than the rest of an iteration."""
+    """Never polls: the simulation has no real I/O, and polling would cost more than the rest of an iteration."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return []
 
 
 class _Task(asyncio.Task[T]):
-    """A task that knows how many were created before it."""
+    """A task with its creation number."""
 
     number = 0
 
@@ -62,7 +62,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._numbered)
 
     def _numbered(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Tasks in order of their creation: sets of them, as in a task group that is cancelled, go by address."""
+        """Numbers tasks by creation: sets of tasks, such as those of a cancelled task group, are ordered by address."""
         task: _Task[Any] = _Task(coro, loop=loop, **options)
         self._created += 1
         task.number = self._created
@@ -73,31 +73,30 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     @property
     def iteration(self) -> int:
-        """Rises by one each time that the loop runs what is ready."""
+        """Returns how often the loop has run its ready tasks."""
         return self._steps
 
     def pause(self, process: str) -> None:
-        """Stops every task of the process where it stands."""
+        """Stops all tasks of the process at their current await."""
         self._paused.setdefault(process, [])
 
     def is_paused(self, process: str) -> bool:
         return process in self._paused
 
     def resume(self, process: str) -> None:
-        """Lets it go on; all that became ready meanwhile is ready now, timers included."""
+        """Resumes the process; everything that became ready meanwhile is ready now, timers included."""
         ready: Any = self._ready  # type: ignore[attr-defined]
         ready.extend(self._paused.pop(process, ()))
 
     def _run_once(self) -> None:
-        """As the base loop's, but for the order, the files that there are not, and debugging."""
+        """Does one iteration like the base loop, but in seeded order, without I/O and debugging."""
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise StuckError(f"{STEPS_MAX} loop iterations")
         ready: Any = self._ready  # type: ignore[attr-defined]
         self._collect_ready(ready)
         if len(ready) > 1:
-            # The seed's order must not depend on the order in which a set of tasks was walked, which is no part of the
-            # seed.
+            # The order must depend only on the seed, not on the order in which a set of tasks was iterated.
             shuffled = sorted(ready, key=_number)
             self._order.shuffle(shuffled)
             ready.clear()
@@ -109,7 +108,7 @@ class SimLoop(asyncio.SelectorEventLoop):
                 handle._run()  # noqa: SLF001
 
     def _collect_at_once(self, ready: Any) -> None:
-        """Timers that differ from the moment by less than a clock tells go last; those that were cancelled are dropped."""
+        """Appends timers due within the clock's resolution, after all others; drops cancelled timers."""
         scheduled: Any = self._scheduled  # type: ignore[attr-defined]
         cancelled: int = self._timer_cancelled_count  # type: ignore[has-type]
         if len(scheduled) > CANCELLED_TIMERS_MAX and cancelled > len(scheduled) / 2:
@@ -124,7 +123,7 @@ class SimLoop(asyncio.SelectorEventLoop):
                 ready.append(timer)
 
     def _collect_ready(self, ready: Any) -> None:
-        """Moves time on until something of a process that is not paused is ready."""
+        """Advances time until a task of a process that is not paused is ready."""
         scheduled: Any = self._scheduled  # type: ignore[attr-defined]
         while True:
             while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self._virtual_s):  # noqa: SLF001
@@ -153,7 +152,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
 
 def _number(handle: Any) -> int:
-    """The task that is to run, by number; 0 for what is no task."""
+    """Returns the number of the task that the handle runs; 0 if it runs no task."""
     owner = getattr(handle._callback, "__self__", None)  # noqa: SLF001
     return owner.number if isinstance(owner, _Task) else 0
 

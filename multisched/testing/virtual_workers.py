@@ -1,8 +1,8 @@
-"""Isolated plugins under virtual time: the same questions, run by the same code, answered after a drawn delay.
+"""Isolated plugins under virtual time: the same requests, run by the same code, answered after a random delay.
 
-What it leaves out is the thread or process itself: those answer in real time, which virtual time does not wait for. A
-plugin that really hangs would hang the simulation; name it in `stuck` instead, and it never answers. BackgroundTasks of plugins are given
-`VirtualThreads` (`ProgramPorts.background_threads`), and then have no processes either; the cluster's judge has a `VirtualProcess`.
+There are no real threads or processes: they would answer in real time, which virtual time does not wait for. A plugin that
+really hangs would hang the simulation; list pods in `stuck` instead, and no plugin answers for them. Background tasks of plugins
+get `VirtualThreads` (`ProgramPorts.background_threads`) and no processes; the judge of the cluster has a `VirtualProcess`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from multisched.framework.registry import PluginUse
 
 DELAY_MAX_S = 0.02
 DEATHS = 0.004
-"""Of all questions to a process."""
+"""Share of requests at which a process dies."""
 
 
 T = TypeVar("T")
 
 
 class VirtualThreads:
-    """Implements `framework.background.InThread`: what a background task would compute beside the loop is computed on it, in no time."""
+    """Implements `framework.background.InThread`: runs the work of a background task on the loop, in no virtual time."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
         return work()
 
 
 class VirtualProcess:
-    """Implements `OwnedProcess` on the loop: messages are pickled as those of a process, which dies now and then."""
+    """Implements `OwnedProcess` on the loop: messages are pickled as for a real process, which dies at random."""
 
     def __init__(self, factory: str, settings: object, seed: int) -> None:
         self._factory = factory
@@ -69,20 +69,20 @@ class VirtualProcess:
 
 
 class _NoMeters:
-    """Implements `measures.Meters`: nothing is measured."""
+    """Implements `measures.Meters`: no meter is available."""
 
     def meter(self, settings: MeterSettings) -> Meter:
-        raise BackgroundProcessError(f"nobody listens at {settings.url}")
+        raise BackgroundProcessError(f"nothing listens at {settings.url}")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""
 
 
 class VirtualWorkers:
     """Implements `isolation.Workshop`."""
 
     def __init__(self, rng: random.Random, stuck: Collection[str] = ()) -> None:
-        """`stuck`: names of pods about which no plugin ever answers."""
+        """`stuck`: names of pods for which no plugin ever answers."""
         self._rng = rng
         self._stuck = stuck
 
@@ -90,7 +90,7 @@ class VirtualWorkers:
         return _VirtualWorker(plugin, use.timeout_s, self._rng, self._stuck)
 
     async def close(self) -> None:
-        """Nothing runs beside the loop."""
+        """Does nothing: there are no threads or processes."""
 
 
 class _VirtualWorker:

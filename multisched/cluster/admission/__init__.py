@@ -1,1 +1,1 @@
-"""What the embedded API server adds to an object, or refuses of it."""
+"""Defaults, admission and validation of the embedded API server."""

@@ -1,6 +1,6 @@
-"""Built-in admission: what the server adds to an object, or refuses, because of other objects of the cluster.
+"""Built-in admission: changes or rejects an object depending on other objects of the cluster.
 
-Reads namespaces, priority classes, limit ranges and storage classes; changes only the document it is handed. The order is
+Reads namespaces, priority classes, limit ranges and storage classes; changes only the given document. The order is
 kube-apiserver's: namespace lifecycle, limit ranges, priority, default tolerations, storage, then pod status.
 """
 
@@ -20,7 +20,7 @@ NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 EVICTION_DELAY_S = 300
 SYSTEM_PRIORITY = 2_000_000_000
-"""Priority from which a class belongs to the system."""
+"""Smallest priority of the system classes."""
 
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 STORAGE_CLASSES = "storageclasses.storage.k8s.io"
@@ -31,7 +31,7 @@ def _toleration(key: str) -> Document:
 
 
 class Admission:
-    """Admits creates and updates against the rest of the cluster."""
+    """Admits creates and updates, given the other objects of the cluster."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class Admission:
         self._terminating: frozenset[str] = frozenset()
 
     def admit_create(self, resource: Resource, document: Document, namespace: str, now: str) -> None:
-        """Completes a new object or refuses it."""
+        """Completes a new object, or raises ApiError."""
         if namespace:
             self.admit_namespace(resource, document, namespace)
         storage = resource.storage_key
@@ -58,14 +58,14 @@ class Admission:
             self._admit_storage(storage, document, now)
 
     def admit_update(self, resource: Resource, document: Document) -> None:
-        """Completes a changed object: default tolerations come back when they are taken away."""
+        """Completes a changed object: adds default tolerations again if they were removed."""
         if resource.storage_key == "pods":
             _default_tolerations(document["spec"])
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     def admit_namespace(self, resource: Resource, document: Document, namespace: str) -> None:
-        """The namespace must exist and must not be going away."""
+        """Raises 404 if the namespace does not exist, 403 if it is terminating."""
         namespaces = self._store.collection("namespaces")
         if namespace not in namespaces.objects:
             raise errors.not_found("", "namespaces", namespace)
@@ -127,7 +127,7 @@ class Admission:
             self._classes_at = collection.changed_at
             self._classes = {key: stored.document() for key, stored in collection.objects.items()}
             defaults = [entry for entry in self._classes.values() if entry.get("globalDefault")]
-            # Two defaults can exist for a moment; upstream takes the smallest value.
+            # Two defaults can exist for a moment; upstream uses the one with the smallest value.
             self._default_class = min(defaults, key=lambda entry: int(entry["value"]), default=None)
         return self._classes
 
@@ -202,7 +202,7 @@ class Admission:
 
 
 def _container_defaults(entry: Document, item: Mapping[str, Any], kind: str = "container") -> list[str]:
-    """Fills in what the container leaves open, and says what."""
+    """Sets missing requests and limits of the container; returns descriptions of what it set."""
     resources, applied = entry.setdefault("resources", {}), []
     for field, source in (("requests", item.get("defaultRequest")), ("limits", item.get("default"))):
         missing = {name: amount for name, amount in (source or {}).items() if name not in (resources.get(field) or {})}
@@ -224,7 +224,7 @@ def _pod_totals(spec: Document) -> Document:
 
 
 def _outside(item: Mapping[str, Any], resources: Mapping[str, Any], kind: str) -> list[str]:
-    """Sentences of upstream's LimitRanger for every bound that does not hold."""
+    """Returns upstream's LimitRanger message for every violated bound."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     found = []
     for name, bound in (item.get("min") or {}).items():
@@ -270,7 +270,7 @@ def _covers(entry: Mapping[str, Any], key: str) -> bool:
 
 
 def qos_class(spec: Mapping[str, Any]) -> str:
-    """Guaranteed, Burstable or BestEffort, from cpu and memory (k8s.io/component-helpers qos)."""
+    """Returns Guaranteed, Burstable or BestEffort, from cpu and memory. Source: k8s.io/component-helpers qos."""
     level = spec.get("resources") or {}
     if level.get("requests") or level.get("limits"):
         return _qos_of([level])
@@ -310,7 +310,7 @@ def _complete_namespace(document: Document) -> None:
 
 
 def label_job(document: Document) -> None:
-    """Gives a Job its selector and its pods the labels that match it (jobStrategy.generateSelector)."""
+    """Sets a Job's selector, and the matching labels of its pod template. Source: jobStrategy.generateSelector."""
     spec, metadata = document["spec"], document["metadata"]
     if spec.get("manualSelector"):
         return

@@ -1,6 +1,6 @@
-"""Default values of built-in kinds, as kube-apiserver fills them in when it decodes an object.
+"""Default values of built-in kinds, as kube-apiserver sets them when it decodes an object.
 
-Owns nothing; each function changes the document it is handed. Called on create and on every write of the main resource.
+Each function changes the given document. Called on create and on every write of the main resource.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def container(entry: Document) -> None:
-    """One container of a pod or of a template."""
+    """Sets the defaults of one container of a pod or template."""
     entry.setdefault("resources", {})
     _limits_to_requests(entry["resources"])
     entry.setdefault("terminationMessagePath", "/dev/termination-log")
@@ -77,7 +77,7 @@ def _volume(volume: Document) -> None:
 
 
 def pod_spec(spec: Document) -> None:
-    """The spec of a pod or of a pod template."""
+    """Sets the defaults of the spec of a pod or pod template."""
     for entry in spec.get("containers") or ():
         container(entry)
     for entry in spec.get("initContainers") or ():
@@ -107,7 +107,6 @@ def pod_spec(spec: Document) -> None:
 
 
 def pod(document: Document) -> None:
-    """Pod."""
     spec = document.setdefault("spec", {})
     pod_spec(spec)
     if spec.get("enableServiceLinks") is None:
@@ -129,7 +128,6 @@ def _scaled(document: Document) -> Document:
 
 
 def deployment(document: Document) -> None:
-    """Deployment."""
     spec = _scaled(document)
     strategy = spec.setdefault("strategy", {})
     strategy.setdefault("type", "RollingUpdate")
@@ -142,12 +140,11 @@ def deployment(document: Document) -> None:
 
 
 def replica_set(document: Document) -> None:
-    """ReplicaSet."""
     _scaled(document)
 
 
 def replication_controller(document: Document) -> None:
-    """ReplicationController: its selector comes from the template."""
+    """Sets the defaults of a ReplicationController; its selector defaults to the template's labels."""
     spec = _scaled(document)
     labels = (spec["template"].get("metadata") or {}).get("labels")
     if labels:
@@ -156,7 +153,6 @@ def replication_controller(document: Document) -> None:
 
 
 def stateful_set(document: Document) -> None:
-    """StatefulSet."""
     spec = _scaled(document)
     spec.setdefault("podManagementPolicy", "OrderedReady")
     strategy = spec.setdefault("updateStrategy", {})
@@ -164,7 +160,7 @@ def stateful_set(document: Document) -> None:
     if strategy["type"] == "RollingUpdate":
         rolling = strategy.setdefault("rollingUpdate", {})
         rolling.setdefault("partition", 0)
-        rolling.pop("maxUnavailable", None)  # its feature gate is off in 1.36
+        rolling.pop("maxUnavailable", None)  # the feature gate of this field is off in 1.36
     spec.setdefault("revisionHistoryLimit", 10)
     policy = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     policy.setdefault("whenDeleted", "Retain")
@@ -180,7 +176,6 @@ def stateful_set(document: Document) -> None:
 
 
 def daemon_set(document: Document) -> None:
-    """DaemonSet."""
     spec = document.setdefault("spec", {})
     _template(spec)
     strategy = spec.setdefault("updateStrategy", {})
@@ -211,12 +206,12 @@ def _job_spec(spec: Document) -> None:
 
 
 def job(document: Document) -> None:
-    """Job. The selector and its labels need the uid: `admission.label_job` adds them."""
+    """Sets the defaults of a Job. `admission.label_job` sets selector and labels, which depend on the uid."""
     _job_spec(document.setdefault("spec", {}))
 
 
 def cron_job(document: Document) -> None:
-    """CronJob; the job template gets only what a template gets."""
+    """Sets the defaults of a CronJob; of the job template, only those of its pod template."""
     spec = document.setdefault("spec", {})
     spec.setdefault("concurrencyPolicy", "Allow")
     spec.setdefault("suspend", False)
@@ -227,7 +222,7 @@ def cron_job(document: Document) -> None:
 
 
 def service(document: Document) -> None:
-    """Service, without address allocation: `ClusterIP` services get None-less stable fields only."""
+    """Sets the defaults of a Service; allocates no addresses."""
     spec = document.setdefault("spec", {})
     spec.setdefault("type", "ClusterIP")
     spec.setdefault("sessionAffinity", "None")
@@ -258,7 +253,7 @@ NODE_INFO: Mapping[str, str] = dict.fromkeys(
 
 
 def node(document: Document) -> None:
-    """Node: the fields its Go type always prints."""
+    """Sets the defaults of a Node, and the fields that its Go type always encodes."""
     document.setdefault("spec", {})
     status = document.setdefault("status", {})
     if status.get("capacity") and not status.get("allocatable"):
@@ -275,31 +270,27 @@ def _spec_only(document: Document) -> None:
 
 
 def pvc(document: Document) -> None:
-    """PersistentVolumeClaim."""
     document.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
 
 
 def pv(document: Document) -> None:
-    """PersistentVolume."""
     spec = document.setdefault("spec", {})
     spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
     spec.setdefault("volumeMode", "Filesystem")
 
 
 def storage_class(document: Document) -> None:
-    """StorageClass."""
     document.setdefault("reclaimPolicy", "Delete")
     document.setdefault("volumeBindingMode", "Immediate")
 
 
 def priority_class(document: Document) -> None:
-    """PriorityClass."""
     document.setdefault("value", 0)
     document.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
 def secret(document: Document) -> None:
-    """Secret: `stringData` is written into `data`."""
+    """Sets the defaults of a Secret; moves `stringData` into `data`."""
 
     plain = document.pop("stringData", None)
     if plain:
@@ -309,7 +300,7 @@ def secret(document: Document) -> None:
 
 
 def limit_range(document: Document) -> None:
-    """LimitRange: defaults follow from the bounds."""
+    """Sets the defaults of a LimitRange, derived from its bounds."""
     for item in (document.get("spec") or {}).get("limits") or ():
         if item.get("type") != "Container":
             continue
@@ -322,7 +313,7 @@ def limit_range(document: Document) -> None:
 
 
 def role_binding(document: Document) -> None:
-    """RoleBinding and ClusterRoleBinding."""
+    """Sets the defaults of a RoleBinding or ClusterRoleBinding."""
     group = "rbac.authorization.k8s.io"
     document.setdefault("roleRef", {}).setdefault("apiGroup", group)
     for subject in document.get("subjects") or ():
@@ -331,12 +322,11 @@ def role_binding(document: Document) -> None:
 
 
 def resource_claim(document: Document) -> None:
-    """ResourceClaim: an exact request asks for one device."""
+    """Sets the defaults of a ResourceClaim; an exact request defaults to one device."""
     _device_requests(document.get("spec") or {})
 
 
 def resource_claim_template(document: Document) -> None:
-    """ResourceClaimTemplate."""
     _device_requests((document.get("spec") or {}).get("spec") or {})
 
 

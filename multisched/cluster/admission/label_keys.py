@@ -1,6 +1,6 @@
-"""matchLabelKeys and mismatchLabelKeys of a new pod, put into the label selectors they stand beside.
+"""Merges matchLabelKeys and mismatchLabelKeys of a new pod into the label selectors next to them.
 
-Source: kube-apiserver 1.36, pkg/registry/core/pod/strategy.go. Schedulers go by the selectors alone.
+Schedulers read only the selectors. Source: kube-apiserver 1.36, pkg/registry/core/pod/strategy.go.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def merge_label_keys(pod: Document) -> None:
-    """Adds to each selector a requirement for each named key that the pod has as a label."""
+    """Adds a requirement to each selector for each listed key that is a label of the pod."""
     labels = pod["metadata"].get("labels") or {}
     for place in _places(pod["spec"]):
         selector = place.get("labelSelector")
         if selector is None:
-            continue  # it matches nothing, and does so with more requirements too
+            continue  # no selector matches nothing, and more requirements do not change that
         for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
             for key in place.get(field) or ():
                 if key in labels:
@@ -29,7 +29,7 @@ def merge_label_keys(pod: Document) -> None:
 
 
 def _places(spec: Mapping[str, Any]) -> Iterator[Document]:
-    """Terms and constraints that may name keys."""
+    """Yields affinity terms and spread constraints that may list keys."""
     affinity = spec.get("affinity") or {}
     for side in ("podAffinity", "podAntiAffinity"):
         terms = affinity.get(side) or {}

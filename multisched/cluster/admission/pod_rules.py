@@ -1,7 +1,6 @@
-"""What makes a pod's spec invalid, and what may change in one, with kube-apiserver's paths and sentences.
+"""Validation of a pod's spec and of changes to it, with kube-apiserver's paths and messages.
 
-Owns nothing; returns causes. A quantity that cannot be read is refused by `check_quantities` with 400, since upstream
-fails on it while decoding.
+Functions return causes. `check_quantities` rejects an invalid quantity with 400, since upstream fails to decode it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NODE_OPERATORS = (*_SELECTOR_OPERATORS, "Gt", "Lt")
 
 
 def check_quantities(kind: str, amounts: Any) -> None:
-    """400 for a resource list with something that is no quantity."""
+    """Raises 400 if a resource list contains an invalid quantity."""
     if amounts is None:
         return
     if not isinstance(amounts, dict):
@@ -37,7 +36,7 @@ def check_quantities(kind: str, amounts: Any) -> None:
 
 
 def spec(found: Document, path: str = "spec") -> Causes:
-    """Everything wrong with the spec of a pod or of a template."""
+    """Returns the causes for the spec of a pod or template."""
     causes: Causes = []
     containers = found.get("containers")
     if not containers:
@@ -74,7 +73,7 @@ def spec(found: Document, path: str = "spec") -> Causes:
 
 
 def new_pod(found: Document) -> Causes:
-    """What is wrong with a new pod only."""
+    """Returns the causes for the spec of a new pod."""
     causes = spec(found)
     if found.get("nodeName") and found.get("schedulingGates"):
         causes.append(
@@ -182,7 +181,7 @@ def _ports(ports: Iterable[Mapping[str, Any]], path: str) -> Causes:
 
 
 def tolerations(found: Iterable[Mapping[str, Any]], path: str) -> Causes:
-    """Everything wrong with tolerations."""
+    """Returns the causes for tolerations."""
     causes: Causes = []
     for place, entry in enumerate(found):
         here, key, operator = f"{path}[{place}]", entry.get("key", ""), entry.get("operator", "")
@@ -218,7 +217,7 @@ def tolerations(found: Iterable[Mapping[str, Any]], path: str) -> Causes:
 
 
 def taints(found: Iterable[Mapping[str, Any]], path: str = "spec.taints") -> Causes:
-    """Everything wrong with a node's taints."""
+    """Returns the causes for a node's taints."""
     causes: Causes = []
     seen = set()
     for place, entry in enumerate(found):
@@ -290,7 +289,7 @@ def _expression(entry: Mapping[str, Any], path: str, operators: tuple[str, ...])
 
 
 def label_selector(selector: Any, path: str) -> Causes:
-    """Everything wrong with a LabelSelector."""
+    """Returns the causes for a LabelSelector."""
     if selector is None:
         return []
     causes: Causes = label_rules.labels(selector.get("matchLabels"), f"{path}.matchLabels")
@@ -350,7 +349,7 @@ def _gates(gates: Iterable[Mapping[str, Any]], path: str) -> Causes:
 
 
 def changed_pod(new: Document, old: Document) -> Causes:
-    """What may not change in a pod's spec."""
+    """Returns the causes for forbidden changes of a pod's spec."""
     wanted, before = dict(new["spec"]), dict(old["spec"])
     if wanted == before:
         return []
@@ -378,7 +377,7 @@ def changed_pod(new: Document, old: Document) -> Causes:
     grace = before.get("terminationGracePeriodSeconds")
     if isinstance(grace, int) and grace < 0 and wanted.get("terminationGracePeriodSeconds") == 1:
         before["terminationGracePeriodSeconds"] = 1
-    if is_gated:  # a gated pod's placement may still be narrowed
+    if is_gated:  # node selector and affinity of a gated pod may still be narrowed
         if not _narrows(wanted.get("nodeSelector") or {}, before.get("nodeSelector") or {}):
             causes.append(
                 errors.invalid_value(

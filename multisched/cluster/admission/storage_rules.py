@@ -1,6 +1,6 @@
-"""What the server adds to, and refuses of, claims, volumes and storage classes, with kube-apiserver's paths and sentences.
+"""Admission and validation of claims, volumes and storage classes, with kube-apiserver's paths and messages.
 
-Owns nothing. Called by admission, validation and the object store. Source: pkg/apis/core/validation, pkg/apis/storage/validation,
+Called by admission, validation and the object store. Source: pkg/apis/core/validation, pkg/apis/storage/validation,
 plugin/pkg/admission/storage and the strategies of pkg/registry/core (1.36).
 """
 
@@ -29,11 +29,11 @@ VOLUME_SOURCES = (
 _PROTECTED = {"persistentvolumeclaims": CLAIM_FINALIZER, "persistentvolumes": VOLUME_FINALIZER}
 
 
-# -- what is added ---------------------------------------------------------------------------------------------------
+# -- additions -------------------------------------------------------------------------------------------------------
 
 
 def protect(storage_key: str, document: Document) -> None:
-    """The finalizer that keeps what is in use (admission StorageObjectInUseProtection)."""
+    """Adds the finalizer that protects objects in use. Source: admission plugin StorageObjectInUseProtection."""
     finalizer = _PROTECTED.get(storage_key)
     if finalizer is not None:
         finalizers = document["metadata"].setdefault("finalizers", [])
@@ -42,7 +42,7 @@ def protect(storage_key: str, document: Document) -> None:
 
 
 def take_default_class(claim: Document, classes: Iterable[Document]) -> None:
-    """A claim that says nothing about its class gets the default one (admission DefaultStorageClass)."""
+    """Sets the default class of a claim without one. Source: admission plugin DefaultStorageClass."""
     if not has_class(claim):
         name = default_class(classes)
         if name is not None:
@@ -50,7 +50,7 @@ def take_default_class(claim: Document, classes: Iterable[Document]) -> None:
 
 
 def note_phase(new: Document, old: Mapping[str, Any], now: str) -> None:
-    """A volume remembers when its phase changed."""
+    """Sets lastPhaseTransitionTime of a volume whose phase changed."""
     status, before = new["status"], old.get("status") or {}
     last = before.get("lastPhaseTransitionTime")
     if status.get("phase") == before.get("phase"):
@@ -60,11 +60,11 @@ def note_phase(new: Document, old: Mapping[str, Any], now: str) -> None:
         status["lastPhaseTransitionTime"] = now
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- validation ------------------------------------------------------------------------------------------------------
 
 
 def claim(document: Document) -> Causes:
-    """A new or changed PersistentVolumeClaim."""
+    """Returns the causes for a new or changed PersistentVolumeClaim."""
     spec = document.get("spec") or {}
     causes: Causes = []
     if not spec.get("accessModes"):
@@ -82,7 +82,7 @@ def claim(document: Document) -> Causes:
 
 
 def claim_change(new: Document, old: Document) -> Causes:
-    """The spec stays, but for a volume's name that is given once, a class where there was none, and a bound claim's size."""
+    """Returns the causes for changes of a claim's spec. Mutable: an unset volume name, an unset class, the size of a bound claim."""
     after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
     causes: Causes = []
     if not before.get("volumeName"):
@@ -114,7 +114,7 @@ def _same_attributes(before: Mapping[str, Any]) -> Document:
 
 
 def volume(document: Document) -> Causes:
-    """A new or changed PersistentVolume."""
+    """Returns the causes for a new or changed PersistentVolume."""
     spec = document.get("spec") or {}
     causes: Causes = []
     if not spec.get("accessModes"):
@@ -140,7 +140,7 @@ def volume(document: Document) -> Causes:
 
 
 def volume_change(new: Document, old: Document) -> Causes:
-    """Where a volume comes from, and where it can be used, stay as they are."""
+    """Returns the causes for changes of a volume's source, mode and node affinity, which are immutable."""
     after, before = new.get("spec") or {}, old.get("spec") or {}
     causes: Causes = []
     if any(after.get(name) != before.get(name) for name in VOLUME_SOURCES):
@@ -154,7 +154,7 @@ def volume_change(new: Document, old: Document) -> Causes:
 
 
 def storage_class(document: Document) -> Causes:
-    """A new or changed StorageClass."""
+    """Returns the causes for a new or changed StorageClass."""
     causes: Causes = [] if document.get("provisioner") else [errors.required("provisioner")]
     policy, mode = document.get("reclaimPolicy"), document.get("volumeBindingMode")
     if policy not in ("Delete", "Retain"):
@@ -165,7 +165,7 @@ def storage_class(document: Document) -> Causes:
 
 
 def storage_class_change(new: Document, old: Document) -> Causes:
-    """Only metadata, options and topologies may change."""
+    """Returns the causes for changes of a class; only metadata, mount options, expansion and topologies may change."""
     fields = ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
     return [
         errors.invalid_value(field, new.get(field), "field is immutable")

@@ -1,6 +1,6 @@
-"""Field rules of built-in kinds: what kube-apiserver answers 422 for, with its paths and sentences.
+"""Field rules of built-in kinds: what kube-apiserver rejects with 422, with its paths and messages.
 
-Owns nothing; returns causes. Pods have their own file (`pod_rules`), metadata too (`label_rules`).
+Functions return causes. Rules of pods are in `pod_rules`, those of metadata in `label_rules`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ NEEDS_VERSION = frozenset(
         "csinodes.storage.k8s.io",
     }
 )
-"""Kinds whose PUT must carry a resourceVersion, as all custom kinds' must."""
+"""Built-in kinds whose PUT requires a resourceVersion; all custom kinds require it, too."""
 
 
 def create(resource: Resource, document: Document) -> Causes:
-    """Everything wrong with a new object."""
+    """Returns the causes for a new object."""
     causes = label_rules.metadata(resource, document["metadata"])
     rule = _CREATE.get(resource.storage_key)
     return causes + rule(document) if rule is not None else causes
 
 
 def update(resource: Resource, new: Document, old: Document, subresource: str) -> Causes:
-    """Everything wrong with a change."""
+    """Returns the causes for a change."""
     if subresource in ("status", "finalize", "binding"):
         return []
     metadata, before = new["metadata"], old["metadata"]
@@ -66,7 +66,7 @@ def _spec(document: Mapping[str, Any]) -> Document:
 
 
 def _immutable(document: Document, before: Document, path: str) -> Causes:
-    """One field that may not change."""
+    """Returns a cause if the field at this path differs."""
     new: Any = document
     old: Any = before
     for part in path.split("."):
@@ -148,7 +148,7 @@ def _stateful_set(document: Document) -> Causes:
 
 
 def _member_template(spec: Mapping[str, Any]) -> Document:
-    """The template as members get it: with a volume per claim, and names that are not the template's to give."""
+    """Returns the template as in members' pods: with a volume per claim, and without hostname and subdomain, which the controller sets."""
     template: Document = spec.get("template") or {}
     claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
     pod = {name: value for name, value in (template.get("spec") or {}).items() if name not in ("hostname", "subdomain")}
@@ -281,7 +281,7 @@ def _event(document: Document) -> Causes:
 
 
 def _timed_event(document: Document) -> Causes:
-    """What events.k8s.io asks of an event, in whichever version it comes."""
+    """Returns the causes for an event with eventTime, by the rules of events.k8s.io in both versions."""
     causes: Causes = []
     if not document.get("reportingComponent"):
         causes.append(errors.required("reportingController"))

@@ -1,1 +1,1 @@
-"""The embedded API server: from request to answer."""
+"""The embedded API server: from request to response."""

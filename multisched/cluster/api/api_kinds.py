@@ -1,7 +1,7 @@
-"""The kinds that a server serves, custom ones included, as its discovery documents tell.
+"""The kinds that a server serves, custom ones included, from its discovery documents.
 
-Owns the last answer. Promises only kinds whose objects can be listed, watched and deleted, each once, in its group's preferred
-version. Called by the garbage collector and the namespace controller.
+Keeps the last result. Contains only kinds whose objects can be listed, watched and deleted, each once, in its group's preferred
+version. Used by the garbage collector and the namespace controller.
 """
 
 from __future__ import annotations
@@ -12,36 +12,38 @@ from multisched.cluster.client.object_client import Document, ObjectClient, Reso
 
 _NEEDED_VERBS = {"list", "watch", "delete", "get", "patch"}
 _SKIPPED = {("", "Event"), ("events.k8s.io", "Event")}
-"""Nothing owns events, they own nothing, and there are many."""
+"""Events have no owners and no dependents, and there are many."""
 
 
 class ApiKinds:
-    """All kinds of one server by group and kind."""
+    """All kinds of one server, by group and kind."""
 
     def __init__(self, client: ObjectClient) -> None:
         self._client = client
         self.kinds: dict[tuple[str, str], Resource] = {}
 
     async def refresh(self) -> None:
-        """Asks the server. Raises RefusedError or TransportError; what was known stays then."""
+        """Reads discovery again. Raises RefusedError or TransportError; the known kinds are kept then."""
         versions = ["v1"]
         groups = (await self._client.call("GET", "/apis")).expect().document["groups"]
         versions += [group["preferredVersion"]["groupVersion"] for group in groups]
         kinds: dict[tuple[str, str], Resource] = {}
         for version in versions:
             root = "/apis" if "/" in version else "/api"
-            answer = (await self._client.call("GET", f"{root}/{version}")).expect(404)  # 404: its last kind just went
+            answer = (await self._client.call("GET", f"{root}/{version}")).expect(
+                404
+            )  # 404: its last kind was just removed
             if answer.is_success:
                 for resource in _resources(version, answer.document):
                     kinds[resource.group, resource.kind] = resource
         self.kinds = kinds
 
     def owned(self) -> Iterator[Resource]:
-        """Every kind whose objects may own, or be owned."""
+        """Yields every kind whose objects can be owners or dependents."""
         return (resource for key, resource in self.kinds.items() if key not in _SKIPPED)
 
     def find(self, api_version: str, kind: str) -> Resource | None:
-        """The kind that an owner reference names, in whatever version it names it."""
+        """Returns the kind that an owner reference names, ignoring the reference's version."""
         group = api_version.rpartition("/")[0]
         return self.kinds.get((group, kind))
 

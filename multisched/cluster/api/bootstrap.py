@@ -1,7 +1,7 @@
-"""What a fresh cluster holds before anyone asks: namespaces, service accounts, system priority classes, standard roles.
+"""The initial objects of a new cluster: namespaces, service accounts, system priority classes, standard roles.
 
-Owns nothing. `fill` writes through `Objects` once, when a server starts empty. Every new namespace gets its default
-service account at once; upstream's controller does that a moment later.
+`fill` writes them through `Objects` once, when a server starts empty. Every new namespace gets its default service
+account immediately; upstream's controller creates it a moment later.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _priority_classes() -> Iterator[Document]:
 
 
 def rule(groups: Sequence[str], resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()) -> Document:
-    """A PolicyRule."""
+    """Builds a PolicyRule."""
     document: Document = {"verbs": list(verbs), "apiGroups": list(groups), "resources": list(resources)}
     return {**document, "resourceNames": list(names)} if names else document
 
@@ -105,7 +105,7 @@ def _view_rules(verbs: Sequence[str], core: Sequence[str]) -> list[Document]:
 
 
 def _scheduler_rules() -> list[Document]:
-    """The complete role of kube-scheduler 1.36."""
+    """Returns the complete role of kube-scheduler 1.36."""
     return [
         rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
         rule(["coordination.k8s.io"], ["leases"], ["create"]),

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions: kinds that users add while the server runs.
 
-Owns which kinds of the Catalog come from which definition. A definition is established at once; deleting it deletes its
-objects and ends their watches.
+Owns the mapping from each definition to its kinds in the Catalog. A definition is established at once; deleting it
+deletes its objects and ends their watches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STORAGE = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class Definitions:
-    """Follows CRDs and keeps the Catalog as they say."""
+    """Watches CRDs and updates the Catalog."""
 
     def __init__(self, objects: Objects, catalog: Catalog, store: Store) -> None:
         self._objects = objects
@@ -30,7 +30,7 @@ class Definitions:
         objects.on_change[STORAGE] = self._follow
 
     def _prepare(self, new: Document, old: Document | None) -> None:
-        """Validates a definition and fills in what the server decides."""
+        """Validates a definition and sets the fields that the server owns."""
         spec, name = new.get("spec") or {}, new["metadata"]["name"]
         causes = _problems(spec, name)
         if old is not None and (

@@ -1,4 +1,4 @@
-"""Requests to an `ApiServer` in the same process: `wire.Transport` without a socket.
+"""In-process requests to an `ApiServer`: `wire.Transport` without a socket.
 
 Used by controllers, fake kubelets, tests and the seeded simulation. A `DirectTransport` owns only its user. It needs a
 running asyncio loop and yields to it once per request, so that no caller can starve the others.
@@ -33,8 +33,8 @@ class DirectTransport:
         accept: str = JSON,
         timeout_s: float = 30.0,
     ) -> Response:
-        """Answers at once; a watch is refused here, since it never completes."""
-        del timeout_s  # nothing in process can be late
+        """Handles the request at once; raises AnswerLostError for a watch, which never completes."""
+        del timeout_s  # an in-process request cannot time out
         await asyncio.sleep(0)
         answer = self._server.handle(ApiRequest(method, path, body, content_type, accept, self._user))
         if isinstance(answer, WatchStream):
@@ -46,7 +46,7 @@ class DirectTransport:
     async def stream(
         self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
     ) -> AsyncIterator[LineStream]:
-        """A watch, closed when the block is left."""
+        """Opens a watch; closes it when the block is left."""
         del connect_timeout_s
         await asyncio.sleep(0)
         answer = self._server.handle(ApiRequest("GET", path, user=self._user))
@@ -60,7 +60,7 @@ class DirectTransport:
 
 
 class _Refused:
-    """An answer that is no watch."""
+    """A complete response where a watch was requested."""
 
     def __init__(self, answer: Response) -> None:
         self.status = answer.status

@@ -1,6 +1,6 @@
-"""Discovery: what groups, versions and kinds there are, in the aggregated and in the older form.
+"""Discovery: the served groups, versions and kinds, in the aggregated and the legacy form.
 
-Owns nothing; documents are derived from the Catalog.
+All documents are derived from the Catalog.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JSON_TYPE = {"content-type": "application/json"}
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Whether the client's first acceptable form is the aggregated one in version v2."""
+    """Reports whether the client prefers the aggregated form in version v2."""
     for offer in accept.split(","):
         if "as=APIGroupDiscoveryList" in offer:
             if "v=v2" in offer.replace("v=v2beta1", ""):
@@ -34,7 +34,7 @@ def _json(document: Any) -> Response:
 
 
 def answer(catalog: Catalog, segments: list[str], accept: str, address: str) -> Response:
-    """GET /api, /apis, /api/v1, /apis/GROUP and /apis/GROUP/VERSION."""
+    """Handles GET /api, /apis, /api/v1, /apis/GROUP and /apis/GROUP/VERSION."""
     groups = catalog.groups()
     root, rest = segments[0], segments[1:]
     if not rest:
@@ -106,7 +106,7 @@ def _aggregated_resource(resource: Resource) -> Document:
     return document
 
 
-# -- the older form ----------------------------------------------------------------------------------------------
+# -- legacy ------------------------------------------------------------------------------------------------------
 
 
 def _legacy_root(root: str, groups: Any, address: str) -> Document:

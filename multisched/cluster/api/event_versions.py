@@ -1,6 +1,6 @@
-"""Events in their two versions: core/v1, as stored, and events.k8s.io/v1.
+"""Events in their two API versions: core/v1, as stored, and events.k8s.io/v1.
 
-Owns nothing. Both functions return a new document.
+Both functions return a new document.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BACK = {core: new for new, core in _RENAMED.items()}
 
 
 def to_core(event: Document) -> Document:
-    """events.k8s.io/v1 to core/v1."""
+    """Converts events.k8s.io/v1 to core/v1."""
     stored = {_RENAMED.get(key, key): value for key, value in event.items()}
     stored |= {"kind": "Event", "apiVersion": "v1"}
     stored.setdefault("source", {})
@@ -30,7 +30,7 @@ def to_core(event: Document) -> Document:
 
 
 def from_core(event: Document) -> Document:
-    """core/v1 to events.k8s.io/v1."""
+    """Converts core/v1 to events.k8s.io/v1."""
     shown = {_BACK.get(key, key): value for key, value in event.items()}
     shown |= {"kind": "Event", "apiVersion": "events.k8s.io/v1"}
     shown.setdefault("eventTime", None)

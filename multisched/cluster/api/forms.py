@@ -1,6 +1,6 @@
-"""In which form a client wants objects: as they are, as a Table, or their metadata only; and the kinds with two versions.
+"""Representations of objects for clients: plain, as a Table, or metadata only; and kinds with two versions.
 
-Owns nothing. `negotiate` reads the Accept header; a `Form` turns stored bytes into lines, documents and lists.
+`negotiate` reads the Accept header; a `Form` turns stored bytes into watch lines, documents and lists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multisched.cluster.base.resources import Document, Resource
 
 @lru_cache(maxsize=256)
 def negotiate(accept: str) -> str:
-    """`Table`, `PartialObjectMetadata`, `PartialObjectMetadataList` or the empty string for plain JSON."""
+    """Returns `Table`, `PartialObjectMetadata`, `PartialObjectMetadataList`, or an empty string for plain JSON."""
     for offer in accept.split(","):
         media, *params = (part.strip() for part in offer.split(";"))
         if media not in ("application/json", "application/*", "*/*"):
@@ -37,14 +37,14 @@ def negotiate(accept: str) -> str:
 
 
 def converts(resource: Resource) -> bool:
-    """Whether stored bytes need a change of version before anyone sees them."""
+    """Reports whether stored bytes must be converted to the version of this resource."""
     return resource.has_siblings or (resource.storage_key == "events" and resource.group != "")
 
 
 def outward(resource: Resource, raw: bytes) -> bytes:
-    """Stored bytes as the version of this resource."""
+    """Converts stored bytes to the version of this resource."""
     if resource.has_siblings:
-        # Conversion strategy None: only the version's name differs.
+        # Conversion strategy None: only apiVersion differs.
         return orjson.dumps({**orjson.loads(raw), "apiVersion": resource.api_version})
     if converts(resource):
         return orjson.dumps(event_versions.from_core(orjson.loads(raw)))
@@ -52,14 +52,14 @@ def outward(resource: Resource, raw: bytes) -> bytes:
 
 
 def inward(resource: Resource, document: Document) -> Document:
-    """A client's document as it is stored."""
+    """Converts a client's document to the stored version."""
     if resource.storage_key == "events" and resource.group:
         return event_versions.to_core(document)
     return document
 
 
 def partial(document: Mapping[str, Any], kind: str = "PartialObjectMetadata") -> Document:
-    """Only the metadata."""
+    """Returns only the metadata of a document."""
     return {"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": document.get("metadata") or {}}
 
 
@@ -68,7 +68,7 @@ TableRenderer = Callable[[Resource, Sequence[Document], Mapping[str, Any], str, 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One resource in one shape for one client."""
+    """The representation of one resource for one client."""
 
     resource: Resource
     shape: str
@@ -77,11 +77,11 @@ class Form:
 
     @property
     def is_plain(self) -> bool:
-        """Whether stored bytes can be spliced."""
+        """Reports whether stored bytes can be sent unchanged."""
         return not self.shape and not converts(self.resource)
 
     def one(self, raw: bytes) -> bytes:
-        """A single object."""
+        """Encodes a single object."""
         raw = outward(self.resource, raw)
         if not self.shape:
             return raw
@@ -92,7 +92,7 @@ class Form:
         return orjson.dumps(partial(document))
 
     def many(self, raws: Sequence[bytes], version: int, continue_token: str, remaining: int | None) -> bytes:
-        """A list."""
+        """Encodes a list."""
         if not self.shape:
             if converts(self.resource):
                 raws = [outward(self.resource, raw) for raw in raws]
@@ -116,7 +116,7 @@ class Form:
         )
 
     def encoder(self) -> tuple[Encoder, object]:
-        """How to write watch lines, and a key under which equal encodings are shared (None: plain)."""
+        """Returns the encoder of watch lines, and a key under which watches share encoded lines (None: plain)."""
         if self.is_plain:
             return plain_line, None
         if self.shape != "Table":
@@ -135,7 +135,7 @@ class Form:
             metadata = {"resourceVersion": document["metadata"].get("resourceVersion", "")}
             table = self.render(self.resource, rows, metadata, self.include_object, is_first)
             if kind == "BOOKMARK":
-                # A bookmark row carries the version and its annotations, nothing to show.
+                # A bookmark row has only metadata, no cells.
                 table["rows"] = [{"cells": [], "object": partial(document)}]
             is_first = False
             return plain_line(kind, orjson.dumps(table))

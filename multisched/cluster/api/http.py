@@ -1,7 +1,7 @@
-"""The API server on a TLS socket: authentication, plain answers and watch streams.
+"""The API server on a TLS socket: authentication, complete responses and watch streams.
 
-Owns the listening socket and the connections. Users are known by bearer tokens and client certificates. When a client
-reads its watch too slowly and the stream's bound is reached, the transport is aborted.
+Owns the listening socket and the connections. Users authenticate by bearer token or client certificate. If a client
+reads its watch too slowly and the stream's backlog reaches its bound, the connection is aborted.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from multisched.cluster.base.request import ANONYMOUS, ApiRequest, UserInfo
 from multisched.model.wire import JSON, Response
 
 KEEPALIVE_S = 300.0
-"""How long an idle connection is kept."""
+"""How long an idle connection is kept open."""
 
 SHUTDOWN_S = 1.0
-"""How long open requests may finish when the server stops."""
+"""Time for open requests to finish when the server stops."""
 
 WATCH_WRITE_BYTES = 256 * 1024
-"""Lines of one watch joined into one write."""
+"""Watch lines are joined to writes of about this size."""
 
 SEPARATOR = b"\n"
 
 
 class HttpServer:
-    """Serves one ApiServer."""
+    """Serves one ApiServer over TLS."""
 
     def __init__(self, api: ApiServer, context: ssl.SSLContext) -> None:
         self._api = api
@@ -50,14 +50,14 @@ class HttpServer:
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Starts; returns the port."""
+        """Starts listening; returns the port."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._web, host, port, ssl=self._context, backlog=1_024)
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
     async def close(self) -> None:
-        """Stops listening and ends every connection."""
+        """Stops listening and closes every connection."""
         if self._listener is not None:
             self._listener.close()
         self._api.drop_watches()
@@ -80,7 +80,7 @@ class HttpServer:
     # -- authentication ------------------------------------------------------------------------------------------
 
     def _user(self, request: web.BaseRequest) -> UserInfo | None:
-        """Who asks; None when a token was given and is wrong. A certificate counts before a token, as upstream."""
+        """Authenticates the client; returns None for an invalid token. A certificate takes precedence over a token, as upstream."""
         by_certificate = _certificate_user(request.transport)
         if by_certificate is not ANONYMOUS:
             return by_certificate
@@ -146,7 +146,7 @@ class HttpServer:
             if not stream.is_broken:
                 await response.write_eof()
         except ConnectionError:
-            pass  # the client went away: nothing is left to tell it
+            pass  # the client has disconnected
         finally:
             stream.close()
         return response

@@ -1,7 +1,7 @@
-"""The writes: create, replace and delete of one object, with every rule that guards them.
+"""Writes: create, replace and delete of one object, with all checks.
 
-Owns the way from a decoded document to a stored object: identity, defaults, admission, validation, preconditions,
-generation, deletion with grace and finalizers. Called by the verbs and subresources, always synchronously.
+Turns a decoded document into a stored object: identity, defaults, admission, validation, preconditions, generation,
+deletion with grace period and finalizers. Called by the verbs and subresources, always synchronously.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORPHAN = "orphan"
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How a client wants an object deleted."""
+    """Options of a delete request."""
 
     grace_s: int | None = None
     uid: str = ""
@@ -39,19 +39,19 @@ class DeleteOptions:
 
 @dataclass(slots=True)
 class Objects:
-    """Writes objects. `on_change` hears of every stored change, for what is derived from objects (CRDs, RBAC)."""
+    """Writes objects. `on_change` is called for every stored change of a kind, to update what is derived from it (CRDs, RBAC)."""
 
     store: Store
     minting: Minting
     admission: Admission
     on_change: dict[str, Callable[[Event], None]] = field(default_factory=dict)
     checks: dict[str, Callable[[Document, Document | None], None]] = field(default_factory=dict)
-    """Further checks per storage key, called with the new and the old document before a write."""
+    """Additional checks per storage key, called with the new and the old document before a write."""
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def stored(self, resource: Resource, namespace: str, name: str) -> Stored:
-        """The object, or 404."""
+        """Returns the stored object. Raises 404 if there is none."""
         found = self.store.collection(resource.storage_key).objects.get(key_of(resource, namespace, name))
         if found is None:
             raise errors.not_found(resource.refusal_group, resource.plural, name)
@@ -60,7 +60,7 @@ class Objects:
     # -- create --------------------------------------------------------------------------------------------------
 
     def create(self, resource: Resource, document: Document, namespace: str, *, is_dry_run: bool = False) -> bytes:
-        """Stores a new object and returns its bytes."""
+        """Stores a new object; returns its bytes."""
         metadata = self._new_metadata(resource, document, namespace)
         document["metadata"] = metadata
         storage = resource.storage_key
@@ -138,7 +138,7 @@ class Objects:
         manager: str = "",
         tracked_as: str = "",
     ) -> bytes:
-        """Stores a new form of an object (PUT, or the outcome of a patch) and returns its bytes."""
+        """Stores a new version of an object (for PUT, or a patch result); returns its bytes."""
         stored = self.stored(resource, namespace, name)
         old = stored.document()
         metadata = document.get("metadata") or {}
@@ -187,8 +187,8 @@ class Objects:
             raise errors.conflict(resource.refusal_group, resource.plural, name, errors.MODIFIED)
 
     def _merge_parts(self, resource: Resource, old: Document, given: Document, subresource: str) -> Document:
-        """Only the part that the path addresses comes from the client."""
-        if subresource in ("status", "binding"):  # resourceclaims/binding writes the status as well
+        """Takes from the client's document only the part that the path addresses; the rest is the old document."""
+        if subresource in ("status", "binding"):  # resourceclaims/binding also writes the status
             new = dict(old)
             new["status"] = given.get("status") or {}
             if resource.is_custom and given.get("status") is None:
@@ -222,7 +222,7 @@ class Objects:
         subresource: str = "",
         is_dry_run: bool = False,
     ) -> bytes:
-        """Validates and stores a changed document; an unchanged one keeps its version."""
+        """Validates and stores a changed document; does not write an unchanged one."""
         metadata = new["metadata"]
         name = metadata["name"]
         causes = validation.update(resource, new, old, subresource)
@@ -244,7 +244,7 @@ class Objects:
         return self.put(resource, stored, new).raw
 
     def put(self, resource: Resource, stored: Stored, new: Document) -> Stored:
-        """Stores a document as the next version of an object, unchecked."""
+        """Stores a document as the next version of an object, without checks."""
         version = self.store.next_version()
         form = store_form(resource, new, version, self.minting)
         metadata = new["metadata"]
@@ -257,7 +257,7 @@ class Objects:
     def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions, *, is_dry_run: bool = False
     ) -> tuple[bytes, bool]:
-        """Deletes, or marks as deleting. Returns the last bytes and whether the object is gone."""
+        """Deletes the object, or sets its deletionTimestamp. Returns its last bytes and whether it was removed."""
         stored = self.stored(resource, namespace, name)
         self._check_delete(resource, stored, namespace, name, options)
         document = stored.document()
@@ -310,7 +310,7 @@ class Objects:
             document["status"] = {**(document.get("status") or {}), "phase": "Terminating"}
 
     def _finish(self, resource: Resource, stored: Stored, new: Document) -> bytes:
-        """The last finalizer of a deleting object went away."""
+        """Removes a deleting object whose last finalizer was removed."""
         form = self.put(resource, stored, new)
         return self._remove(resource, form, new)
 
@@ -329,7 +329,7 @@ class Objects:
 
 
 def _resized(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document:
-    """A pod's spec with the resources of another: all that `pods/resize` may change."""
+    """Returns the old spec with the containers' resources of the given one: `pods/resize` may change nothing else."""
     resources = {entry.get("name"): entry.get("resources") for entry in given.get("containers") or ()}
     containers = [
         {**entry, "resources": resources.get(entry["name"]) or entry.get("resources") or {}}
@@ -351,7 +351,7 @@ def _initial_status(resource: Resource) -> Document:
 
 
 def _kept_metadata(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document:
-    """What a client may change, over what only the server changes."""
+    """Returns the metadata fields that clients may set from `given`, the others from `old`."""
     kept: Document = {
         key: given.get(key) for key in ("labels", "annotations", "ownerReferences", "finalizers", "managedFields")
     }
@@ -378,7 +378,7 @@ def _kept_metadata(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document
 def _settable_metadata(
     resource: Resource, old: Document, given: Mapping[str, Any], subresource: str
 ) -> Mapping[str, Any]:
-    """Of custom objects a write to the status changes nothing but that.
+    """Returns the metadata that a client may set. A status write of a custom object changes none except managedFields.
 
     Source: apiextensions-apiserver 1.36, pkg/registry/customresource/status_strategy.go, PrepareForUpdate.
     """
@@ -389,9 +389,9 @@ def _settable_metadata(
 
 
 def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
-    """Whether a change raises the generation; of Deployments one of the annotations does, too.
+    """Reports whether a change raises the generation: of the spec; for Deployments also of the annotations.
 
-    So does a status that no subresource keeps apart.
+    For custom kinds without a status subresource, also of the status.
     """
     if resource.is_custom and not resource.has_status and new.get("status") != old.get("status"):
         return True
@@ -403,7 +403,7 @@ def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
 
 
 def _desired(document: Mapping[str, Any]) -> Document:
-    """Everything but metadata and status: a change of it raises the generation."""
+    """Returns everything except metadata and status; a change of it raises the generation."""
     return {key: value for key, value in document.items() if key not in ("metadata", "status", "kind", "apiVersion")}
 
 
@@ -433,7 +433,7 @@ def _finalizers_after(finalizers: list[str], propagation: str) -> list[str]:
 
 
 def _grace_s(resource: Resource, document: Document, options: DeleteOptions) -> int:
-    """Seconds a pod may still run; other kinds go at once (podStrategy.CheckGracefulDelete)."""
+    """Returns the grace period of a pod; 0 for other kinds. Source: podStrategy.CheckGracefulDelete."""
     if resource.storage_key != "pods":
         return 0
     spec, status = document.get("spec") or {}, document.get("status") or {}

@@ -1,8 +1,7 @@
-"""OpenAPI as kubectl needs it: which kinds exist, what fields they have, that the server validates them and knows dry runs.
+"""OpenAPI documents as kubectl needs them: the kinds and their fields, and that the server validates fields and supports dry run.
 
-Owns nothing. The patch operations deliberately do not list strategic-merge-patch+json. kubectl then takes list merge
-keys from its own complete, compiled-in types instead of from these schemas. The server accepts strategic merge patches
-all the same.
+The patch operations deliberately do not list strategic-merge-patch+json. kubectl then takes list merge keys from its own
+complete, compiled-in types instead of from these schemas. The server accepts strategic merge patches nevertheless.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PATCH_MEDIA = {
 
 
 def v2(accept: str) -> Response:
-    """GET /openapi/v2: a document without definitions, in the form asked for."""
+    """Handles GET /openapi/v2: a document without definitions, as JSON or protobuf."""
     if "protobuf" in accept:
         return Response(200, _V2_PROTOBUF, {"content-type": _V2_MEDIA})
     document = {"swagger": "2.0", "info": _INFO, "paths": {}, "definitions": {}}
@@ -46,7 +45,7 @@ def _place(group: str, version: str) -> str:
 
 
 def v3(catalog: Catalog, segments: list[str]) -> Response:
-    """GET /openapi/v3 and /openapi/v3/apis/GROUP/VERSION."""
+    """Handles GET /openapi/v3 and /openapi/v3/apis/GROUP/VERSION."""
     groups = catalog.groups()
     if not segments:
         paths = {}
@@ -67,7 +66,7 @@ def v3(catalog: Catalog, segments: list[str]) -> Response:
 
 
 def hash_of(resource: Resource) -> str:
-    """Changes when the kind's schema does."""
+    """Returns a hash of the kind's schema."""
     if resource.schema is None:
         return ""
     return hashlib.sha256(orjson.dumps(resource.schema, option=orjson.OPT_SORT_KEYS)).hexdigest()[:8]
@@ -96,7 +95,7 @@ def _document(place: str, resources: Iterable[Resource]) -> Document:
 
 
 def schema_name(resource: Resource) -> str:
-    """A component name in upstream's style."""
+    """Returns the kind's component name in upstream's style."""
     group = (resource.group or "core").split(".")
     if resource.is_custom:
         return ".".join([*reversed(group), resource.version, resource.kind])

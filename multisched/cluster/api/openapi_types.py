@@ -1,7 +1,7 @@
 """OpenAPI schemas of built-in kinds, made from the table of their Go types: what `kubectl explain` shows.
 
-Pure. Names and shapes are upstream's; descriptions, defaults and required fields are not in the table and so not here.
-Called by `openapi` only. The server itself checks fields by the table, not by these schemas.
+Pure. Names and shapes are upstream's. The table has no descriptions, defaults and required fields, so the schemas have none.
+Called only by `openapi`. The server validates fields with the table, not with these schemas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multisched.cluster.base.api_types import Field, fields_of
 from multisched.cluster.base.resources import Document
 
 REVISION: Final = "types-1"
-"""Part of what clients cache schemas by."""
+"""Part of the hash by which clients cache schemas; change it when the generated schemas change."""
 
 _SCALARS: Final[dict[str, Document]] = {
     "string": {"type": "string"},
@@ -37,19 +37,19 @@ _MACHINERY: Final = {"meta": "io.k8s.apimachinery.pkg.apis.", "api": "io.k8s.api
 
 
 def component_name(type_name: str) -> str:
-    """`core.v1.PodSpec` -> `io.k8s.api.core.v1.PodSpec`."""
+    """Converts a type name: `core.v1.PodSpec` -> `io.k8s.api.core.v1.PodSpec`."""
     return _MACHINERY["meta" if type_name.startswith("meta.") else "api"] + type_name
 
 
 def kind_schema(type_name: str) -> Document:
-    """The schema of a kind; what it refers to is in `components`."""
+    """Returns the schema of a kind; `components` has the schemas it refers to."""
     schema = _object(type_name)
     return {**schema, "properties": {**_HEAD, **schema["properties"]}}
 
 
 @cache
 def components(type_name: str) -> dict[str, Document]:
-    """All schemas that the type refers to, directly or not, by component name."""
+    """Returns all schemas that the type refers to, directly or indirectly, by component name."""
     found: dict[str, Document] = {}
     waiting = [type_name]
     while waiting:
@@ -73,7 +73,7 @@ def _property(field: Field) -> Document:
         return {"type": "object", "additionalProperties": value}
     if field.shape == "list":
         return {"type": "array", "items": value, **_merging(field)}
-    # A reference stands alone; upstream wraps it where something is said beside it.
+    # Upstream wraps a $ref in allOf if it has a description or default; here every $ref is wrapped.
     return value if scalar is not None else {"allOf": [value]}
 
 

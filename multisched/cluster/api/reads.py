@@ -1,6 +1,6 @@
-"""The reads: get, list in pages at one version, and watch.
+"""Reads: get, paginated list at one version, and watch.
 
-Owns nothing but the continue tokens' form. Everything is synchronous: a list and the start of a watch see one moment.
+Defines the form of continue tokens. Everything is synchronous: a list and the start of its watch see the same state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reads:
     minting: Minting
 
     def list(self, resource: Resource, target: Target, form: Form) -> Response:
-        """A list of everything the target's namespace and selectors choose."""
+        """Lists the objects selected by the target's namespace and selectors."""
         collection = self.store.collection(resource.storage_key)
         page = _page(resource, target)
         chosen = selection(resource, target)
@@ -89,7 +89,7 @@ class Reads:
         return Response(200, form.many(raws, version, token, shown), JSON_HEADERS)
 
     def watch(self, resource: Resource, target: Target, form: Form) -> WatchStream:
-        """An open watch, from the asked version on."""
+        """Opens a watch from the requested version on."""
         collection = self.store.collection(resource.storage_key)
         chosen = selection(resource, target)
         params = target.params
@@ -140,7 +140,7 @@ class Reads:
 
 
 def selection(resource: Resource, target: Target) -> Filter:
-    """The filter of a target's namespace, name and selectors."""
+    """Builds the filter of a target's namespace, name and selectors."""
     labels = target.params.get("labelSelector")
     fields = target.params.get("fieldSelector")
     return Filter(
@@ -152,7 +152,7 @@ def selection(resource: Resource, target: Target) -> Filter:
 
 
 def chosen_items(collection: Collection, chosen: Filter) -> list[tuple[str, Stored]]:
-    """What a filter selects now."""
+    """Returns the objects that a filter selects now."""
     return [(key, stored) for key, stored in collection.items(chosen.namespace) if chosen.matches(key, stored)]
 
 

@@ -1,6 +1,6 @@
-"""Questions about identity and rights: TokenReview, SubjectAccessReview and their relatives, and token requests.
+"""Reviews of identity and permissions: TokenReview, SubjectAccessReview and the like, and token requests.
 
-Owns nothing; answers come from the same `Tokens` and `Rbac` that guard every request.
+Uses the same `Tokens` and `Rbac` that authorize every request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multisched.model.api_time import timestamp
 
 
 class Reviews:
-    """Answers reviews by plural name."""
+    """Answers reviews, by plural name."""
 
     def __init__(self, objects: Objects, tokens: Tokens, rbac: Rbac, *, enforces: bool) -> None:
         self._objects = objects
@@ -28,7 +28,7 @@ class Reviews:
         self._enforces = enforces
 
     def answer(self, resource: Resource, document: Document, namespace: str, user: UserInfo) -> Document:
-        """The review with its status filled in."""
+        """Returns the review with its status."""
         spec = document.get("spec") or {}
         if resource.plural == "selfsubjectreviews":
             status: Document = {"userInfo": _shown(user)}
@@ -88,7 +88,7 @@ class Reviews:
         return {"resourceRules": resource_rules, "nonResourceRules": path_rules, "incomplete": False}
 
     def token_request(self, accounts: Resource, namespace: str, name: str, document: Document) -> Document:
-        """POST serviceaccounts/NAME/token."""
+        """Handles POST serviceaccounts/NAME/token."""
         stored = self._objects.stored(accounts, namespace, name)
         spec = document.get("spec") or {}
         lifetime_s = int(spec.get("expirationSeconds") or TOKEN_S)

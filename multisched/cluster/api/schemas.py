@@ -1,6 +1,6 @@
 """Structural schemas of custom kinds: pruning, defaulting, validation.
 
-Owns nothing. The keywords are those of apiextensions v1 without CEL rules (`x-kubernetes-validations` is not evaluated).
+Supports the keywords of apiextensions v1 without CEL rules (`x-kubernetes-validations` is not evaluated).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from multisched.cluster.base import errors
 
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 CAUSES_MAX = 100
-"""Causes reported at once."""
+"""Maximum number of reported causes."""
 
 Causes = list[dict[str, str]]
 _Unknown = tuple[Any, str, str]
-"""The object that holds a field the schema does not have, the field, and its path."""
+"""The object that contains a field unknown to the schema, the field's name, and its path."""
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -31,7 +31,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def admit(schema: Mapping[str, Any] | None, document: dict[str, Any]) -> Causes:
-    """Prunes and defaults a document in place, then validates it."""
+    """Prunes a document and applies defaults in place, then validates it."""
     if not schema:
         return []
     for holder, key, _ in list(_unknown(schema, document)):
@@ -54,7 +54,7 @@ def admit(schema: Mapping[str, Any] | None, document: dict[str, Any]) -> Causes:
 
 
 def unknown_fields(schema: Mapping[str, Any] | None, document: Mapping[str, Any]) -> list[str]:
-    """Paths that the schema does not have and that pruning will drop, at most CAUSES_MAX."""
+    """Returns the paths of unknown fields, which pruning drops; at most CAUSES_MAX."""
     return [path for _, _, path in islice(_unknown(schema or {PRESERVE: True}, document), CAUSES_MAX)]
 
 

@@ -1,8 +1,8 @@
-"""The embedded Kubernetes API server: one synchronous function from request to answer.
+"""The embedded Kubernetes API server: one synchronous function from request to response.
 
-`ApiServer` owns the store and everything derived from it (RBAC index, CRDs, discovery documents). It has no socket, no
-task and no clock of its own; `http.py` serves it over TLS, `direct.py` calls it in process. Only watch lines are delivered
-later, through the `WatchStream` it returns.
+`ApiServer` owns the store and everything derived from it (RBAC index, CRDs, discovery documents). It has no socket and no
+tasks, and its clock is injected. `http.py` serves it over TLS, `direct.py` calls it in process. Only watch lines are delivered
+later, through the returned `WatchStream`.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ HEALTH_PATHS = frozenset({"healthz", "livez", "readyz"})
 
 
 class Interceptor(Protocol):
-    """Stands around every request: for faults, throttling, recording. An answer from `before` ends the request."""
+    """Called around every request, for faults, throttling or recording. A response from `before` ends the request."""
 
     def before(self, request: ApiRequest) -> Response | None:
-        """Called first; an answer here keeps the request from the server."""
+        """Called before the server handles the request; a response returned here replaces the server's."""
         ...
 
     def after(self, request: ApiRequest, answer: Answer) -> Answer:
-        """Called with the answer the server would give; the request has taken effect."""
+        """Called with the server's response, after the request took effect; returns the response for the client."""
         ...
 
 
 RequestLog = Callable[[str, str, str, int], None]
-"""Called with method, path, user name and status of every request."""
+"""Called with method, path, user name and response status of every request."""
 
 
 class ApiServer:
-    """The embedded API server, from request to answer.
+    """The embedded API server, from request to response.
 
-    `seed` fixes uids and name suffixes; `history` is the number of events kept per kind.
+    `seed` determines uids and name suffixes; `history` is the number of events kept per kind.
     """
 
     def __init__(self, clock: Clock, *, seed: int = 0, rbac: bool = True, history: int = HISTORY_EVENTS) -> None:
@@ -88,7 +88,7 @@ class ApiServer:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def handle(self, request: ApiRequest) -> Answer:
-        """Answers one request. Never raises for anything a client can cause."""
+        """Handles one request. Never raises for anything a client can cause."""
         answer = self._intercepted(request)
         if self.request_log is not None:
             self.request_log(request.method, request.path, request.user.name, answer.status)
@@ -104,7 +104,7 @@ class ApiServer:
         except errors.ApiError as refusal:
             answer = refusal.response()
         except (TypeError, AttributeError, KeyError, ValueError) as problem:
-            # A document whose shape no rule foresaw: the request ends here, the server does not.
+            # A document of unexpected shape fails only its own request, not the server.
             answer = errors.bad_request(
                 f"the object provided is unrecognized: {type(problem).__name__}: {problem}"
             ).response()
@@ -129,7 +129,7 @@ class ApiServer:
         return self._answer_beside(request, segments, params)
 
     def _answer_beside(self, request: ApiRequest, segments: list[str], params: Mapping[str, str]) -> Response:
-        """Everything that is no object: discovery, OpenAPI, version, health."""
+        """Handles paths other than objects: discovery, OpenAPI, version, health."""
         del params
         root = segments[0]
         if root in ("api", "apis"):
@@ -151,18 +151,18 @@ class ApiServer:
     # -- faults and operation ------------------------------------------------------------------------------------
 
     def compact(self) -> None:
-        """Forgets history: older versions answer 410, as after an etcd compaction."""
+        """Discards history: watches and lists of older versions get 410, as after an etcd compaction."""
         self.store.compact()
 
     def drop_watches(self) -> int:
-        """Breaks every open watch as a lost connection does; returns how many."""
+        """Breaks every open watch like a lost connection; returns their number."""
         streams = self._open_watches()
         for stream in streams:
             stream.drop()
         return len(streams)
 
     def expire_watches(self) -> int:
-        """Ends every open watch with an in-stream 410; returns how many."""
+        """Ends every open watch with an in-stream 410; returns their number."""
         status = orjson.dumps(errors.expired("The resourceVersion for the provided watch is too old.").status)
         streams = self._open_watches()
         for stream in streams:
@@ -174,11 +174,11 @@ class ApiServer:
         return [stream for entry in collections for stream in entry.observers if isinstance(stream, WatchStream)]
 
     def set_unavailable(self, why: str = "the server is currently unable to handle the request") -> None:
-        """Answers 503 to everything until `set_available`."""
+        """Answers every request with 503 until `set_available`."""
         self._unavailable = why
 
     def set_available(self) -> None:
-        """Answers again."""
+        """Ends the effect of `set_unavailable`."""
         self._unavailable = ""
 
 

@@ -1,7 +1,7 @@
-"""Paths below an object: binding, eviction, scale, token, finalize, ephemeral containers, resize.
+"""Subresources: binding, eviction, scale, token, finalize, ephemeral containers, resize.
 
-Owns nothing; each handler takes the write path of `Objects`. Binding follows kube-apiserver's BindingREST: a
-compare-and-set on one pod that knows nothing of nodes.
+Every handler writes through `Objects`. Binding follows kube-apiserver's BindingREST: a compare-and-set on one pod that does
+not check the node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DISRUPTED_PODS_MAX = 2_000
 
 
 def set_condition(status: Document, condition: Document, now: str) -> None:
-    """Sets a condition by type; its time moves only when its status does."""
+    """Sets a condition by type; updates lastTransitionTime only if its status changes."""
     conditions: list[Document] = status.setdefault("conditions", [])
     for entry in conditions:
         if entry.get("type") == condition["type"]:
@@ -45,7 +45,7 @@ def set_condition(status: Document, condition: Document, now: str) -> None:
 
 
 def bind(objects: Objects, pods: Resource, namespace: str, name: str, binding: Document, *, is_dry_run: bool) -> bytes:
-    """POST pods/NAME/binding: 201 with a Status, or why not."""
+    """Handles POST pods/NAME/binding: returns a Status for 201. Raises ApiError if the pod cannot be bound."""
     target = (binding.get("target") or {}).get("name")
     if not target:
         raise errors.ApiError(500, "", "target.name: Required value")
@@ -107,7 +107,7 @@ def evict(
     *,
     is_dry_run: bool,
 ) -> bytes:
-    """POST pods/NAME/eviction: deletes unless a PodDisruptionBudget forbids it (429)."""
+    """Handles POST pods/NAME/eviction: deletes the pod. Raises 429 if a PodDisruptionBudget forbids it."""
     if (eviction.get("metadata") or {}).get("name") != name:
         raise errors.bad_request("name in URL does not match name in Eviction object")
     stored = objects.stored(pods, namespace, name)
@@ -134,7 +134,7 @@ def evict(
         }
         set_condition(pod.setdefault("status", {}), condition, objects.minting.now())
         objects.put(pods, stored, pod)
-        # The condition has just made another version of the one that was asked for.
+        # Setting the condition changed the resourceVersion that the precondition names.
         objects.delete(pods, namespace, name, replace(options, version=""))
     return SUCCESS_CREATED
 
@@ -209,7 +209,7 @@ def _check_budget(budget: Document) -> None:
 
 
 def scale_of(resource: Resource, document: Document) -> Document:
-    """The autoscaling/v1 Scale of a workload."""
+    """Returns the autoscaling/v1 Scale of a workload."""
     metadata = document["metadata"]
     spec, status = document.get("spec") or {}, document.get("status") or {}
     kept = {
@@ -254,7 +254,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 def apply_scale(resource: Resource, document: Document, scale: Document) -> Document:
-    """The workload with the replicas of a Scale."""
+    """Sets the replicas of a Scale in the workload's document."""
     replicas = (scale.get("spec") or {}).get("replicas") or 0
     if not isinstance(replicas, int) or replicas < 0:
         cause = errors.invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")

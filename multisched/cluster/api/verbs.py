@@ -1,6 +1,6 @@
-"""From a parsed target to an answer: the verbs on objects and on what lies below them.
+"""From a parsed target to a response: the verbs on objects and their subresources.
 
-`Verbs` owns no state; it decodes bodies, chooses the handler, and encodes answers. Authorisation happened before.
+`Verbs` has no state; it decodes bodies, calls the handler, and encodes responses. Requests are already authorized.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ RETURNS_DELETED = frozenset(
         "resourcequotas",
     }
 )
-"""Kinds whose delete answers with the object and not with a Status."""
+"""Kinds whose delete returns the object instead of a Status."""
 
 _OF_CONTAINERS = frozenset({"log", "exec", "attach", "portforward", "proxy"})
-"""What a real API server passes on to a kubelet."""
+"""Subresources that a real API server forwards to a kubelet."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One request with everything that was found out about it."""
+    """One request with its target and resource."""
 
     request: ApiRequest
     target: Target
@@ -55,11 +55,11 @@ class Call:
 
     @property
     def namespace(self) -> str:
-        """The namespace objects of this call live in."""
+        """Returns the namespace of the objects of this call; empty for a cluster-scoped kind."""
         return self.target.namespace if self.resource.namespaced else ""
 
     def check_fields(self, document: Document) -> None:
-        """fieldValidation: Strict refuses fields that the kind does not have, Warn (the default) drops and tells."""
+        """Applies fieldValidation: Strict rejects unknown fields; Warn (the default) drops them and adds warnings."""
         mode = self.target.params.get("fieldValidation", "Warn")
         name = api_types.type_name(self.resource.group, self.resource.version, self.resource.kind)
         if self.resource.is_custom:
@@ -82,16 +82,16 @@ class Call:
 
     @property
     def manager(self) -> str:
-        """Who owns the fields of this write."""
+        """Returns the field manager of this write."""
         return self.target.params.get("fieldManager") or self.request.user_agent.partition("/")[0] or "unknown"
 
     def refuse_method(self) -> errors.ApiError:
-        """405 for this call."""
+        """Returns a 405 error for this call."""
         return errors.method_not_allowed(self.resource.group, self.resource.plural, self.request.method)
 
 
 def answered(status: int, body: bytes, warnings: tuple[str, ...] = ()) -> Response:
-    """A JSON answer; warnings travel in their header."""
+    """Builds a JSON response, with the warnings in its header."""
     if not warnings:
         return Response(status, body, JSON_HEADERS)
     said = ", ".join(f'299 - "{_header_text(warning)}"' for warning in warnings)
@@ -103,7 +103,7 @@ def _header_text(text: str) -> str:
 
 
 def decode(request: ApiRequest) -> Document:
-    """The body as a document; 400, 413 or 415 when it is none."""
+    """Decodes the body to a document. Raises 400, 413 or 415 if it is not one."""
     body = request.body or b""
     if len(body) > BODY_BYTES_MAX:
         message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
@@ -132,7 +132,7 @@ def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError
 
 
 def prune_nulls(value: Any) -> Any:
-    """A document without nulls: a null field means an absent one in every Kubernetes type."""
+    """Returns the document without nulls: a null field means an absent one in every Kubernetes type."""
     if isinstance(value, dict):
         return {key: prune_nulls(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
@@ -151,7 +151,7 @@ class Verbs:
     tables: Tables
 
     def answer(self, request: ApiRequest, target: Target) -> Response | WatchStream:
-        """One answer, or ApiError."""
+        """Handles one request. Raises ApiError."""
         resource = self.catalog.find(target.group, target.version, target.plural)
         if resource is None:
             raise errors.path_not_found()
@@ -246,7 +246,7 @@ class Verbs:
         return self._replace(call, forms.inward(call.resource, patched))
 
     def _apply(self, call: Call) -> Response:
-        """Server-side apply: creates the object when it is missing."""
+        """Handles server-side apply: creates the object if it does not exist."""
         target, resource = call.target, call.resource
         manager = target.params.get("fieldManager")
         if not manager:
@@ -287,7 +287,7 @@ class Verbs:
                 supported.insert(2, STRATEGIC_MERGE_PATCH)
             raise errors.unsupported_media(media, supported)
         if not isinstance(patched, dict):
-            raise errors.bad_request("the patched document is no object")
+            raise errors.bad_request("the patched document is not an object")
         return patched
 
     # -- deletes -------------------------------------------------------------------------------------------------
@@ -373,12 +373,12 @@ class Verbs:
         return answer
 
     def _missing_below(self, call: Call) -> errors.ApiError:
-        """What a path below an object is answered that is not there; why not, where a user of pods would wonder."""
+        """Returns the error for an unknown subresource; for containers' subresources of pods, it explains why they are missing."""
         if call.resource.storage_key != "pods" or call.target.subresource not in _OF_CONTAINERS:
             return errors.path_not_found()
         if call.target.subresource == "log" and call.request.method != "GET":
             return errors.method_not_allowed("", "pods/log", call.request.method)
-        self._get(call)  # a missing pod is reported first
+        self._get(call)  # raises 404 if the pod does not exist
         return errors.bad_request(
             f'{call.target.subresource} of pod "{call.target.name}" is not available: the fake kubelets of the embedded'
             " cluster run no containers"
@@ -406,7 +406,7 @@ class Verbs:
         return answered(201, orjson.dumps(review))
 
     def _finalize(self, call: Call) -> Response:
-        """PUT namespaces/NAME/finalize: replaces spec.finalizers; the last one gone, the namespace goes."""
+        """Handles PUT namespaces/NAME/finalize: replaces spec.finalizers; a deleting namespace is removed with its last finalizer."""
         document = decode(call.request)
         stored = self.objects.stored(call.resource, "", call.target.name)
         old = stored.document()

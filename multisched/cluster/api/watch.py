@@ -1,8 +1,8 @@
-"""Open watches: which changes a client sees, in which encoding, with bookmarks, deadline and a bound.
+"""Open watches: the changes a client sees, their encoding, bookmarks, deadline and backlog bound.
 
 A `WatchStream` is filled synchronously by its collection and read by one asynchronous consumer (a socket or a
-DirectTransport). It owns its queue; a consumer that falls behind by WATCH_BACKLOG_BYTES is cut off, as upstream does.
-Time is the running loop's, so streams work unchanged under a virtual clock.
+DirectTransport). It owns its queue; if the unread lines exceed WATCH_BACKLOG_BYTES, it is closed, as upstream does.
+It uses the running loop's time, so streams work unchanged in virtual time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multisched.cluster.base.selectors import FieldTest, LabelTest
 from multisched.cluster.base.storage import Collection, Event, Stored
 
 WATCH_BACKLOG_BYTES = 64 * 1024 * 1024
-"""Undelivered bytes of one watch before it is closed."""
+"""Undelivered bytes at which a watch is closed."""
 
 BOOKMARK_PERIOD_S = 60.0
 """Time between bookmarks."""
@@ -26,22 +26,22 @@ BOOKMARK_LEAD_S = 2.0
 """How long before its deadline a watch gets its last bookmark."""
 
 TIMER_EARLY_S = 1e-6
-"""A timer may fire by so much before its time: within the clock's resolution, which virtual time does not pass by itself."""
+"""A timer may fire this much early, within the clock's resolution; virtual time would not advance past the difference."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 Encoder = Callable[[str, bytes], bytes]
-"""Event type and object bytes to one line with its newline."""
+"""Encodes event type and object bytes to one line, with its newline."""
 
 
 def plain_line(kind: str, raw: bytes) -> bytes:
-    """The line of a client that asked for JSON."""
+    """Encodes the line for a client that asked for JSON."""
     return b'{"type":"%s","object":%s}\n' % (kind.encode(), raw)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What of a collection a client sees."""
+    """The objects of a collection that a client sees."""
 
     namespace: str = ""
     name: str = ""
@@ -50,29 +50,29 @@ class Filter:
 
     @property
     def is_open(self) -> bool:
-        """True when everything passes."""
+        """Reports whether every object passes."""
         return not (self.namespace or self.name or self.labels or self.fields)
 
     def scope(self, key: str) -> bool:
-        """Whether a key lies in the asked namespace and name."""
+        """Reports whether a key is in the requested namespace and has the requested name."""
         if self.namespace and not key.startswith(self.namespace + "/"):
             return False
         return not self.name or key.rpartition("/")[2] == self.name
 
     def selects(self, key: str, stored: Stored) -> bool:
-        """Whether one version of an object passes the selectors."""
+        """Reports whether one version of an object passes the selectors."""
         if self.labels is not None and not self.labels(stored.labels):
             return False
         return self.fields is None or self.fields(key, stored.fields)
 
     def matches(self, key: str, stored: Stored) -> bool:
-        """Scope and selectors."""
+        """Reports whether scope and selectors match."""
         return self.scope(key) and self.selects(key, stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a client wants its watch."""
+    """Options of a watch request."""
 
     timeout_s: float
     bookmarks: bool
@@ -105,9 +105,9 @@ class WatchStream:
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
         self.is_broken = False
-        """True when it ended without the server meaning to (cut off, dropped): consumers report a lost connection."""
+        """Reports that the stream was dropped or exceeded its backlog; consumers then report a lost connection."""
         self.on_drop: Callable[[], None] | None = None
-        """Called when the stream is cut off: the consumer may be stuck in a write."""
+        """Called when the stream is dropped: the consumer may be blocked in a write."""
         self._deadline_s: float | None = None
         self._bookmark_s = 0.0
         collection.observers[self] = None
@@ -115,7 +115,7 @@ class WatchStream:
     # -- filled by the server ------------------------------------------------------------------------------------
 
     def offer(self, event: Event, lines: dict[tuple[str, object], bytes]) -> None:
-        """Takes one change if this client is to see it."""
+        """Queues a change if this client sees it; `lines` caches encoded lines shared by watches."""
         if event.version <= self._since:
             return
         before, after = event.before, event.after
@@ -141,7 +141,7 @@ class WatchStream:
         self.put(line)
 
     def put(self, line: bytes) -> None:
-        """Queues one line and wakes the consumer; cuts it off past the bound."""
+        """Queues one line and wakes the consumer; drops the stream if its backlog exceeds the bound."""
         if self._closed:
             return
         self._lines.append(line)
@@ -154,7 +154,7 @@ class WatchStream:
             waiter.set_result(None)
 
     def start_with(self, items: Iterable[tuple[str, Stored]], ends_at: int | None) -> None:
-        """Queues the present state as ADDED events, closed by the initial-events-end bookmark when asked."""
+        """Queues the current state as ADDED events; with `ends_at`, followed by the initial-events-end bookmark."""
         for key, stored in items:
             if self._filter.matches(key, stored):
                 self.put(self._terms.encode("ADDED", stored.raw))
@@ -162,7 +162,7 @@ class WatchStream:
             self.put(self._bookmark(ends_at, {INITIAL_EVENTS_END: "true"}))
 
     def start_after(self, events: Iterable[Event]) -> None:
-        """Queues what happened since the asked version."""
+        """Queues the events since the requested version."""
         for event in events:
             self.offer(event, {})
 
@@ -172,7 +172,7 @@ class WatchStream:
         self.close()
 
     def drop(self) -> None:
-        """Ends the watch as a broken connection does."""
+        """Ends the watch like a broken connection."""
         self.is_broken = True
         self.close()
         if self.on_drop is not None:
@@ -188,7 +188,7 @@ class WatchStream:
     # -- read by the consumer ------------------------------------------------------------------------------------
 
     async def read(self) -> list[bytes]:
-        """All lines that are due, waiting for the first; empty when the watch is over."""
+        """Returns all queued lines, waiting for the first; empty when the watch has ended."""
         loop = asyncio.get_running_loop()
         if self._deadline_s is None:
             self._deadline_s = loop.time() + self._terms.timeout_s
@@ -225,7 +225,7 @@ class WatchStream:
         self._bookmark_s = last_s if now_s < last_s < regular_s else regular_s
 
     def _bookmark(self, version: int, annotations: Mapping[str, str]) -> bytes:
-        # A watch that starts in the future gets no bookmark of an earlier version.
+        # A watch from a future version gets no bookmark of an earlier version.
         version = max(version, self._since)
         return self._terms.encode("BOOKMARK", self._terms.bookmark_object(version, annotations))
 

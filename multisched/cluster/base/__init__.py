@@ -1,1 +1,1 @@
-"""What all parts of the embedded cluster stand on: errors, resources, metadata, storage."""
+"""The common base of the embedded cluster: errors, resources, metadata, storage."""

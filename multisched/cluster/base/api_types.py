@@ -1,7 +1,7 @@
-"""The Go types of built-in kinds as data: reading protobuf bodies, finding unknown fields, knowing how lists merge.
+"""The Go types of built-in kinds as data: for decoding protobuf bodies, unknown fields, and the merging of lists.
 
-Owns the table `types.json` (made by tests/integration/api/make_types.py from k8s.io/api, Apache-2.0), read when first
-needed. kubectl and client-go send built-in kinds as protobuf; answers are always JSON, which every client accepts.
+Reads the table `types.json` (made by tests/integration/api/make_types.py from k8s.io/api, Apache-2.0) at first use.
+kubectl and client-go send built-in kinds as protobuf; responses are always JSON, which every client accepts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from multisched.model.api_time import micro_timestamp, timestamp
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 DEPTH_MAX = 64
-"""Nesting of messages; deeper bodies are refused."""
+"""Maximum nesting of messages; deeper bodies are rejected."""
 
 UNKNOWN_MAX = 100
-"""Unknown fields reported at once."""
+"""Maximum number of reported unknown fields."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GROUP_PACKAGES = {
@@ -63,7 +63,7 @@ def _table() -> Mapping[str, Mapping[str, list[Any]]]:
 
 @cache
 def fields_of(name: str) -> Fields:
-    """Fields of a type by JSON name, inlined types laid flat. Empty for scalars and types without a table."""
+    """Returns the fields of a type by JSON name, with those of inlined types. Empty for scalars and types not in the table."""
     found: dict[str, Field] = {}
     for key, entry in _table().get(name, {}).items():
         number, kind, shape, *rest = entry
@@ -77,7 +77,7 @@ def fields_of(name: str) -> Fields:
 
 
 def type_name(group: str, version: str, kind: str) -> str:
-    """`apps.v1.Deployment`; empty for a kind that is not in the table."""
+    """Returns the name of a kind's type, such as `apps.v1.Deployment`; empty if the kind is not in the table."""
     package = _GROUP_PACKAGES.get(group, group.partition(".")[0])
     name = f"{package}.{version}.{kind}"
     if kind == "DeleteOptions":
@@ -87,7 +87,7 @@ def type_name(group: str, version: str, kind: str) -> str:
 
 @cache
 def type_of_kind(kind: str) -> str:
-    """The type of a kind whose group is not at hand; `Event` is the stored core/v1 one."""
+    """Returns the type of a kind whose group is not known; `Event` is the stored core/v1 one."""
     names = [name for name in _table() if name.endswith(f".{kind}") and "metadata" in _table()[name]]
     return f"core.v1.{kind}" if f"core.v1.{kind}" in names else names[0] if names else ""
 
@@ -96,7 +96,7 @@ def type_of_kind(kind: str) -> str:
 
 
 def unknown_fields(name: str, document: Mapping[str, Any]) -> list[str]:
-    """Paths that the type does not have, as strict decoding names them."""
+    """Returns the paths of unknown fields, named as in strict decoding."""
     found: list[str] = []
     for path in _unknown(
         name, {key: value for key, value in document.items() if key not in ("kind", "apiVersion")}, ""
@@ -127,7 +127,7 @@ def _unknown(name: str, value: Any, path: str) -> Iterator[str]:
 
 
 def drop_unknown(name: str, document: Document) -> None:
-    """Takes out what the type does not have, in place: a typed server never sees it."""
+    """Removes unknown fields in place, as decoding into a typed object does."""
     fields = fields_of(name)
     if name in _OPAQUE or not fields:
         return
@@ -153,7 +153,7 @@ def drop_unknown(name: str, document: Document) -> None:
 
 
 def decode(body: bytes) -> Document:
-    """A protobuf body with its envelope, as the JSON document it stands for."""
+    """Decodes a protobuf body with its envelope to the equivalent JSON document."""
     try:
         envelope = dict(_records(body[len(MAGIC) :]))
         meta = {number: bytes(value).decode() for number, value in _records(envelope[1])}
@@ -181,7 +181,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers with raw values: an int, eight bytes, or a byte string."""
+    """Yields field numbers with raw values: an int, eight bytes, or a byte string."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -1,7 +1,7 @@
-"""Refusals of the API server: one exception, carrying a Kubernetes Status, and a builder per upstream sentence.
+"""Errors of the API server: one exception with a Kubernetes Status, and a function per upstream message.
 
-Owns nothing. Raised anywhere below `ApiServer.handle`, which alone catches it and turns it into an answer. Sentences are
-those of kube-apiserver 1.36 (tests/integration/api/recorded.jsonl holds real ones).
+Raised anywhere below `ApiServer.handle`, which catches it and turns it into a response. Messages are those of
+kube-apiserver 1.36 (tests/integration/api/recorded.jsonl contains recorded ones).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ StatusDocument = dict[str, Any]
 
 
 class ApiError(Exception):
-    """An answer other than success. `status` is the whole Status document."""
+    """An unsuccessful response. `status` is the whole Status document."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class ApiError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence people read."""
+        """Returns the message of the Status."""
         return str(self.status["message"])
 
     def response(self) -> Response:
-        """The HTTP answer."""
+        """Returns the HTTP response."""
         return Response(self.code, orjson.dumps(self.status), {**JSON_HEADERS, **self.headers})
 
 
 def qualified(group: str, plural: str) -> str:
-    """`pods`, `leases.coordination.k8s.io`: how upstream names a resource in a sentence."""
+    """Formats a resource as upstream's messages do: `pods`, `leases.coordination.k8s.io`."""
     return f"{plural}.{group}" if group else plural
 
 
@@ -70,24 +70,24 @@ def _details(group: str, plural: str, name: str) -> dict[str, Any]:
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
-    """404 for a missing object."""
+    """Returns 404 for a missing object."""
     return ApiError(404, "NotFound", f'{qualified(group, plural)} "{name}" not found', _details(group, plural, name))
 
 
 def path_not_found() -> ApiError:
-    """404 for a path that no API serves."""
+    """Returns 404 for a path that is not served."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """409 of a create."""
+    """Returns 409 for a create of an existing object."""
     return ApiError(
         409, "AlreadyExists", f'{qualified(group, plural)} "{name}" already exists', _details(group, plural, name)
     )
 
 
 def conflict(group: str, plural: str, name: str, why: str) -> ApiError:
-    """409 of a write whose precondition no longer holds."""
+    """Returns 409 for a write whose precondition does not hold."""
     sentence = f'Operation cannot be fulfilled on {qualified(group, plural)} "{name}": {why}'
     return ApiError(409, "Conflict", sentence, _details(group, plural, name))
 
@@ -96,7 +96,7 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 
 
 def uid_conflict(group: str, plural: str, key: str, name: str, wanted: str, actual: str) -> ApiError:
-    """409 for a uid precondition, in the storage layer's words."""
+    """Returns 409 for a uid precondition, with the message of upstream's storage layer."""
     why = (
         f"StorageError: invalid object, Code: 4, Key: /registry/{plural}/{key}, ResourceVersion: 0, AdditionalErrorMsg: "
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
@@ -105,43 +105,43 @@ def uid_conflict(group: str, plural: str, key: str, name: str, wanted: str, actu
 
 
 def cause(reason: str, field: str, message: str) -> dict[str, str]:
-    """One entry of an Invalid answer."""
+    """Builds one cause of a 422 response."""
     return {"reason": reason, "message": message, "field": field}
 
 
 def required(field: str, detail: str = "") -> dict[str, str]:
-    """A missing value."""
+    """Builds the cause for a missing value."""
     return cause("FieldValueRequired", field, f"Required value: {detail}" if detail else "Required value")
 
 
 def invalid_value(field: str, value: Any, detail: str) -> dict[str, str]:
-    """A value that no rule allows."""
+    """Builds the cause for an invalid value."""
     return cause("FieldValueInvalid", field, f"Invalid value: {_shown(value)}: {detail}")
 
 
 def forbidden_value(field: str, detail: str) -> dict[str, str]:
-    """A value or a change that is not allowed here."""
+    """Builds the cause for a value or a change that is not allowed here."""
     return cause("FieldValueForbidden", field, f"Forbidden: {detail}")
 
 
 def unsupported_value(field: str, value: Any, supported: Sequence[str]) -> dict[str, str]:
-    """A value outside an enumeration."""
+    """Builds the cause for a value outside an enumeration."""
     choices = ", ".join(f'"{choice}"' for choice in supported)
     return cause("FieldValueNotSupported", field, f"Unsupported value: {_shown(value)}: supported values: {choices}")
 
 
 def duplicate_value(field: str, value: Any) -> dict[str, str]:
-    """A second entry under one key."""
+    """Builds the cause for a duplicate key."""
     return cause("FieldValueDuplicate", field, f"Duplicate value: {_shown(value)}")
 
 
 def too_long(field: str, limit: int) -> dict[str, str]:
-    """A value over its bound of bytes."""
+    """Builds the cause for a value with too many bytes."""
     return cause("FieldValueTooLong", field, f"Too long: may not be more than {limit} bytes")
 
 
 def too_many(field: str, count: int, limit: int) -> dict[str, str]:
-    """More entries than allowed."""
+    """Builds the cause for too many entries."""
     unit = "item" if limit == 1 else "items"
     return cause("FieldValueTooMany", field, f"Too many: {count}: must have at most {limit} {unit}")
 
@@ -151,7 +151,7 @@ def _shown(value: Any) -> str:
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[dict[str, str]]) -> ApiError:
-    """422 with every cause at once."""
+    """Returns 422 with all causes."""
     sentences = [f"{entry['field']}: {entry['message']}" for entry in causes]
     said = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     shown = f"{kind}.{group}" if group else kind
@@ -163,12 +163,12 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[dict[str, str]]) 
 
 
 def bad_request(message: str) -> ApiError:
-    """400."""
+    """Returns 400."""
     return ApiError(400, "BadRequest", message)
 
 
 def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
-    """403 of admission or of RBAC."""
+    """Returns 403, for admission or RBAC."""
     shown = qualified(group, plural)
     sentence = f'{shown} "{name}" is forbidden: {why}' if name else f"{shown} is forbidden: {why}"
     details = {key: value for key, value in _details(group, plural, name).items() if value}
@@ -176,19 +176,19 @@ def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
 
 
 def unauthorized() -> ApiError:
-    """401: no or bad credentials."""
+    """Returns 401 for missing or wrong credentials."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def method_not_allowed(group: str, plural: str, method: str) -> ApiError:
-    """405."""
+    """Returns 405."""
     del group
     message = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", message, {"kind": plural}, {"x-method": method})
 
 
 def unsupported_media(media: str, supported: Sequence[str]) -> ApiError:
-    """415 of a body."""
+    """Returns 415 for the media type of a body."""
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
         if media
@@ -198,7 +198,7 @@ def unsupported_media(media: str, supported: Sequence[str]) -> ApiError:
 
 
 def too_many_requests(message: str, retry_after_s: int, causes: Sequence[dict[str, str]] = ()) -> ApiError:
-    """429 with its Retry-After."""
+    """Returns 429 with its Retry-After."""
     details: dict[str, Any] = {}
     if causes:
         details["causes"] = list(causes)
@@ -209,7 +209,7 @@ def too_many_requests(message: str, retry_after_s: int, causes: Sequence[dict[st
 
 
 def unavailable(message: str, retry_after_s: int = 1) -> ApiError:
-    """503: nothing was done."""
+    """Returns 503; the request had no effect."""
     return ApiError(
         503,
         "ServiceUnavailable",
@@ -220,13 +220,13 @@ def unavailable(message: str, retry_after_s: int = 1) -> ApiError:
 
 
 def expired(message: str, continue_token: str = "") -> ApiError:
-    """410: that version is no longer in the history."""
+    """Returns 410: the version is older than the history."""
     metadata = {"continue": continue_token} if continue_token else None
     return ApiError(410, "Expired", message, metadata=metadata)
 
 
 def version_too_large(wanted: int, current: int) -> ApiError:
-    """504: the asked version lies in the future."""
+    """Returns 504: the requested version is in the future."""
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
@@ -236,5 +236,5 @@ def version_too_large(wanted: int, current: int) -> ApiError:
 
 
 def internal(message: str) -> ApiError:
-    """500 with upstream's opening words."""
+    """Returns 500 with upstream's prefix."""
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})

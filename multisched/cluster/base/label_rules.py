@@ -1,6 +1,6 @@
-"""Rules for names, labels, annotations and what else every object's metadata carries, with upstream's sentences.
+"""Rules for metadata of all objects: names, labels, annotations, owners, finalizers; with upstream's messages.
 
-Owns nothing but bounded memories of strings that were found right.
+Each rule returns what is wrong, or an empty string. Results are cached, with a bound.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 
 @lru_cache(maxsize=8_192)
 def subdomain(text: str) -> str:
-    """Why a text is no DNS subdomain; empty when it is one."""
+    """Checks a DNS subdomain."""
     if len(text) > 253:
         return "must be no more than 253 bytes"
     return "" if _PATTERNS["subdomain"].fullmatch(text) else SUBDOMAIN_RULE
@@ -66,21 +66,21 @@ def subdomain(text: str) -> str:
 
 @lru_cache(maxsize=8_192)
 def label(text: str) -> str:
-    """Why a text is no DNS label; empty when it is one."""
+    """Checks a DNS label."""
     if len(text) > 63:
         return "must be no more than 63 bytes"
     return "" if _PATTERNS["label"].fullmatch(text) else LABEL_RULE
 
 
 def label_1035(text: str) -> str:
-    """Why a text is no DNS label that starts with a letter."""
+    """Checks a DNS label that starts with a letter."""
     if len(text) > 63:
         return "must be no more than 63 bytes"
     return "" if _PATTERNS["1035"].fullmatch(text) else LABEL_1035_RULE
 
 
 def path_segment(text: str) -> str:
-    """Names of roles and bindings: anything that fits one path segment."""
+    """Checks a name of a role or binding: it must fit into one path segment."""
     if text in (".", ".."):
         return f"may not be '{text}'"
     return next((f"may not contain '{mark}'" for mark in ("/", "%") if mark in text), "")
@@ -88,7 +88,7 @@ def path_segment(text: str) -> str:
 
 @lru_cache(maxsize=8_192)
 def label_value(text: str) -> str:
-    """Why a text is no label value."""
+    """Checks a label value."""
     if len(text) > 63:
         return "must be no more than 63 bytes"
     return "" if _PATTERNS["value"].fullmatch(text) else VALUE_RULE
@@ -96,7 +96,7 @@ def label_value(text: str) -> str:
 
 @lru_cache(maxsize=8_192)
 def qualified_name(text: str) -> str:
-    """Why a text is no qualified name (label key, resource name, taint key)."""
+    """Checks a qualified name (label key, resource name, taint key)."""
     prefix, slash, name = text.rpartition("/")
     if slash:
         if "/" in prefix:
@@ -123,7 +123,7 @@ _NAME_RULES: Mapping[str, Callable[[str], str]] = {
 
 
 def labels(found: Any, path: str) -> Causes:
-    """Everything wrong with a label set."""
+    """Returns the causes for a label set."""
     if not isinstance(found, dict):
         return [errors.invalid_value(path, found, "must be an object")] if found else []
     causes: Causes = []
@@ -138,11 +138,11 @@ def labels(found: Any, path: str) -> Causes:
 
 
 def metadata(resource: Resource, found: Mapping[str, Any], path: str = "metadata") -> Causes:
-    """Everything wrong with an object's metadata."""
+    """Returns the causes for an object's metadata."""
     rule = _NAME_RULES.get(resource.storage_key, subdomain)
     causes: Causes = []
     prefix = found.get("generateName")
-    # A prefix may end in a dash, since something follows it.
+    # A prefix may end with a dash, since a suffix follows.
     if prefix and (problem := rule(prefix[:-1] + "a" if prefix.endswith("-") else prefix)):
         causes.append(errors.invalid_value(f"{path}.generateName", prefix, problem))
     name = found.get("name")

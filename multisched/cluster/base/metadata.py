@@ -1,6 +1,6 @@
-"""What every object carries: names, ids, times, versions, and the canonical encoding.
+"""Names, uids, times and versions of objects, and their canonical encoding.
 
-Owns the source of uids and name suffixes (a seeded generator, so that simulations repeat exactly) and the cache of label
+Owns the source of uids and name suffixes (a seeded generator, so that simulations are reproducible) and the cache of label
 sets. `encode` puts `kind`, `apiVersion` and an ordered `metadata` first: lists and watches splice those bytes unparsed.
 """
 
@@ -22,7 +22,7 @@ from multisched.model.api_time import timestamp
 NAME_SUFFIX = 5
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 LABEL_SETS_MAX = 4_096
-"""Distinct label sets that stored objects share; beyond it new ones are simply not shared."""
+"""Maximum number of cached label sets; beyond it, new sets are not shared between objects."""
 
 ORDER = (
     "name",
@@ -44,19 +44,19 @@ ORDER = (
 
 
 class Clock(Protocol):
-    """Time as the API shows it."""
+    """The time source of the API server."""
 
     def now(self) -> datetime:
-        """UTC, timezone-aware."""
+        """Returns the time in UTC, timezone-aware."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds; never goes back."""
+        """Returns seconds that never decrease."""
         ...
 
 
 class Minting:
-    """New uids, name suffixes and times."""
+    """Generates uids, name suffixes and times."""
 
     def __init__(self, clock: Clock, seed: int) -> None:
         self.clock = clock
@@ -65,19 +65,19 @@ class Minting:
         self._labels: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def uid(self) -> str:
-        """A version 4 UUID."""
+        """Returns a version 4 UUID."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def suffix(self) -> str:
-        """Five characters that spell no words."""
+        """Returns five characters that cannot spell words."""
         return "".join(self._random.choices(_SUFFIX_LETTERS, k=NAME_SUFFIX))
 
     def uniform(self, low: float, high: float) -> float:
-        """A spread for deadlines."""
+        """Draws a random value, for deadlines."""
         return self._random.uniform(low, high)
 
     def now(self) -> str:
-        """The present second, RFC 3339."""
+        """Returns the current second, RFC 3339."""
         moment = self.clock.now()
         second = int(moment.timestamp())
         if second != self._second[0]:
@@ -85,7 +85,7 @@ class Minting:
         return self._second[1]
 
     def shared_labels(self, labels: Mapping[str, str] | None) -> Mapping[str, str]:
-        """One dictionary per distinct label set."""
+        """Returns one shared dictionary per distinct label set."""
         if not labels:
             return {}
         place = tuple(labels.items())
@@ -98,12 +98,12 @@ class Minting:
 
 
 def ordered(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Known fields in canonical order, without empty ones; zero seconds of grace is a value."""
+    """Returns known fields in canonical order, without empty ones; a grace period of 0 is kept."""
     return {key: value for key in ORDER if (value := metadata.get(key)) or value == 0}
 
 
 def encode(resource: Resource, document: Document, version: int) -> bytes:
-    """The canonical bytes of an object at a version."""
+    """Returns the canonical encoding of an object at a version."""
     metadata = ordered({**document["metadata"], "resourceVersion": str(version)})
     shown = {"kind": resource.kind, "apiVersion": resource.stored_api_version, "metadata": metadata}
     for key, value in document.items():
@@ -113,11 +113,11 @@ def encode(resource: Resource, document: Document, version: int) -> bytes:
 
 
 def store_form(resource: Resource, document: Document, version: int, minting: Minting) -> Stored:
-    """An object ready for its collection."""
+    """Builds the form in which a collection stores an object."""
     metadata = document["metadata"]
     raw = encode(resource, document, version)
     return Stored(
-        # An exact copy: orjson leaves the whole of its growing buffer behind, 4 KiB for a pod of 1.2.
+        # An exact copy: orjson keeps the whole of its growing buffer allocated, 4 KiB for a pod of 1.2 KiB.
         raw[:-1] + b"}",
         version,
         metadata["uid"],
@@ -127,19 +127,19 @@ def store_form(resource: Resource, document: Document, version: int, minting: Mi
 
 
 def key_of(resource: Resource, namespace: str, name: str) -> str:
-    """The storage key of a name."""
+    """Returns the storage key of an object."""
     return f"{namespace}/{name}" if resource.namespaced else name
 
 
 def item_prefix(resource: Resource) -> bytes:
-    """What an object of a built-in kind begins with, and leaves out in a list."""
+    """Returns the first bytes of an object of a built-in kind; lists omit them."""
     return b'{"kind":"%s","apiVersion":"%s",' % (resource.kind.encode(), resource.api_version.encode())
 
 
 def splice_list(
     resource: Resource, raws: Sequence[bytes], version: int, continue_token: str = "", remaining: int | None = None
 ) -> bytes:
-    """A List document, by joining encoded objects."""
+    """Builds a List document by joining encoded objects."""
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
     if continue_token:
         metadata["continue"] = continue_token

@@ -1,6 +1,6 @@
 """Kubernetes quantities as exact rationals, for validation, LimitRange and display.
 
-Owns nothing. Grammar of k8s.io/apimachinery resource.ParseQuantity.
+Grammar: k8s.io/apimachinery resource.ParseQuantity.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 QUANTITY_LENGTH_MAX = 64
-"""Longer strings are refused unread."""
+"""Longer strings are rejected without parsing."""
 
 _PATTERN = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d{1,3})?")
 _SUFFIXES: dict[str, Fraction] = {
@@ -27,7 +27,7 @@ FORMAT_RULE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eE
 
 @lru_cache(maxsize=4_096)
 def parse(text: str | int | float) -> Fraction | None:
-    """The value, or None when it is no quantity."""
+    """Returns the value; None if the text is not a quantity."""
     shown = str(text)
     match = _PATTERN.fullmatch(shown) if len(shown) <= QUANTITY_LENGTH_MAX else None
     if match is None:

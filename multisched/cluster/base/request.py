@@ -1,6 +1,6 @@
-"""What a client asks: the request as it arrives, who asks, and what the path means.
+"""A client's request, its user, and the parsed meaning of its path.
 
-Owns nothing. `parse_path` follows the request-info rules of kube-apiserver (verb, group, version, resource, subresource).
+`parse_target` follows the request-info rules of kube-apiserver (verb, group, version, resource, subresource).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.model.wire import JSON
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """Who asks, as authentication found."""
+    """The authenticated user."""
 
     name: str
     groups: tuple[str, ...] = ("system:authenticated",)
@@ -29,7 +29,7 @@ ANONYMOUS = UserInfo("system:anonymous", ("system:unauthenticated",))
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One HTTP request, authenticated. `path` carries its query string."""
+    """One authenticated HTTP request. `path` includes the query string."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class ApiRequest:
 
 @dataclass(slots=True)
 class Target:
-    """What a path under /api or /apis names."""
+    """The verb and object that a path under /api or /apis addresses."""
 
     verb: str
     group: str
@@ -55,7 +55,7 @@ class Target:
 
     @property
     def is_dry_run(self) -> bool:
-        """`dryRun=All` was asked."""
+        """Reports whether the request has `dryRun=All`."""
         return self.params.get("dryRun") == "All"
 
 
@@ -65,7 +65,7 @@ TRUE = frozenset({"1", "true", "True", "TRUE", "t", "T"})
 
 
 def split_path(path: str) -> tuple[list[str], Mapping[str, str]]:
-    """Path segments and query parameters (the last of a repeated one counts)."""
+    """Returns path segments and query parameters (the last value of a repeated parameter)."""
     bare, _, query = path.partition("?")
     segments = bare.strip("/").split("/")
     if "%" in bare:
@@ -76,7 +76,7 @@ def split_path(path: str) -> tuple[list[str], Mapping[str, str]]:
 
 
 def parse_target(method: str, segments: list[str], params: Mapping[str, str]) -> Target:
-    """The target of a resource path; raises 404 for what cannot be one."""
+    """Parses a resource path. Raises 405 for an unknown method."""
     if segments[0] == "api":
         group, version, rest = "", segments[1], segments[2:]
     else:
@@ -85,7 +85,7 @@ def parse_target(method: str, segments: list[str], params: Mapping[str, str]) ->
     if verb is None:
         raise errors.method_not_allowed(group, "", method)
     target = Target(verb, group, version, params=params)
-    if rest[0] == "watch":  # the deprecated prefix form, still served upstream
+    if rest[0] == "watch":  # the deprecated /watch/ prefix, which upstream still serves
         rest = rest[1:]
         target.params = {**params, "watch": "1"}
     if rest[0] == "namespaces" and len(rest) > 2 and not (group == "" and rest[2] in ("status", "finalize")):

@@ -1,7 +1,7 @@
-"""The kinds this server knows: names, scope, verbs, selectable fields and subresources of each.
+"""The served kinds: names, scope, verbs, selectable fields and subresources of each.
 
-Owns the table of built-in kinds; `Catalog` adds those of CustomResourceDefinitions. Everything generic (routing,
-discovery, OpenAPI, RBAC names) reads it from here.
+Contains the table of built-in kinds; `Catalog` adds those of CustomResourceDefinitions. All generic code (routing,
+discovery, OpenAPI, RBAC names) reads these definitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _no_fields(_document: Document) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Subresource:
-    """A path below an object, e.g. `status`, or `scale` of kind autoscaling/v1 Scale."""
+    """A subresource of an object, e.g. `status`, or `scale` of kind autoscaling/v1 Scale."""
 
     name: str
     verbs: tuple[str, ...] = ("get", "patch", "update")
@@ -54,52 +54,52 @@ class Resource:
     selectable: tuple[str, ...] = ()
     read_fields: FieldReader = _no_fields
     storage: str = ""
-    """Where objects live; kinds that are two views of one thing (core and events.k8s.io Event) share it."""
+    """Storage key; kinds that are two views of the same objects (core and events.k8s.io Event) share it."""
     has_generation: bool = False
     is_custom: bool = False
     has_siblings: bool = False
-    """Other versions of the kind are served from the same objects."""
+    """The same objects are also served in other versions of the kind."""
     spec_key: str = "spec"
     schema: Mapping[str, Any] | None = field(default=None, hash=False, compare=False)
     columns: tuple[Mapping[str, Any], ...] = field(default=(), hash=False, compare=False)
 
     @property
     def storage_key(self) -> str:
-        """`pods`, `leases.coordination.k8s.io`."""
+        """Returns the storage key: `pods`, `leases.coordination.k8s.io`."""
         return self.storage or (f"{self.plural}.{self.group}" if self.group else self.plural)
 
     @property
     def api_version(self) -> str:
-        """`v1`, `apps/v1`."""
+        """Returns the apiVersion: `v1`, `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def stored_api_version(self) -> str:
-        """The version objects are encoded in."""
+        """Returns the apiVersion in which objects are stored."""
         return "v1" if self.storage_key == "events" else self.api_version
 
     @property
     def refusal_group(self) -> str:
-        """The group that sentences name: both versions of events are refused as core ones."""
+        """Returns the group named in error messages; for both versions of events the core group."""
         return "" if self.storage_key == "events" else self.group
 
     @property
     def one(self) -> str:
-        """The singular name."""
+        """Returns the singular name."""
         return self.singular or self.kind.lower()
 
     def subresource(self, name: str) -> Subresource | None:
-        """The subresource of that name."""
+        """Returns the subresource with this name; None if there is none."""
         return next((entry for entry in self.subresources if entry.name == name), None)
 
     @property
     def has_status(self) -> bool:
-        """Whether `/status` is written apart from the rest."""
+        """Reports whether the kind has a `/status` subresource."""
         return self.subresource("status") is not None
 
     @property
     def is_stored(self) -> bool:
-        """False for kinds that are only asked (reviews)."""
+        """Reports whether objects are stored; False for reviews."""
         return "list" in self.verbs
 
 
@@ -116,7 +116,7 @@ POD_FIELDS = (
 
 
 def pod_fields(pod: Document) -> tuple[str, ...]:
-    """Values of POD_FIELDS; interned, since few distinct ones exist."""
+    """Returns the values of POD_FIELDS; interned, since there are few distinct ones."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     return (
         intern(spec.get("nodeName") or ""),
@@ -177,7 +177,7 @@ def _event_fields(event: Document) -> tuple[str, ...]:
 
 
 def selectable_fields(*paths: str) -> dict[str, Any]:
-    """What a Resource needs for field selectors over plain paths, e.g. `spec.type`."""
+    """Returns the Resource arguments for field selectors on plain paths, e.g. `spec.type`."""
     return {"selectable": paths, "read_fields": _reader(paths)}
 
 
@@ -378,34 +378,34 @@ def _reviews() -> Iterator[Resource]:
 
 
 class Catalog:
-    """Finds a kind by its path; built-in kinds plus those that CRDs add and remove."""
+    """Finds kinds by path: built-in kinds, and those that CRDs add and remove."""
 
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self.revision = 0
-        """Raised with every change; discovery and OpenAPI caches are keyed by it."""
+        """Incremented by every change; caches of discovery and OpenAPI depend on it."""
         for resource in (*_core(), *_workloads(), *_cluster_wide(), *_reviews()):
             self.add(resource)
 
     def add(self, resource: Resource) -> None:
-        """Serves a kind (again)."""
+        """Adds or replaces a kind."""
         self._by_path[resource.group, resource.version, resource.plural] = resource
         self.revision += 1
 
     def remove(self, resource: Resource) -> None:
-        """Stops serving a kind."""
+        """Removes a kind."""
         self._by_path.pop((resource.group, resource.version, resource.plural), None)
         self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """The kind behind a path."""
+        """Returns the kind of a path; None if it is not served."""
         return self._by_path.get((group, version, plural))
 
     def __iter__(self) -> Iterator[Resource]:
         return iter(tuple(self._by_path.values()))
 
     def groups(self) -> Mapping[str, Mapping[str, Iterable[Resource]]]:
-        """Group → version → kinds, in the order they came."""
+        """Returns group → version → kinds, in the order in which they were added."""
         found: dict[str, dict[str, list[Resource]]] = {}
         for resource in self:
             found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)

@@ -1,6 +1,6 @@
-"""Label and field selectors of list, watch and deletecollection: parsed once, then called per object.
+"""Label and field selectors of list, watch and deletecollection: parsed once, then called for each object.
 
-Owns nothing. Grammar of k8s.io/apimachinery labels.Parse and fields.ParseSelector.
+Grammar: k8s.io/apimachinery labels.Parse and fields.ParseSelector.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from multisched.cluster.base import errors
 from multisched.cluster.base.resources import Document
 
 SELECTOR_TERMS_MAX = 1_000
-"""Terms of one selector: a bound on the work per object that a client can ask for."""
+"""Maximum number of terms in a selector; bounds the work per object."""
 
 _TOKEN = re.compile(r"\s*(?:(notin|in)\b|(!=|==|=|!|,|\(|\)|<|>)|([^\s,()=!<>]+))")
 
@@ -30,7 +30,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a label set satisfies the term; NotIn and != hold for a missing key, as upstream."""
+        """Reports whether a label set satisfies the term; NotIn and != match a missing key, as upstream."""
         value = labels.get(self.key)
         if self.operator == "in":
             return value is not None and value in self.values
@@ -51,7 +51,7 @@ class Requirement:
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """Raises 400 for a selector that does not parse."""
+    """Parses a label selector. Raises 400 if it is invalid."""
     tokens = _tokens(text)
     requirements: list[Requirement] = []
     while tokens:
@@ -121,7 +121,7 @@ def _value_list(tokens: list[str], text: str) -> list[str]:
 
 
 def label_test(text: str) -> LabelTest | None:
-    """A test for a label set; None when everything matches."""
+    """Returns a test for label sets; None if everything matches."""
     requirements = parse_labels(text)
     if not requirements:
         return None
@@ -131,7 +131,7 @@ def label_test(text: str) -> LabelTest | None:
 
 
 def from_label_selector(selector: Mapping[str, Any] | None) -> LabelTest:
-    """A LabelSelector document (matchLabels, matchExpressions). None selects nothing, an empty one everything."""
+    """Returns a test for a LabelSelector (matchLabels, matchExpressions). None matches nothing, an empty one everything."""
     if selector is None:
         return lambda _labels: False
     operators = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
@@ -146,7 +146,7 @@ def from_label_selector(selector: Mapping[str, Any] | None) -> LabelTest:
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
-    """`field = value` or `field != value`."""
+    """A term `field = value` or `field != value`."""
 
     field: str
     value: str
@@ -154,7 +154,7 @@ class FieldTerm:
 
 
 def parse_fields(text: str) -> tuple[FieldTerm, ...]:
-    """Raises 400 for a selector that does not parse."""
+    """Parses a field selector. Raises 400 if it is invalid."""
     terms = []
     for part in re.split(r"(?<!\\),", text):
         if not part:
@@ -174,7 +174,7 @@ FieldTest = Callable[[str, Sequence[str]], bool]
 
 
 def field_test(text: str, selectable: Sequence[str], is_namespaced: bool) -> FieldTest | None:
-    """A test over the selectable fields of one kind; None when everything matches."""
+    """Returns a test for the selectable fields of one kind; None if everything matches."""
     terms = parse_fields(text)
     if not terms:
         return None
@@ -205,7 +205,7 @@ def field_test(text: str, selectable: Sequence[str], is_namespaced: bool) -> Fie
 
 
 def selector_text(selector: Document) -> str:
-    """A LabelSelector (or a plain map) as the string form."""
+    """Formats a LabelSelector (or a plain map of labels) as a string."""
     labels = selector.get("matchLabels") if "matchLabels" in selector or "matchExpressions" in selector else selector
     parts = [f"{key}={value}" for key, value in sorted((labels or {}).items())]
     for entry in selector.get("matchExpressions") or ():

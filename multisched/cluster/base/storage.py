@@ -1,8 +1,8 @@
 """The objects of the cluster, as encoded bytes with a small index, under one global resource version.
 
-Owns every stored object, the history of each collection and the list of open watches. Written by `multisched.cluster`
-only, always synchronously. A write and its event are one step, so a list and the watch that continues it leave no gap.
-An object's version never goes back and a deleted uid never returns (I6).
+Owns every stored object, the history of each collection and the list of open watches. Written only by
+`multisched.cluster`, always synchronously. A write and its event are one step, so no change is lost between a list and its watch.
+An object's version never decreases, and the uid of a deleted object is never used again (I6).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Protocol
 import orjson
 
 HISTORY_EVENTS = 10_000
-"""Events kept per collection; older versions answer 410."""
+"""Events kept per collection; requests for older versions get 410."""
 
 SNAPSHOTS_MAX = 4
-"""Past states of one collection kept for paged lists."""
+"""Past states of one collection cached for paginated lists."""
 
 _NO_LABELS: Mapping[str, str] = {}
 
 
 class Stored:
-    """One version of one object. `raw` is the canonical encoding and is never parsed for list, watch or selectors."""
+    """One version of one object. `raw` is the canonical encoding; list, watch and selectors never parse it."""
 
     __slots__ = ("fields", "labels", "raw", "uid", "version")
 
@@ -37,14 +37,14 @@ class Stored:
         self.fields = fields
 
     def document(self) -> dict[str, Any]:
-        """A fresh copy that the caller may change."""
+        """Decodes the object; the caller may change the result."""
         loaded: dict[str, Any] = orjson.loads(self.raw)
         return loaded
 
     def at_version(self, version: int) -> bytes:
-        """The same object under another version.
+        """Returns the encoded object with another resourceVersion.
 
-        The first `resourceVersion` of the encoding is the object's own: only names and a uid stand before it.
+        The first `resourceVersion` in the encoding is the object's own: only names and a uid precede it.
         """
         old = b'"resourceVersion":"%d"' % self.version
         return self.raw.replace(old, b'"resourceVersion":"%d"' % version, 1)
@@ -65,11 +65,11 @@ class Event:
 class Observer(Protocol):
     """An open watch.
 
-    Border: `cluster.api` has it (`WatchStream`), above the base.
+    Implemented by `cluster.api.watch.WatchStream`, which this module must not import.
     """
 
     def offer(self, event: Event, lines: dict[tuple[str, object], bytes]) -> None:
-        """Takes one change; `lines` shares encodings between the observers of this event."""
+        """Receives one change; `lines` caches its encodings for all observers."""
         ...
 
 
@@ -81,21 +81,21 @@ class Collection:
     objects: dict[str, Stored] = field(default_factory=dict)
     history: deque[Event] = field(default_factory=deque)
     compacted: int = 0
-    """Watches and lists from versions below this answer 410."""
+    """Watches and lists from versions below this get 410."""
     changed_at: int = 0
-    """Version of the last change: what is derived from the collection is cached under it."""
+    """Version of the last change; caches derived from the collection depend on it."""
     observers: dict[Observer, None] = field(default_factory=dict)
     _sorted: list[str] | None = None
     _snapshots: OrderedDict[int, list[tuple[str, Stored]]] = field(default_factory=OrderedDict)
 
     def keys(self) -> list[str]:
-        """Sorted as etcd sorts them; not to be changed."""
+        """Returns the keys, sorted as in etcd; callers must not change the list."""
         if self._sorted is None:
             self._sorted = sorted(self.objects)
         return self._sorted
 
     def items(self, namespace: str = "") -> Iterator[tuple[str, Stored]]:
-        """Objects in key order, of one namespace or of all."""
+        """Returns the objects of one namespace, or of all, in key order."""
         objects, keys = self.objects, self.keys()
         if not namespace:
             return ((key, objects[key]) for key in keys)
@@ -103,7 +103,7 @@ class Collection:
         return ((key, objects[key]) for key in keys[start:end])
 
     def items_at(self, version: int) -> list[tuple[str, Stored]] | None:
-        """The state at a past version, by undoing history; None when that is forgotten."""
+        """Returns the state at a past version, by undoing history; None if the history does not reach back so far."""
         if version < self.compacted:
             return None
         snapshot = self._snapshots.get(version)
@@ -123,7 +123,7 @@ class Collection:
         return snapshot
 
     def events_since(self, version: int) -> list[Event] | None:
-        """Events after a version, oldest first; None when some are forgotten."""
+        """Returns events after a version, oldest first; None if the history does not reach back so far."""
         if version < self.compacted:
             return None
         events = []
@@ -135,7 +135,7 @@ class Collection:
         return events
 
     def record(self, event: Event) -> None:
-        """Applies a change, remembers it and tells the observers."""
+        """Applies a change, adds it to the history and notifies the observers."""
         self.changed_at = event.version
         if event.after is None:
             del self.objects[event.key]
@@ -156,13 +156,13 @@ class Collection:
                 observer.offer(event, lines)
 
     def compact(self, version: int) -> None:
-        """Forgets history up to a version."""
+        """Discards history up to a version."""
         self.history.clear()
         self.compacted = version
         self._snapshots.clear()
 
     def restore(self, objects: dict[str, Stored], version: int) -> None:
-        """Everything as a backup has it; history after `version` never was."""
+        """Replaces all objects by those of a backup, taken at `version`."""
         self.objects, self._sorted = objects, None
         self.changed_at = min(self.changed_at, version)
         self._snapshots.clear()
@@ -173,7 +173,7 @@ class Collection:
 
 
 class Store:
-    """Every collection, and the one counter of versions."""
+    """All collections, and the global version counter."""
 
     def __init__(self, history_events: int = HISTORY_EVENTS) -> None:
         self.version = 1
@@ -181,26 +181,26 @@ class Store:
         self._collections: dict[str, Collection] = {}
 
     def collection(self, storage: str) -> Collection:
-        """The collection of a storage key; empty at first use."""
+        """Returns the collection of a storage key; creates it at first use."""
         found = self._collections.get(storage)
         if found is None:
             found = self._collections[storage] = Collection(self._history_events, compacted=0)
         return found
 
     def collections(self) -> Mapping[str, Collection]:
-        """All, for compaction, namespace deletion and statistics."""
+        """Returns all collections, for compaction, namespace deletion and statistics."""
         return self._collections
 
     def drop(self, storage: str) -> None:
-        """Forgets a collection with everything in it (its CRD is gone)."""
+        """Removes a collection and its objects (its CRD was deleted)."""
         self._collections.pop(storage, None)
 
     def next_version(self) -> int:
-        """The version of the write that follows at once."""
+        """Returns the version of the next write, which must follow at once."""
         self.version += 1
         return self.version
 
     def compact(self) -> None:
-        """Forgets all history: lists and watches from older versions answer 410."""
+        """Discards all history: lists and watches from older versions get 410."""
         for collection in self._collections.values():
             collection.compact(self.version)

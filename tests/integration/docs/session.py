@@ -242,7 +242,7 @@ def running_demo(folder: Path) -> Iterator[dict[str, str]]:
                 if line.startswith("export "):
                     name, _, value = line.removeprefix("export ").strip().partition("=")
                     found[name] = value
-                if " took back 4 of " in line:
+                if " reclaimed 4 of " in line:
                     break
             assert program.poll() is None, "the demo has ended"
             yield found

@@ -22,9 +22,9 @@ def test_a_gang_waits_for_its_last_member(gang: Gang, said: str) -> None:
 @pytest.mark.parametrize(
     ("borrower_cpu", "owner_cpu", "evicted", "said"),
     [
-        (10, 0, 0, "red holds 10 of the 20 CPUs it is sure of"),
+        (10, 0, 0, "red holds 10 of the 20 CPUs guaranteed to it"),
         (40, 0, 0, "red holds 40 CPUs, 20 of them borrowed from blue"),
-        (30, 8, 5, "blue took back 8 of its 20 CPUs: 5 pods of red went"),
+        (30, 8, 5, "blue reclaimed 8 of its 20 CPUs: 5 pods of red were evicted"),
     ],
 )
 def test_a_quota_is_borrowed_and_taken_back(borrower_cpu: int, owner_cpu: int, evicted: int, said: str) -> None:

@@ -74,7 +74,7 @@ def test_eighty_columns_and_twenty_four_lines_show_all() -> None:
         "peak 4.6 cores at Mon 05:00",
         "fullest: work-037, cpu 53% at Sun 20:00; mean 31%, by requests 7%",
         "all 8 members were bound at once",
-        "team-blue took back 20 of its 20 CPUs: 10 pods of team-red went",
+        "team-blue reclaimed 20 of its 20 CPUs: 10 pods of team-red were evicted",
         "0/212 nodes are available",
         "its fix  lower it",
         "work-001    most even week",

@@ -14,7 +14,7 @@ from multisched.simulate.scenario_file import load_scenario
 from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
-SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot tell its days apart, with less than two days not its hours either"
+SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
 
 NIGHT: dict[str, Any] = {"from": "01:00", "to": "05:00"}
 
@@ -88,8 +88,8 @@ def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> Non
 def test_what_was_completed_is_noted(tmp_path: Path) -> None:
     lines = [line for line in usage_lines(("web", "db", "gone")) if line[0] not in (at(3), at(12)) or line[1] != "web"]
     assert load_scenario(write(tmp_path, lines=lines)).notes == (
-        "usage of 1 names that run nowhere: gone",
-        "2 missing samples of the judged days stand as a straight line between neighbours",
+        "usage of 1 unused names: gone",
+        "2 missing samples of the judged days were filled by linear interpolation",
         "2 samples of the history are missing; policies see the gaps",
         SHORT,
     )
@@ -99,7 +99,7 @@ def test_a_service_without_any_history_is_named(tmp_path: Path) -> None:
     lines = [line for line in usage_lines() if line[1] != "db" or line[0] >= at(8)]
     assert load_scenario(write(tmp_path, lines=lines)).notes == (
         "16 samples of the history are missing; policies see the gaps",
-        "1 names have no history: db; PeakForecast goes by what stands in for them, at last their requests",
+        "1 names have no history: db; PeakForecast uses its fallbacks for them, last their requests",
         SHORT,
     )
 
@@ -129,9 +129,9 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
             {"policies": ["peak-forcast"]},
             "policies[0]: no policy is called 'peak-forcast'; write one of least-allocated,",
         ),
-        ({"policies": ["realtime", "realtime"]}, "policies[1]: policy 'realtime' stands before already"),
+        ({"policies": ["realtime", "realtime"]}, "policies[1]: policy 'realtime' is already listed above"),
         ({"policies": [{"name": "a", "configuration": "no.yaml"}]}, "no.yaml:1:1: cannot be read"),
-        ({"policies": [{"name": "a", "domain": "gpu"}]}, "policies[0]: a domain goes with a configuration"),
+        ({"policies": [{"name": "a", "domain": "gpu"}]}, "policies[0]: a domain needs a configuration"),
         (
             {"policies": [{"name": "a", "profile": {"plugins": {"enabled": [{"name": "PeakForcast"}]}}}]},
             "policies[0].profile.plugins.enabled[0].name: 'PeakForcast' is not a plugin (did you mean PeakForecast?)",
@@ -184,7 +184,7 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         ),
         (
             {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
-            "services.list[1].name: service 'web' stands before",
+            "services.list[1].name: service 'web' is already",
         ),
         ({"services": {"file": "no.csv"}}, "no.csv:1:1: cannot be read"),
         ({"usage": {"files": ["no.csv"]}}, "no.csv:1:1: cannot be read"),

@@ -62,17 +62,17 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
     [
         (
             "2026-01-05T01:00:00,web,cpu,250m",
-            "0.csv:8 value: '250m' is no plain number such as 0.25; units are refused",
+            "0.csv:8 value: '250m' is not a plain number such as 0.25; units are not allowed",
         ),
         ("2026-01-05T01:00:00,web,cpu,nan", "0.csv:8 value: 'nan' is not within 0..1e+15"),
         ("2026-01-05T01:00:00,web,cpu,-1", "0.csv:8 value: '-1' is not within 0..1e+15"),
-        ("yesterday,web,cpu,1", "0.csv:8 timestamp: 'yesterday' is no time; write epoch seconds or ISO 8601"),
-        ("1767571200000,web,cpu,1", "0.csv:8 timestamp: '1767571200000' is no time; write whole epoch seconds"),
+        ("yesterday,web,cpu,1", "0.csv:8 timestamp: 'yesterday' is not a time; write epoch seconds or ISO 8601"),
+        ("1767571200000,web,cpu,1", "0.csv:8 timestamp: '1767571200000' is not a time; write whole epoch seconds"),
         ("2026-01-05T01:00:00,,cpu,1", "0.csv:8 service: is empty"),
         ("2026-01-05T01:00:00,web,,1", "0.csv:8 dimension: is empty"),
         ("2026-01-05T01:00:00,web,cpu", "0.csv:8 : has 3 fields, the header has 4"),
         ("2026-01-05T01:20:00,web,cpu,1", "0.csv:8 timestamp: 2026-01-05 01:20 is off the grid of 3600 s"),
-        ("2026-01-05T01:00:00,other,cpu,1", "0.csv:8 timestamp: the same service, dimension and time stand in line 3"),
+        ("2026-01-05T01:00:00,other,cpu,1", "0.csv:8 timestamp: the same service, dimension and time are in line 3"),
     ],
 )
 def test_a_line_that_is_no_sample_is_told_with_file_line_column_and_fix(tmp_path: Path, row: str, problem: str) -> None:
@@ -84,7 +84,7 @@ def test_a_line_that_is_no_sample_is_told_with_file_line_column_and_fix(tmp_path
 def test_all_bad_lines_are_told_at_once_up_to_a_bound(tmp_path: Path) -> None:
     _, problems = read(tmp_path, hourly(*[f"2026-01-05T01:00:00,web,cpu,{n}x" for n in range(PROBLEMS_MAX + 7)]))
     assert len(problems) == PROBLEMS_MAX + 1
-    assert problems[-1] == "0.csv:1 : 7 more lines are no samples"
+    assert problems[-1] == "0.csv:1 : 7 more lines are not samples"
 
 
 @pytest.mark.parametrize(
