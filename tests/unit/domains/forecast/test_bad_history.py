@@ -89,7 +89,7 @@ FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile stand
             ["log: no sample in the whole window; what pods use of it is not known and counts as nothing"],
         ),
         ([*WHOLE, WHOLE[5]], ("cpu",), ["{file}, line 4034: is told twice; the first counts"]),
-        ([*WHOLE, "now,shop/web,cpu,1"], ("cpu",), ["{file}, line 4034, column timestamp: 'now' is no time; write"]),
+        ([*WHOLE, "now,shop/web,cpu,1"], ("cpu",), ["{file}, line 4034, column timestamp: 'now' is not a time; write"]),
         (
             [*WHOLE, *lines(1, dimension="gpu")],
             ("cpu",),
@@ -139,7 +139,7 @@ def test_an_empty_folder_of_history_is_told_at_the_start(tmp_path: Path, caplog:
     (record,) = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert (record.msg, vars(record)["note"]) == (
         "no history; pods count as what they request",
-        f"historyDir {tmp_path} holds no file *.csv",
+        f"historyDir {tmp_path} contains no *.csv file",
     )
 
 

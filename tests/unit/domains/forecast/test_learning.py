@@ -221,7 +221,7 @@ def test_a_capacity_that_a_query_answers_counts_from_then_on(tmp_path: Path) -> 
     ("more", "why"),
     [
         ({}, "there is no history; name historyDir, files, history or profilesFile in the args of PeakForecast"),
-        ({"source": "csv"}, "the first refit has not ended; wait for it, /readyz?verbose says how it goes"),
+        ({"source": "csv"}, "the first refit has not finished; wait for it, /readyz?verbose shows its progress"),
         (
             {"source": "prometheus"},
             "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles",

@@ -169,7 +169,7 @@ def test_a_newer_file_is_refused_by_its_version() -> None:
     newer = bytearray(dumps(make_profiles(5)))
     newer[8] = 2
 
-    with pytest.raises(ProfilesFileError, match="format version 2, but this program reads 1: use a newer program"):
+    with pytest.raises(ProfilesFileError, match="format version 2, but this program reads 1; use a newer program"):
         loads(bytes(newer))
 
 

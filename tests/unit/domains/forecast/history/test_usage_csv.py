@@ -103,7 +103,7 @@ async def test_mixed_units_are_told_with_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("yesterday,web,cpu,1", "column timestamp: 'yesterday' is no time"),
+        ("yesterday,web,cpu,1", "column timestamp: 'yesterday' is not a time"),
         ("1767225600000,web,cpu,1", "write epoch seconds, not milliseconds"),
         ("300000,web,cpu,-1", "column value: '-1' is not within"),
         ("300000,web,cpu,NaN", "column value: 'NaN' is not within"),
