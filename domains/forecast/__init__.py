@@ -1,1 +1,1 @@
-"""The forecast domain: online services, placed by the peaks their history predicts."""
+"""The forecast domain: online services, placed by the peaks predicted from their history."""

@@ -1,6 +1,6 @@
-"""The lines of history files: fields, times and amounts, and what is reported of bad ones.
+"""Parsing of history file lines: fields, timestamps, amounts, and reports of bad lines.
 
-A file that cannot be used at all raises `HistoryError`; a bad line is a `LineProblem`. Bound: LINE_BYTES_MAX per line.
+An unusable file raises `HistoryError`; a bad line becomes a `LineProblem`. Lines are limited to LINE_BYTES_MAX bytes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import msgspec
 
 LINE_BYTES_MAX = 4096
 RESOURCES_MAX = 32
-"""Distinct resources, the dimensions of a forecast."""
+"""Limit of distinct resources (forecast dimensions)."""
 VALUE_MAX = 1e15
-"""Largest value of a sample; what is beyond is taken for a mistake."""
+"""Largest accepted sample value; larger values are rejected as mistakes."""
 DIMENSION_COLUMNS = ("dimension", "resource")
-"""Names of the column that has the dimension."""
+"""Accepted names of the dimension column."""
 SCANS_KEPT = 4
 _TEXT_SHOWN = 40
 
 
 class HistoryError(ValueError):
-    """A file that cannot be used at all; the message names it, what is wrong and the fix."""
+    """An unusable file; the message names the file, the problem and the fix."""
 
 
 class LineProblem(msgspec.Struct, frozen=True):
-    """A line that was left out."""
+    """A skipped line."""
 
     file: str
     line: int
@@ -43,7 +43,7 @@ class LineProblem(msgspec.Struct, frozen=True):
 
 
 class BadField(Exception):
-    """One field of one line."""
+    """An invalid field of a line, or an invalid line (then `column` is empty)."""
 
     def __init__(self, column: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class BadField(Exception):
 
 
 def history_files(directory: str) -> list[str]:
-    """The CSV files of a directory, by name. Raises HistoryError."""
+    """Returns the paths of the CSV files in a directory, sorted. Raises HistoryError."""
     try:
         found = sorted(str(path) for path in Path(directory).iterdir() if path.suffix == ".csv" and path.is_file())
     except OSError as error:
@@ -60,7 +60,7 @@ def history_files(directory: str) -> list[str]:
 
 
 def lines_of(file: BinaryIO) -> Iterator[tuple[int, str | None]]:
-    """(number, line); None for a line that is too long. Never holds more than LINE_BYTES_MAX of it."""
+    """Yields (line number, text); text is None for a line that is too long. Buffers at most LINE_BYTES_MAX bytes."""
     number = 0
     while chunk := file.readline(LINE_BYTES_MAX):
         number += 1
@@ -73,7 +73,7 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, str | None]]:
 
 
 def split_line(line: str, width: int) -> list[str]:
-    """The fields. A quote never spans lines, so that one stray quote cannot swallow the samples after it. Raises BadField."""
+    """Returns the fields. A quoted field cannot span lines, so a stray quote does not consume later lines. Raises BadField."""
     try:
         parts = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
     except csv.Error as error:
@@ -84,15 +84,15 @@ def split_line(line: str, width: int) -> list[str]:
 
 
 def dimensions_in(files: Sequence[str], wanted: Collection[str]) -> frozenset[str]:
-    """The dimensions that lines of the files name; reading ends as soon as all of `wanted` are found.
+    """Returns the dimensions named in the files; stops reading when all of `wanted` are found.
 
-    Lines that cannot be used are left out, and so is a file that cannot be read: other readers report both.
+    Skips invalid lines and unreadable files without a report: other readers report both.
     """
     return _dimensions_in(tuple((name, *file_version(name)) for name in files), frozenset(wanted))
 
 
 def file_version(name: str) -> tuple[int, int]:
-    """When the file was written, and its size; zeros for one that cannot be read."""
+    """Returns (modification time in ns, size in bytes); zeros for an unreadable file."""
     try:
         found = Path(name).stat()
     except OSError:
@@ -129,7 +129,7 @@ def _named_in(file: BinaryIO) -> Iterator[str]:
 
 
 def epoch_seconds(text: str) -> float:
-    """Epoch seconds, or ISO 8601 (UTC where it names no zone). Raises BadField."""
+    """Parses epoch seconds or ISO 8601 (UTC by default) and returns epoch seconds. Raises BadField."""
     try:
         seconds = float(text)
     except ValueError:
@@ -138,15 +138,16 @@ def epoch_seconds(text: str) -> float:
             seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             raise BadField(
-                "timestamp", f"{_shown(text)} is no time; write epoch seconds or ISO 8601 such as 2026-01-31T18:00:00Z"
+                "timestamp",
+                f"{_shown(text)} is not a time; write epoch seconds or ISO 8601 such as 2026-01-31T18:00:00Z",
             ) from None
     if not abs(seconds) < 1e11:
-        raise BadField("timestamp", f"{_shown(text)} is no time; write epoch seconds, not milliseconds")
+        raise BadField("timestamp", f"{_shown(text)} is not a time; write epoch seconds, not milliseconds")
     return seconds
 
 
 def plain_amount(text: str) -> float:
-    """A number without a unit, not below zero. Raises BadField."""
+    """Parses a number without a unit, 0..VALUE_MAX. Raises BadField."""
     try:
         value = float(text)
     except ValueError:

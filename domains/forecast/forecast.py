@@ -1,4 +1,4 @@
-"""Forecast: what PeakForecast's score and its filter stand on: settings, profiles in force, the ledger, the last look."""
+"""Forecast: common base of PeakForecast's score and filter: settings, active profiles, the ledger, the last outlook."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from domains.forecast.views.figures import Figures
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
-"""What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
+"""(prediction of the pod, anchor of its scores). Valid as long as the pod's equivalence class: its signature covers both."""
 
 READ_FOR_REPAIR: Final = (
     ObjectKind.POD_DISRUPTION_BUDGET,
@@ -57,45 +57,45 @@ logger = logging.getLogger(__name__)
 
 
 QUOTAS_UNREAD: Final = (
-    "ResourceQuotas are not read, as the args of PeakForecast have no repair section; `repair: {}` has them read"
+    "ResourceQuotas are not read: the args of PeakForecast have no repair section; set `repair: {}` to read them"
 )
 
 
 class PeakStatistics(msgspec.Struct, frozen=True):
-    """What the forecast stands on, for metrics and `explain`."""
+    """State of the forecast, for metrics and `explain`."""
 
     services: int
     samples: int
     ignored_lines: int
     fallbacks: Mapping[str, int]
     version: int = 0
-    """Of the profiles in force; 0: those of the files, or none."""
+    """Version of the active profiles; 0: profiles from files, or none."""
     curve_bytes: int = 0
     capacity_gaps: tuple[Gap, ...] = ()
     """Nodes without a usable capacity of some dimension."""
 
 
 class Worst(NamedTuple):
-    """Where a row is fullest with a pod."""
+    """The dimension and slot in which a row has the highest load with a pod added."""
 
     dimension: str
     slot: str
-    """As users read it: `Tue 20:00`."""
+    """For display: `Tue 20:00`."""
     percent: float
 
 
 class Learned(NamedTuple):
-    """What the running forecast knows beyond its args: what a sandbox takes over. Never changed."""
+    """State of the running forecast beyond its args, exported to a sandbox. Immutable."""
 
     profiles: Profiles | None
     rung: tuple[int, Amounts]
-    """`Rung.number` and `Rung.row`, which stick for a while."""
+    """`Rung.number` and `Rung.row`; both have hysteresis, so a sandbox cannot recompute them."""
     capacities: Mapping[str, Mapping[str, int]]
-    """Dimension -> node -> milli-units, of capacities that a query answers."""
+    """Dimension -> node -> milli-units, for capacities measured by a query."""
 
 
 class _Seen(NamedTuple):
-    """The last look: a filter and a score ask about the same rows, one after the other."""
+    """The last computed outlook, cached because filter and score request the same rows one after the other."""
 
     mark: Hashable
     rows: Rows
@@ -105,18 +105,18 @@ class _Seen(NamedTuple):
 
 
 class Forecast:
-    """What score and filter have in common. PostBind counts the pods that were placed without a profile of their own."""
+    """Common base of score and filter. PostBind counts pods that were bound without a profile of their own service."""
 
     name = "PeakForecast"
     view = "forecast"
     depends_on = Dependency.ROW
     traits = Traits(reads_objects=READ_FOR_REPAIR)
     run: Callable[[BackgroundPorts], Awaitable[None]] | None = None
-    """The refit, where there is something to learn from, and repair, where it is configured (`framework.background.BackgroundPlugin`)."""
+    """Runs refits (if history sources are configured) and repairs (if configured); see `framework.background.BackgroundPlugin`."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
-        if settings.repair is not None:  # else a role that does not grant it would make the program unready
+        if settings.repair is not None:  # without the RBAC rule for quotas the program would never become ready
             self.traits = Traits(reads_objects=(*READ_FOR_REPAIR, ObjectKind.RESOURCE_QUOTA))
         self._history = _load(settings)
         self._learner = _learner(settings)
@@ -132,9 +132,9 @@ class Forecast:
         )
         ledger = context.hold.register(fresh)
         if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
-            raise LedgerSettingsError(f"ledger {fresh.name} is kept with other capacities or dimensions")
+            raise LedgerSettingsError(f"ledger {fresh.name} already exists with other capacities or dimensions")
         if ledger is not fresh and ledger.pods is None and self._learner is not None:
-            raise LedgerSettingsError(f"ledger {fresh.name} has not kept the pods that it is to learn from")
+            raise LedgerSettingsError(f"ledger {fresh.name} has not recorded the pods, which learning needs")
         self._ledger = ledger
         self._rung = Rung()
         self._looked_at: tuple[int, int] = (0, 0)
@@ -145,7 +145,7 @@ class Forecast:
             ledger.adopt(fresh.predictor)
         self._begin()
         self.fallbacks: dict[str, int] = dict.fromkeys(FALLBACK_REASONS, 0)
-        """Reason -> pods bound without a profile of their own since the start: the metric forecast_fallback_total."""
+        """Reason -> pods bound without a profile of their own service since the start: metric forecast_fallback_total."""
         self._rows = ledger.rows if context.rows is None else context.rows
         self._figures: Figures | None = None
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
@@ -158,12 +158,12 @@ class Forecast:
     # -- profiles --------------------------------------------------------------------------------------------------
 
     def adopt(self, profiles: Profiles) -> None:
-        """Puts new profiles in force, between cycles. Rows are counted again when they are read, or by `catch_up`."""
+        """Activates new profiles; called between cycles. Sums of a row are recomputed when it is read, or by `catch_up`."""
         self._ledger.adopt(self._predictor(profiles))
         self._begin()
 
     def catch_up(self) -> bool:
-        """Counts a piece of what new profiles left to count; True if there is more. Then tells of nodes without capacity."""
+        """Recomputes the next slice of rows after `adopt`; returns True if rows remain. At the end logs nodes without capacity."""
         has_more = self._ledger.catch_up()
         if not has_more:
             self._gaps.look(self._ledger)
@@ -192,7 +192,7 @@ class Forecast:
 
     @property
     def dimensions(self) -> Sequence[str]:
-        """The dimensions of the forecast, in the order of the ledger's columns."""
+        """Returns the dimensions of the forecast, in the order of the ledger's columns."""
         return self._ledger.predictor.dimensions
 
     def statistics(self) -> PeakStatistics:
@@ -208,8 +208,10 @@ class Forecast:
         )
 
     def worst(self, pod: Pod, row: int) -> Worst | None:
-        """Where the row is fullest with the pod, over the dimensions of which it states a capacity; None without profiles,
-        or where none is stated."""
+        """Returns the slot and dimension with the highest load on the row with the pod added.
+
+        Considers the dimensions in which the node states a capacity; returns None if there are none, or no profiles.
+        """
         curve, quantized = self._ledger.predictor.predict(pod).curve, self._ledger.predictor.quantized
         if curve is None or quantized is None:
             return None
@@ -226,11 +228,11 @@ class Forecast:
         )
 
     def refit_state(self) -> RefitState | None:
-        """How the refit goes; None where there is none."""
+        """Returns the state of the refit; None if no refit is configured."""
         return None if self._refit is None else self._refit.state()
 
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
-        """See `figures`, which the start of the program does without."""
+        """Returns the metrics (see `figures`, imported here to keep it out of program start)."""
         if self._figures is None:
             from domains.forecast.views.figures import Figures
 
@@ -238,11 +240,11 @@ class Forecast:
         return self._figures.all(now_s, self.refit_state(), self.node_loads())
 
     def node_loads(self) -> Mapping[str, NodeLoad]:
-        """What nodes of the domain really use, by dimension, as far as a source says so."""
+        """Returns the measured load of the domain's nodes by dimension, for the dimensions that a source measures."""
         return {} if self._refit is None or self._refit.loads is None else self._refit.loads.latest()
 
     def health(self, now_s: float) -> str:
-        """How old the profiles are, and what failed; empty where there are none and nothing is learned."""
+        """Returns the age of the profiles and recent failures as text; empty without profiles and without a refit."""
         state, quantized = self.refit_state(), self._ledger.predictor.quantized
         if state is not None:
             return state.detail(now_s)
@@ -251,7 +253,7 @@ class Forecast:
         )
 
     def describe(self, pod: Pod, row: int) -> str:
-        """Where the row is fullest over the week, with the pod."""
+        """Returns a text that names the dimension and slot with the highest load on the row with the pod; see `worst`."""
         found = self.worst(pod, row)
         if found is None:
             return ""
@@ -277,12 +279,12 @@ class Forecast:
         return lambda: make(snapshot)
 
     def _why_none(self, remark: str) -> str:
-        """Why there are no profiles, and what to do. `remark`: what the plugin says of its health."""
+        """Returns why there are no profiles, and the fix. `remark`: the result of `health`."""
         failed = remark.removeprefix(NO_PROFILES).removeprefix("; ")
         if failed:
-            return f"{failed}; mend that, and it is tried again"
+            return f"{failed}; fix this, the refit is retried"
         if self._refit is not None:
-            return "the first refit has not ended; wait for it, /readyz?verbose says how it goes"
+            return "the first refit has not finished; wait for it, /readyz?verbose shows its progress"
         if self._learner is not None:
             return "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles"
         return "there is no history; name historyDir, files, history or profilesFile in the args of PeakForecast"
@@ -312,7 +314,7 @@ class Forecast:
         )
 
     def peaks(self, node: str) -> Mapping[str, float]:
-        """Dimension -> predicted peak of what stands on the node now, as a share of its capacity, where it states one."""
+        """Returns dimension -> predicted peak of the pods now on the node / its capacity, where it states a capacity."""
         row, quantized = self._node_row(node), self._ledger.predictor.quantized
         if row is None or quantized is None:
             return {}
@@ -320,7 +322,7 @@ class Forecast:
         load = (self._ledger.settled(rows).of(rows)[0] * quantized.quantum_milli).max(axis=1)
         capacity = self._ledger.capacity(rows)[:, 0]
         stated = zip(self.dimensions, load.tolist(), capacity.tolist(), strict=True)
-        # A node that has none of a dimension has a milli-unit of it: whatever is used there is too much.
+        # A stated capacity of zero counts as one milli-unit, so any use exceeds it.
         return {name: used / max(has, 1.0) for name, used, has in stated if has >= 0}
 
     def _reserve(self, pod: Pod, node: str) -> None:
@@ -340,10 +342,11 @@ class Forecast:
             raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)
         return await self._repair.request(asked, digest)
 
-    # -- what is read of a pod ---------------------------------------------------------------------------------------
+    # -- signature and PostBind --------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """With profiles their number stands in it, and the fleet's turn: when that moves, every class is asked anew."""
+        """Returns the pod's signature. It contains the number of the active profiles and `Rung.turn`, so cached scores
+        of all classes become invalid when either changes."""
         mark = self._ledger.predictor.predict(pod).mark
         return mark if self._ledger.curves is None else (mark, self._turn_now())
 
@@ -365,8 +368,8 @@ class Forecast:
         self._seen = None
 
     def _turn_now(self) -> int:
-        """How often the anchor has changed. The fleet is looked at when its profiles are others, and when enough of its
-        pods have come or gone."""
+        """Returns `Rung.turn`. First updates the rung if profiles changed, or if more than one in PODS_PER_LOOK pods was
+        added or removed."""
         ledger = self._ledger
         adopted, sequence = self._looked_at
         if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_LOOK > len(ledger):
@@ -375,7 +378,7 @@ class Forecast:
         return self._rung.turn
 
     def _predict(self, cycle: CycleView, pod: Pod) -> tuple[Prediction, float]:
-        """What the pod adds, and the anchor of its scores."""
+        """Returns (prediction of the pod, anchor of its scores), cached in the cycle state."""
         found = cycle.state.find(_PREDICTED)
         if found is None:
             own, anchor = self._ledger.predictor.predict(pod), 0.0
@@ -387,7 +390,7 @@ class Forecast:
         return found
 
     def _look(self, rows: Rows, curve: Curve) -> tuple[Outlook, Amounts]:
-        """What comes of the rows with the pod, and the factors that make shares of capacity of it."""
+        """Returns the outlook of the rows with the pod added, and the factors that convert its amounts to shares of capacity."""
         ledger, seen = self._ledger, self._seen
         if seen is not None and seen.rows is rows and seen.mark == curve.mark and seen.sequence == ledger.sequence:
             return seen.outlook, seen.factors
@@ -402,7 +405,7 @@ class Forecast:
 async def _all_of(
     parts: Sequence[Callable[[BackgroundPorts], Coroutine[Any, Any, None]]], ports: BackgroundPorts
 ) -> None:
-    """All of them at once, until cancelled or one fails."""
+    """Runs all parts concurrently until cancelled or one fails."""
     async with anyio.create_task_group() as tasks:
         for part in parts:
             tasks.start_soon(part, ports)
@@ -421,7 +424,7 @@ def _load(settings: PeakSettings) -> History:
         if settings.history_dir and settings.learning is None:
             logger.warning(
                 "no history; pods count as what they request",
-                extra={"note": f"historyDir {settings.history_dir} holds no file *.csv"},
+                extra={"note": f"historyDir {settings.history_dir} contains no *.csv file"},
             )
         return History()
     history = load_history(settings.files, fit=settings.fit_of_files(), window_days=settings.window_days)

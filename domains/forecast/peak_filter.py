@@ -1,7 +1,7 @@
-"""PeakFilter: refuses rows whose predicted peak would pass a share of their capacity with the pod.
+"""PeakFilter: rejects rows whose predicted peak with the pod would exceed a percentage of their capacity.
 
-The sentences are few whatever the cluster is like: dimension, slot, and the percent in steps of PERCENT_STEP. A plugin
-has no more than 254 of them. `Forecast.worst` gives the exact percent on one node.
+A plugin can register at most 254 reasons. So a reason names the dimension, the slot, and the percentage in steps of
+PERCENT_STEP. `Forecast.worst` gives the exact percentage for one node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from multisched.model.objects import Pod
 PERCENT_STEP: Final = 10
 PERCENT_SHOWN_MAX: Final = 200
 SENTENCES_WITH_SLOT_MAX: Final = 192
-"""Sentences with a slot; from then on new ones tell the dimension only."""
+"""Limit of distinct reasons with a slot; after that, new reasons name the dimension only."""
 
 Delta = NDArray[np.int32]
 _THOUGHT: StateKey[Mapping[int, Delta]] = StateKey("PeakForecast/pods added or removed in thought, by row")
@@ -36,13 +36,13 @@ _PASSES: Final = PreFilterResult()
 
 
 class PeakFilter(Forecast):
-    """Filter. Without profiles every row passes. Nominated pods count: they are added in thought."""
+    """The Filter plugin. Without profiles every row passes. Nominated pods count: the framework adds them with `add_pod`."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         super().__init__(args, context)
         self.reasons = ReasonTable(self.name)
         self._sentences: set[str] = set()
-        """Sentences with a slot that have a code."""
+        """Reasons with a slot that already have a code."""
         self._threshold = self._settings.threshold_percent
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
@@ -57,8 +57,10 @@ class PeakFilter(Forecast):
         return SUCCESS
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """uint8[rows]: refused where some dimension that the pod uses, and of which the node states a capacity, would
-        pass the threshold in some slot."""
+        """Returns uint8[rows], 0 where the row passes. Rejects a row if any dimension would exceed the threshold in any slot.
+
+        Ignores dimensions that the pod does not use or in which the node states no capacity.
+        """
         codes = np.zeros(len(rows), np.uint8)
         curve, quantized = self._predict(cycle, pod)[0].curve, self._ledger.predictor.quantized
         if curve is None or quantized is None or not len(rows):
@@ -82,7 +84,7 @@ class PeakFilter(Forecast):
     def _codes(
         self, rows: Rows, percent: Amounts, curve: Curve, quantized: QuantizedProfiles, thought: Mapping[int, Delta]
     ) -> Codes:
-        """uint8[rows]: of refused rows, by their fullest dimension and its fullest slot."""
+        """Returns uint8[rows]: reason codes of rejected rows, by the dimension and slot with the highest load."""
         codes = np.zeros(len(rows), np.uint8)
         worst = percent.argmax(axis=0)
         loads = self._load(rows, thought)
@@ -106,7 +108,7 @@ class PeakFilter(Forecast):
         return self.reasons.code(Code.UNSCHEDULABLE, said)
 
     def _load(self, rows: Rows, thought: Mapping[int, Delta]) -> NDArray[np.int32]:
-        """int32[rows, dimensions, slots]: with what is there in thought."""
+        """Returns int32[rows, dimensions, slots]: ledger sums plus the hypothetical changes in `thought`."""
         loads = self._ledger.settled(rows).of(rows)
         for at, row in enumerate(rows.tolist() if thought else ()):
             if row in thought:
@@ -114,9 +116,10 @@ class PeakFilter(Forecast):
         return loads
 
     def _think(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
-        """Always a new mapping with a new array: the state is copied shallowly."""
+        """Records a hypothetically added (sign 1) or removed (-1) pod. Writes a new mapping and a new array, because cycle
+        state is copied shallowly."""
         if other.uid.startswith(STAND_IN) and self._ledger.has_reservation(row):
-            return  # the ledger counts it already
+            return  # the ledger already counts the reservation of this stand-in
         curve = self._ledger.predictor.predict(other).curve
         if curve is not None:
             before = cycle.state.find(_THOUGHT) or {}

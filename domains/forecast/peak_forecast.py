@@ -1,9 +1,9 @@
-"""PeakForecast: puts pods where the predicted week stays even and its worst moment stays below capacity.
+"""PeakForecast: prefers rows whose predicted load stays even over the week and below capacity.
 
-The default scores of Kubernetes go by requests, which say nothing of the evening peak, of log volume or of the network.
-This one goes by profiles: use per replica, dimension and slot of the week, summed over the pods of the row. While there are
-no profiles it goes by requests. As a score, as a filter with a threshold, or both: `peak_forecast` makes the one that the
-settings ask for.
+The default scores of Kubernetes use requests, which contain neither daily peaks nor log volume nor network traffic.
+PeakForecast uses profiles: use per replica, dimension and slot of the week, summed over the pods of a row. Without
+profiles it uses requests. It runs as a score, as a filter with a threshold, or as both: `peak_forecast` creates the
+configured variant.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from multisched.framework.points import CycleView
 from multisched.model.objects import Pod
 
 UNSTATED: Final = 1.0
-"""Milli-units: a node whose capacity is unknown, while only requests speak."""
+"""Milli-units: assumed capacity of a node that states none, if there are no profiles."""
 
 
 class PeakForecast(Forecast):
-    """Score 0..100."""
+    """The Score plugin; scores are 0..100."""
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """int64[rows], 0..100: see `level_score`; without profiles `room_percent` of the worst dimension."""
+        """Returns int64[rows], 0..100: see `level_score`; without profiles, `_by_requests`."""
         if not len(rows):
             return np.zeros(0, np.int64)
         own, anchor = self._predict(cycle, pod)
@@ -45,10 +45,9 @@ class PeakForecast(Forecast):
 
 
 def _by_requests(ledger: PeakLedger, rows: Rows, own: Prediction) -> Scores:
-    """int64[rows], 0..100: the room left in the worst dimension, in percent of the row's capacity.
+    """Returns int64[rows], 0..100: the lowest free percentage of capacity over the dimensions.
 
-    A dimension whose capacity a node does not state counts as 1 / (1 + peak). Less load is better, and rows differ
-    however much they have.
+    A dimension in which the node states no capacity counts as 100 / (1 + peak), which falls with load at any load.
     """
     room = _room_percent(ledger.peak(rows) + own.column, ledger.capacity(rows))
     worst = np.minimum(room[0], float(MAX_SCORE))
@@ -60,9 +59,9 @@ def _by_requests(ledger: PeakLedger, rows: Rows, own: Prediction) -> Scores:
 
 
 def _room_percent(peak: Amounts, capacity: Amounts) -> Amounts:
-    """float64[dimensions, rows]: room in each dimension, below zero where it is exceeded.
+    """Returns float64[dimensions, rows]: the free percentage of each capacity, negative where the peak exceeds it.
 
-    A node without any of what is needed has no room; one without any of what is not needed is no worse for it.
+    With a stated capacity of zero the result is 0 if any of the dimension is used, else 100.
     """
     if not any_true(capacity <= 0):
         room = capacity - peak
@@ -75,7 +74,7 @@ def _room_percent(peak: Amounts, capacity: Amounts) -> Amounts:
 
 
 class PeakForecastAndFilter(PeakForecast, PeakFilter):
-    """Both."""
+    """The plugin as both score and filter."""
 
 
 _BY_MODE: Final[Mapping[Mode, type[Forecast]]] = {
@@ -86,10 +85,10 @@ _BY_MODE: Final[Mapping[Mode, type[Forecast]]] = {
 
 
 def peak_forecast_class(args: Mapping[str, Any]) -> type[Forecast]:
-    """Which of them the settings ask for. Raises PluginArgsError."""
+    """Returns the class for the configured mode. Raises PluginArgsError."""
     return _BY_MODE[PeakSettings.from_config(args).mode]
 
 
 def peak_forecast(args: Mapping[str, Any], context: PluginContext) -> Forecast:
-    """The plugin that the settings ask for. Raises PluginArgsError, HistoryError."""
+    """Creates the plugin for the configured mode. Raises PluginArgsError, HistoryError."""
     return peak_forecast_class(args)(args, context)

@@ -1,4 +1,4 @@
-"""What the forecast domain runs. Read by the configuration; nothing here has state."""
+"""Profile of the forecast domain: its plugins and their args. Constants, read by the configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from multisched.model.selectors import Toleration
 SCHEDULER_NAME = "forecast-scheduler"
 
 NODES = "rest"
-"""Default node rule of the configuration: Work nodes are all that no other domain claims."""
+"""Default node rule: all nodes that no other domain claims."""
 
 TOLERATIONS: tuple[Toleration, ...] = ()
 POLICY: Mapping[str, object] = {"tolerations": []}
-"""The domain's policy, as a configuration file would say it: pods are taken as they are."""
+"""The domain's policy in the form of the configuration file: pods are not changed."""
 
 PLUGINS: Mapping[str, Factory] = {PeakForecast.name: peak_forecast}
 
@@ -30,7 +30,7 @@ CLASSES: Mapping[str, ClassChooser] = {PeakForecast.name: peak_forecast_class}
 
 PROFILE = default_with(
     PluginUse("NodeResourcesFit", weight=0),
-    # With the default weight of 2 as many replicas would go to a small node as to a large one, against the forecast.
+    # The default weight of 2 would put as many replicas on a small node as on a large one, against the forecast.
     PluginUse("PodTopologySpread", weight=1),
     before={"DefaultBinder": PluginUse("PeakForecast", weight=10)},
     without=("NodeResourcesBalancedAllocation",),

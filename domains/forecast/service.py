@@ -1,4 +1,4 @@
-"""Which service a pod belongs to: the name under which history knows it."""
+"""The service of a pod: the name that identifies its history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multisched.model.objects import Pod
 
 SERVICE_LABEL = "multisched.io/service"
 CLASS_LABEL = "multisched.io/service-class"
-"""Names the service whose profile stands in as long as the pod's own is not known."""
+"""Names a service whose profile is used while the pod's own service has none."""
 NAME_LABELS = ("app", "app.kubernetes.io/name")
 _HASH_LABEL = "pod-template-hash"
 _CRON_SUFFIX = re.compile(r"-\d{8,11}\Z", re.ASCII)
@@ -16,9 +16,9 @@ _CRON_SUFFIX = re.compile(r"-\d{8,11}\Z", re.ASCII)
 
 
 def service_of(pod: Pod) -> str:
-    """The label `multisched.io/service`, else the workload that owns the pod, else its app label; empty if it has none.
+    """Returns the label `multisched.io/service`, else the workload that owns the pod, else its app label, else "".
 
-    A ReplicaSet stands for its Deployment and a CronJob's Job for the CronJob, so that a release keeps its history.
+    A ReplicaSet is reduced to its Deployment and a CronJob's Job to the CronJob, so history survives a rollout.
     """
     named = pod.labels.get(SERVICE_LABEL)
     if named:
@@ -29,7 +29,7 @@ def service_of(pod: Pod) -> str:
 
 
 def class_of(pod: Pod) -> str:
-    """What the label `multisched.io/service-class` says; empty without one."""
+    """Returns the label `multisched.io/service-class`, else ""."""
     return pod.labels.get(CLASS_LABEL, "")
 
 

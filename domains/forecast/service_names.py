@@ -1,8 +1,8 @@
-"""Which service a series of history belongs to: `namespace/service`, for pods that are there and pods that are gone.
+"""The service of a series of history, as `namespace/service`, for existing and deleted pods.
 
-The first that gives a name counts: the configured label, the pod as the scheduler knows it (`service_of`), its owners
-by kube-state-metrics. Then comes the pod's own name without what controllers append. The last is a guess, and counted
-as one.
+The first of these that yields a name is used: the configured label; the pod in the scheduler's cache (`service_of`);
+its owners by kube-state-metrics; the pod's name without the suffixes that controllers append. The last one is a guess
+and is counted as such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PodName = tuple[str, str]
 
 
 class Naming(Enum):
-    """How a series was given its service."""
+    """How the service of a series was found."""
 
     LABEL = "label"
     KNOWN_POD = "known pod"
@@ -28,18 +28,18 @@ class Naming(Enum):
 
 
 _SAFE: Final = "[bcdfghjklmnpqrstvwxz2456789]"
-"""What Kubernetes makes names of (source: apimachinery util/rand)."""
+"""Characters of generated name suffixes. Source: apimachinery util/rand."""
 _APPENDED: Final = (
     re.compile(rf"-\d{{8,11}}(?:-\d+)?-{_SAFE}{{5}}\Z", re.ASCII),
     re.compile(rf"-{_SAFE}{{6,10}}-{_SAFE}{{5}}\Z", re.ASCII),
     re.compile(rf"-\d+(?:-{_SAFE}{{5}})?\Z", re.ASCII),
     re.compile(rf"-{_SAFE}{{5}}\Z", re.ASCII),
 )
-"""Of a CronJob's Job's pod, a Deployment's, a StatefulSet's (or an indexed Job's), a DaemonSet's or a Job's: the first that fits."""
+"""Suffixes of pod names, tried in order: CronJob; Deployment; StatefulSet or indexed Job; DaemonSet or Job."""
 
 
 def stripped(pod: str) -> str:
-    """A pod's name without what its controllers appended, as far as that can be known."""
+    """Returns a pod's name without the suffixes that controllers append; unchanged if no known pattern matches."""
     for pattern in _APPENDED:
         name = pattern.sub("", pod)
         if name != pod and name:
@@ -52,7 +52,7 @@ _TEMPLATE_HASH: Final = re.compile(rf"-{_SAFE}{{6,10}}\Z", re.ASCII)
 
 
 class Owners:
-    """Owners by kube-state-metrics. Filled from its series, then read."""
+    """Owners of pods, ReplicaSets and Jobs according to kube-state-metrics. Filled from its series, then only read."""
 
     def __init__(self) -> None:
         self.pods: dict[PodName, tuple[str, str]] = {}
@@ -61,19 +61,19 @@ class Owners:
         """(namespace, name) -> (kind, name) of the owner."""
 
     def note(self, table: dict[PodName, tuple[str, str]], label: str, labels: Mapping[str, str]) -> None:
-        """One series of kube_*_owner; one that lacks a label tells nothing."""
+        """Records one series of kube_*_owner; ignores a series that lacks a label."""
         key = (labels.get("namespace", ""), labels.get(label, ""))
         owner = (labels.get("owner_kind", ""), labels.get("owner_name", ""))
         if all((*key, *owner)) and owner != ("<none>", "<none>"):
             table[key] = owner
 
     def service_of(self, pod: PodName) -> str:
-        """The workload at the end of the pod's chain of owners; empty where it has none."""
+        """Returns the workload at the end of the pod's owner chain; empty if the pod has no known owner."""
         namespace, _ = pod
         kind, name = self.pods.get(pod, ("", ""))
         if kind == "ReplicaSet":
             above = self.replica_sets.get((namespace, name))
-            # Without kube_replicaset_owner: a ReplicaSet is a Deployment's, whose name it begins with.
+            # Without kube_replicaset_owner: assume a Deployment, whose name is the ReplicaSet's without the hash.
             return above[1] if above else _TEMPLATE_HASH.sub("", name) or name
         if kind == "Job":
             above = self.jobs.get((namespace, name))
@@ -82,19 +82,19 @@ class Owners:
 
 
 class ServiceNames:
-    """Names series. One for each reading: what it has found out it keeps."""
+    """Maps series to services, with a cache. Created for each reading."""
 
     def __init__(self, known: Mapping[PodName, str], owners: Owners, service_label: str = "") -> None:
-        """`known`: the pods there are -> service, empty for one without. Neither mapping may change any more."""
+        """`known`: existing pods -> service, or "" for a pod without one. Neither mapping may change afterwards."""
         self._known = known
         self._owners = owners
         self.service_label = service_label
         self._found: dict[PodName, str] = {}
         self.counts: dict[Naming, int] = dict.fromkeys(Naming, 0)
-        """Pods, or for a label series, by how they got their service."""
+        """Number of pods (for LABEL: of series) by how their service was found."""
 
     def of_pod(self, pod: PodName) -> str:
-        """`namespace/service`."""
+        """Returns `namespace/service` of a pod."""
         found = self._found.get(pod)
         if found is None:
             namespace, name = pod
@@ -102,7 +102,7 @@ class ServiceNames:
         return found
 
     def of_label(self, namespace: str, service: str) -> str:
-        """Named by its label; `service` alone where the series has no namespace."""
+        """Returns `namespace/service` from the labels of a series; `service` alone if it has no namespace."""
         self.counts[Naming.LABEL] += 1
         return f"{namespace}/{service}" if namespace else service
 
@@ -117,11 +117,11 @@ class ServiceNames:
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """Which labels of series say what they are about."""
+    """Names of the labels that identify pod, node and service of a series."""
 
     pod: str = "pod"
     namespace: str = "namespace"
     node: str = ""
-    """Empty: the first of NODE_LABELS that a series has."""
+    """If empty, the first of NODE_LABELS that a series has is used."""
     service: str = ""
-    """Names the service itself, in place of the pod; empty: services are inferred from pods."""
+    """The label with the service itself; if empty, services are inferred from pods."""

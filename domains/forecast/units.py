@@ -1,11 +1,11 @@
-"""Units of time and amounts that the whole domain counts in."""
+"""Units of time and amounts used in the whole domain."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MILLI: Final = 1000
-"""Amounts of nodes and requests are integers in thousandths of the plain unit, so that sums of them are exact."""
+"""Capacities and requests are integers in thousandths of the plain unit, so their sums are exact."""
 
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400

@@ -94,21 +94,24 @@ REFUSED: Final[Sequence[tuple[dict[str, Any], str]]] = (
     ({"query": "percentile(use)"}, 'unknown function with name "percentile"'),
     ({"query": "use[$window]"}, 'invalid expression type "range vector" for range query'),
     ({"query": '"text"'}, 'invalid expression type "string" for range query'),
-    ({"query": "1"}, "the query answers with a series {}, which has no label 'namespace'"),
-    ({"query": "sum by (pod) (use)"}, "{pod=\"web-0\"}, which has no label 'namespace'; write sum by (namespace, pod)"),
-    ({"query": "sum by (namespace) (use)"}, "which has no label 'pod'; write sum by (namespace, pod)"),
-    ({"query": "use"}, "two series are about the same: {"),
-    ({"query": "sum by (node) (node_use)", "per": "node"}, "a series {}, which has no label node or nodename or"),
-    ({"query": "node_use", "per": "node"}, 'host="n1"}, which has no label node or nodename or'),
+    ({"query": "1"}, "the query returns a series {} without the label 'namespace'"),
+    ({"query": "sum by (pod) (use)"}, "{pod=\"web-0\"} without the label 'namespace'; write sum by (namespace, pod)"),
+    ({"query": "sum by (namespace) (use)"}, "without the label 'pod'; write sum by (namespace, pod)"),
+    ({"query": "use"}, "two series have the same pod or node: {"),
+    ({"query": "sum by (node) (node_use)", "per": "node"}, "a series {} without the label node or nodename or"),
+    ({"query": "node_use", "per": "node"}, 'host="n1"} without the label node or nodename or'),
     ({"query": USE, "capacity": {"query": "rate(use)"}}, "cpu, capacity: prometheus "),
     (
         {"query": USE, "capacity": {"query": "absent_metric"}},
-        "capacity: the query answers nothing (query: absent_metric)",
+        "capacity: the query returns no samples (query: absent_metric)",
     ),
-    ({"query": USE, "capacity": {"query": "use"}}, "which has no label node or nodename or"),
-    ({"query": "absent_metric"}, "cpu: the query answers nothing; is it measured here, under these labels?"),
+    ({"query": USE, "capacity": {"query": "use"}}, "without the label node or nodename or"),
+    (
+        {"query": "absent_metric"},
+        "cpu: the query returns no samples; check that this server has the metric with these labels",
+    ),
     ({"query": "below"}, "cpu: 288 samples negative; they count as gaps"),
-    ({"query": "use / 0 * 0"}, "two series are about the same"),
+    ({"query": "use / 0 * 0"}, "two series have the same pod or node"),
 )
 """What is asked for, and what the refit is told; the last profiles stay in force."""
 
@@ -129,19 +132,19 @@ async def test_what_is_only_partly_wrong_is_noted_and_the_rest_is_learned(folder
         _, state = await asked.once(cpu, {"name": "log", "query": "absent_metric"})
         assert state.refits == 1
         assert state.notes == (
-            "log: the query answers nothing; is it measured here, under these labels? (query: absent_metric)",
-            "services: 1 pods have no owner that is known; their names stand for their services; scrape kube-state-metrics",
-            "log: no sample in the whole window; what pods use of it is not known and counts as nothing",
-            "cpu: 1 of 1 services has too few days of samples, and one quantile stands for their whole week: shop/web",
+            "log: the query returns no samples; check that this server has the metric with these labels (query: absent_metric)",
+            "services: 1 pods have no known owner; their services are guessed from their names; scrape kube-state-metrics",
+            "log: no sample in the whole window; the use of pods is unknown and counts as zero",
+            "cpu: 1 of 1 services has too few days of samples, and one quantile is used for the whole week: shop/web",
         )
 
         _, state = await asked.once(cpu, window_days=14)
         assert [note for note in state.notes if "days" in note] == [
-            "cpu: 7.0 days of samples, 14.0 were asked for (windowDays)"
+            "cpu: 7.0 days of samples, 14.0 were requested (windowDays)"
         ]
 
         made, state = await asked.once(cpu, {"name": "log", "query": USE, "capacity": {"query": "node_most"}})
-        assert "log, capacity: 1 nodes have none, such as n2 (query: node_most)" in state.notes
+        assert "log, capacity: 1 nodes have no capacity, such as n2 (query: node_most)" in state.notes
         while made.catch_up():
             pass
         assert [(gap.dimension, gap.kind, gap.nodes, gap.example) for gap in made.statistics().capacity_gaps] == [

@@ -1,1 +1,1 @@
-"""Values over time: usage as it was measured, profiles as they are predicted, and what rows carry of them."""
+"""Values over time: measured usage, predicted profiles, and their sums per row."""

@@ -1,4 +1,4 @@
-"""How much of a dimension a node has: from its allocatable, a label, an annotation, or one number for all nodes."""
+"""Capacity of a node in a dimension: from allocatable, a label, an annotation, a query, or one number for all nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, Node
 from multisched.model.quantity import QUANTITY_MAX, QuantityError, parse_milli
 
 UNKNOWN = -1
-"""Stands for the capacity of a node that does not say."""
+"""Capacity of a node that states none."""
 ANNOTATION_PREFIX = "multisched.io/capacity-"
-"""Where nodes state dimensions of the user's own by default, for instance `multisched.io/capacity-log: 40M`."""
+"""Prefix of the default annotation for custom dimensions, for example `multisched.io/capacity-log: 40M`."""
 
 
 class CapacityError(ValueError):
-    """No capacity can be read of it; the message says what to write."""
+    """An invalid capacity setting; the message names the fix."""
 
 
 class Source(Enum):
-    """Where a capacity comes from; the values are the words in the configuration."""
+    """Where a capacity comes from; the values are the keys in the configuration."""
 
     ALLOCATABLE = "allocatable"
     LABEL = "label"
@@ -32,14 +32,14 @@ class Source(Enum):
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """One dimension's source. `key` names the resource, label or annotation; `milli` is the number."""
+    """Configured capacity of one dimension. `key`: the resource, label or annotation; `milli`: the number, in milli-units."""
 
     source: Source
     key: str = ""
     milli: int = 0
 
     def of(self, node: Node) -> int:
-        """Milli-units the node has; UNKNOWN if it does not say, or says what is no quantity or below zero."""
+        """Returns the node's capacity in milli-units; UNKNOWN if it is missing, negative or not a quantity."""
         match self.source:
             case Source.NUMBER:
                 return self.milli
@@ -55,31 +55,31 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class MeasuredCapacity:
-    """One dimension's capacity as a query answers it, node by node. Owned by the forecast, which fills it at each refit."""
+    """Capacity of one dimension per node, measured by a query. Owned by the forecast, which updates it at each refit."""
 
     def __init__(self, query: str) -> None:
         self.query = query
         self._milli: Mapping[str, int] = {}
         self.is_measured = False
-        """True once there was an answer."""
+        """True after the first answer."""
 
     def measure(self, plain: Mapping[str, float]) -> None:
-        """Node -> what the query said, in plain units; numbers that are none, or below zero, say nothing."""
+        """Stores node -> capacity in plain units; skips NaN, infinite and negative values."""
         self.is_measured = True
         self._milli = {
             name: min(QUANTITY_MAX, round(amount * MILLI)) for name, amount in plain.items() if 0 <= amount < math.inf
         }
 
     def answers(self) -> Mapping[str, int]:
-        """Node -> milli-units, as it was answered last. Never changed: each answer is another mapping."""
+        """Returns the last answer: node -> milli-units. The mapping is immutable; each answer creates a new one."""
         return self._milli
 
     def repeat(self, answers: Mapping[str, int]) -> None:
-        """Says what another one of the same query was answered."""
+        """Takes over the answers of another instance with the same query."""
         self._milli = answers
 
     def of(self, node: Node) -> int:
-        """Milli-units the node has; UNKNOWN if no answer names it."""
+        """Returns the node's capacity in milli-units; UNKNOWN if the last answer lacks the node."""
         return self._milli.get(node.name, UNKNOWN)
 
     def __eq__(self, other: object) -> bool:
@@ -90,14 +90,14 @@ class MeasuredCapacity:
 
 
 def default_capacity(dimension: str) -> Capacity:
-    """Allocatable for what Kubernetes knows, else the node's annotation."""
+    """Returns allocatable for CPU, memory and ephemeral storage, else the node's annotation."""
     if dimension in (CPU, MEMORY, EPHEMERAL_STORAGE):
         return Capacity(Source.ALLOCATABLE, dimension)
     return Capacity(Source.ANNOTATION, ANNOTATION_PREFIX + dimension)
 
 
 def read_capacity(setting: object) -> Capacity:
-    """A number or quantity for every node, or one of allocatable, label, annotation with its name. Raises CapacityError."""
+    """Parses a number or quantity for all nodes, or {allocatable|label|annotation: NAME}. Raises CapacityError."""
     fix = 'write a number, a quantity such as "40M", or one of {allocatable: cpu}, {label: NAME}, {annotation: NAME}'
     if isinstance(setting, Mapping):
         if len(setting) == 1:

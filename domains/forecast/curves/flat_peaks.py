@@ -1,7 +1,7 @@
-"""FlatPeaks: what every row is predicted to use while there are no profiles: one exact number per dimension.
+"""FlatPeaks: predicted use of every row without profiles: one exact number per dimension.
 
-Sums are Python's integers, so that adding and removing the same pod leaves no trace; arrays over rows follow them when
-someone reads. Owned by `PeakLedger`.
+Sums are Python integers, so adding and then removing a pod restores the previous sum exactly. Arrays over rows are
+updated from them on read. Owned by `PeakLedger`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from multisched.framework.node_view import Rows, columns_at
 
 Amounts = NDArray[np.float64]
-"""Milli-units as scores read them. Floats, since they only rank rows and divide five times faster; no fit depends on them."""
+"""Milli-units, read by scores. Floats, because they only rank rows and division is five times faster; no fit uses them."""
 ROWS_FIRST = 64
 
 
@@ -25,7 +25,7 @@ class FlatPeaks:
         self._peak: Amounts = np.zeros((dimensions, ROWS_FIRST))
 
     def add(self, row: int, peaks: tuple[int, ...], sign: int) -> None:
-        """One pod more or less on the row."""
+        """Adds a pod to the row (sign 1) or removes it (-1). `peaks`: milli-units per dimension."""
         sums = self._sums.get(row)
         if sums is None:
             sums = self._sums[row] = [0] * len(peaks)
@@ -34,7 +34,7 @@ class FlatPeaks:
         self._stale.add(row)
 
     def of(self, rows: Rows) -> Amounts:
-        """float64[dimensions, len(rows)]: milli-units. Rows ascend."""
+        """Returns float64[dimensions, len(rows)] in milli-units. `rows` must ascend."""
         if self._stale:
             self._grow(max(self._stale) + 1)
             for row in self._stale:

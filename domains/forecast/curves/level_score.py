@@ -1,11 +1,12 @@
-"""How even a placement keeps the week: the arithmetic of PeakForecast's score.
+"""The arithmetic of PeakForecast's score: how even a placement keeps the load over the week.
 
-What a pod costs on a row is the growth of load^3, summed over slots and dimensions, where load is use over capacity.
-Full slots of full dimensions count most. So services that peak at different hours meet, and log-heavy ones part. Added
-to that is the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week. The cost,
-divided by what the pod itself adds, is the square of a *level*. The level says how high the row is filled in what the
-pod uses. Each level is compared with that of the fleet's mean row with the pod on it; the fleet's is on a coarse ladder.
-So the finest steps of the score are where the rows are, for small pods and for large ones.
+The cost of a pod on a row is the growth of load^3, summed over slots and dimensions, where load = use / capacity. Full
+slots of full dimensions count most, so services that peak at different hours share nodes, and services with much log
+are kept apart. Added is the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week.
+The cost divided by three times the load that the pod adds is the square of a *level*: how full the row is in what the
+pod uses. The score compares the level with the *anchor*: the level of a row of mean capacity, loaded like the fleet,
+with the pod on it. So scores near 50, where they differ most, fall on typical rows, for small and large pods. The
+fleet's level is rounded to a *rung* (an octave of its square), so that cached scores seldom become invalid.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from multisched.framework.normalize import MAX_SCORE
 
 WORST_SHARE: Final = 0.1
 RUNG_MIN: Final = -8
-"""Of the fleet's level squared, in octaves: a fleet that uses less than 6 % everywhere counts as one that uses 6 %."""
+"""Lowest rung, in octaves of the level squared: a fleet loaded below 6 % counts as loaded to 6 %."""
 RUNG_STICKS: Final = 0.75
-"""So many octaves from its rung the fleet is before it gets another: every cached score is renewed then."""
+"""Hysteresis: distance in octaves from the rung at which the rung changes. A change invalidates all cached scores."""
 ROW_STICKS: Final = 0.25
-"""So many octaves the capacity of the mean row is off before it counts anew."""
+"""Hysteresis: change of the mean row's capacity, in octaves, at which the new value is used."""
 PODS_PER_LOOK: Final = 16
-"""The fleet is looked at again when one in so many of its pods has come or gone."""
+"""The rung is updated when one in this many pods of the fleet was added or removed."""
 
 
 class Rung:
-    """Where the fleet is on the ladder, octave by octave of its level squared, and how large its mean row is."""
+    """The fleet's level squared, rounded to octaves, and the capacity of its mean row; both with hysteresis."""
 
     __slots__ = ("number", "row", "turn")
 
     def __init__(self) -> None:
         self.number = RUNG_MIN
         self.row: Amounts = np.zeros((0, 1))
-        """float64[dimensions, 1]: as `peak_ledger.load_factor`, of a row of mean capacity; 0 where none states any."""
+        """float64[dimensions, 1]: `peak_ledger.load_factor` of a row of mean capacity; 0 where no row states a capacity."""
         self.turn = 0
-        """How often either has changed: scores of before have another anchor."""
+        """Number of changes of either; cached scores of an earlier turn are invalid."""
 
     def follow(self, square: float, row: Amounts) -> None:
-        """Goes where the fleet is, unless that is near."""
+        """Updates rung and mean row from the fleet, if they differ by more than the hysteresis."""
         octave = math.log2(square) if square > 0 else RUNG_MIN
         if abs(octave - self.number) > RUNG_STICKS:
             self.number = max(RUNG_MIN, round(octave))
@@ -56,10 +57,10 @@ class Rung:
             self.turn += 1
 
     def anchor(self, curve: Curve, weights: Amounts) -> float:
-        """The level squared that scores 50: of a mean row, filled all week as the fleet is, with the pod on it.
+        """Returns the level squared that scores 50: that of a mean row, constantly loaded like the fleet, with the pod.
 
-        That is ((level + height)^3 - level^3) / (3 height), where the height of the pod is the mean of what it uses,
-        weighed by what it uses.
+        It is ((level + height)^3 - level^3) / (3 height), where height is the mean of the pod's load, weighted by
+        that load.
         """
         square, height = 2.0**self.number, _height(curve, self.row, weights)
         return square + math.sqrt(square) * height + height * height / 3
@@ -73,24 +74,24 @@ def _is_near(row: Amounts, before: Amounts) -> bool:
 
 
 def _height(curve: Curve, row: Amounts, weights: Amounts) -> float:
-    """A share of the mean row's capacity; 0 for a pod that uses nothing of what rows state."""
+    """Returns the pod's mean load, weighted by itself, as a share of the mean row's capacity; 0 if the pod uses nothing."""
     weighed = row * weights[:, None]
     used = float((weighed * curve.mass).sum())
     return float((weighed * row * curve.squares).sum()) / used if used > 0 else 0.0
 
 
 def fleet_square(load: Amounts, weights: Amounts) -> float:
-    """The level squared of the mean row, for a pod that uses what all pods use on average. `load`: [dimensions, slots]."""
+    """Returns the level squared of the mean row for a pod with the average curve. `load`: [dimensions, slots]."""
     third = (load**3).sum(axis=1) + WORST_SHARE * load.shape[1] * load.max(axis=1, initial=0.0) ** 3
     used = float((load.sum(axis=1) * weights).sum())
     return float((third * weights).sum()) / used if used > 0 else 0.0
 
 
 def level_squares(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amounts) -> NDArray[np.float64]:
-    """float64[rows]: what the pod costs on each row over what it adds; 0 for a pod that adds nothing.
+    """Returns float64[rows]: cost of the pod / (3 * load that it adds); 0 for a pod that adds nothing.
 
-    `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. A row's answer does not depend
-    on how many are asked about.
+    `factors`: `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. The result for a row does not
+    depend on the other rows.
     """
     worst = outlook.peak * outlook.peak * outlook.peak
     worst -= outlook.peak_before * outlook.peak_before * outlook.peak_before
@@ -99,15 +100,14 @@ def level_squares(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amo
     weighed = factors * weights[:, None]
     worst *= weighed * factors * factors
     added = weighed * (3.0 * curve.mass)
-    # Accumulated, since numpy sums one column in another order than many.
+    # accumulate, because numpy sums a single column in another order than several.
     cost, all_added = np.add.accumulate(worst, axis=0)[-1], np.add.accumulate(added, axis=0)[-1]
     squares: NDArray[np.float64] = np.maximum(cost, 0.0) / np.where(all_added > 0, all_added, np.inf)
     return squares
 
 
 def scores_of(squares: NDArray[np.float64], anchor: float) -> Scores:
-    """int64[rows], 0..MAX_SCORE: 100 on rows that cost nothing, 50 where the level is the anchor's, and ever less above:
-    100 / (1 + (level / anchor's level)^3)."""
+    """Returns int64[rows], 0..MAX_SCORE: 100 / (1 + (level / anchor's level)^3), so 100 at no cost and 50 at the anchor."""
     ratio = squares / anchor
     found: Scores = (MAX_SCORE / (1.0 + ratio * np.sqrt(ratio))).astype(np.int64)
     return found

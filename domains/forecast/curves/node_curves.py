@@ -1,9 +1,9 @@
-"""NodeCurves: what every row is predicted to use over the week: exact whole numbers, and floats of them to score by.
+"""NodeCurves: predicted use of every row over the week, as exact integers and as floats for scores.
 
-int32[rows, dimensions, slots] is the truth: adding a curve and taking it away again leaves no trace. float32 tiles of
-TILE_ROWS rows follow it when someone reads. Rows stand side by side in them, so a sum or a maximum over the slots is
-one vector operation per tile. Memory: 8 bytes per row, dimension and slot: 34 MB for 5,000 rows, 5 dimensions and 168
-slots. Owned by `PeakLedger`.
+int32[rows, dimensions, slots] is authoritative: adding and then subtracting a curve restores the previous sum exactly.
+float32 tiles of TILE_ROWS rows are updated from it on read. Rows are the last axis of a tile, so a sum or maximum over
+the slots is one vector operation per tile. Memory: 8 bytes per row, dimension and slot: 34 MB for 5,000 rows,
+5 dimensions and 168 slots. Owned by `PeakLedger`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from multisched.framework.node_view import Rows
 
 TILE_ROWS: Final = 512
 FEW_ROWS: Final = 64
-"""So many rows of a tile are looked at one by one; of more the whole tile is."""
+"""Up to this many rows of a tile are computed one by one; for more, the whole tile is computed."""
 
 PerRow = NDArray[np.float64]
 """float64[dimensions, len(rows)]"""
 
 
 class Outlook(NamedTuple):
-    """Rows with a pod added. In FLOAT_QUANTA of each dimension's quantum."""
+    """Loads of rows with a pod added, in units of quantum / FLOAT_QUANTA of each dimension."""
 
     growth: PerRow
-    """By how much the sum of the third powers over the slots rises."""
+    """Increase of the sum over the slots of load^3."""
     peak: PerRow
-    """The fullest slot with the pod."""
+    """Load in the fullest slot with the pod."""
     peak_before: PerRow
 
 
 class NodeCurves:
-    """The predicted use of every row over the week, in exact whole numbers."""
+    """Predicted use of every row over the week, in exact integers."""
 
     def __init__(self, dimensions: int, slots: int) -> None:
         self._shape = (dimensions, slots)
@@ -49,12 +49,12 @@ class NodeCurves:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Returns the bytes of all arrays."""
         parts = (self._exact, self._powers, self._peaks, *self._tiles)
         return sum(part.nbytes for part in parts)
 
     def add(self, row: int, curve: Curve, pods: int) -> None:
-        """So many pods of this curve more on the row; fewer, below zero."""
+        """Adds `pods` pods with this curve to the row; removes them if negative."""
         self._grow(row + 1)
         if pods == 1:
             self._exact[row] += curve.quanta
@@ -65,13 +65,13 @@ class NodeCurves:
         self._stale.add(row)
 
     def of(self, rows: Rows) -> NDArray[np.int32]:
-        """int32[len(rows), dimensions, slots]"""
+        """Returns int32[len(rows), dimensions, slots], in quanta."""
         if len(rows):
             self._grow(int(rows.max()) + 1)
         return self._exact[rows]
 
     def peaks(self, rows: Rows) -> PerRow:
-        """In FLOAT_QUANTA: the fullest slot, without bringing floats up to date."""
+        """Returns the load in the fullest slot, scaled by FLOAT_QUANTA, without updating the tiles."""
         if len(rows):
             self._grow(int(rows.max()) + 1)
         found: PerRow = self._peaks[:, rows].astype(np.float64)
@@ -82,14 +82,14 @@ class NodeCurves:
         return found
 
     def at_slot(self, rows: Rows, slot: int) -> PerRow:
-        """In FLOAT_QUANTA: what they use then."""
+        """Returns the load in one slot, scaled by FLOAT_QUANTA."""
         if len(rows):
             self._grow(int(rows.max()) + 1)
         found: PerRow = self._exact[rows, :, slot].T * np.float64(FLOAT_QUANTA)
         return found
 
     def outlook(self, rows: Rows, curve: Curve) -> Outlook:
-        """What comes of the rows (ascending) if the pod comes there."""
+        """Returns the outlook of the rows (ascending) with a pod of this curve added."""
         if len(rows):
             self._grow(rows.item(-1) + 1)
         self._renew(sorted(self._stale))
@@ -102,20 +102,23 @@ class NodeCurves:
         growth = np.subtract(powers, before, dtype=np.float64)
         return Outlook(growth, peaks.astype(np.float64), self._peaks[:, rows].astype(np.float64))
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- sums and maxima over the slots ------------------------------------------------------------------------------
 
     def _look_closely(self, rows: Rows, own: Floats) -> tuple[Floats, Floats]:
-        """(third powers, peaks), float32[dimensions, len(rows)], from the exact numbers. `own`: [dimensions, slots]."""
+        """Returns (sums of third powers, peaks), each float32[dimensions, len(rows)], from the exact integers.
+
+        `own`: the pod's curve, [dimensions, slots].
+        """
         loads = self._exact[rows].astype(np.float32)
         loads *= np.float32(FLOAT_QUANTA)
         loads += own
         peaks = np.maximum.reduce(loads, axis=2)
         loads = loads * loads * loads
-        # Accumulated, since a sum along the last axis would add in another order than the tiles are added in.
+        # accumulate, because sum along the last axis adds in another order than the tiles do.
         return np.add.accumulate(loads, axis=2)[:, :, -1].T, peaks.T
 
     def _look_over(self, rows: Rows, own: Floats) -> tuple[Floats, Floats]:
-        """The same, a tile at a time."""
+        """Returns the same as `_look_closely`, computed a tile at a time."""
         powers = np.empty((self._shape[0], len(rows)), np.float32)
         peaks = np.empty_like(powers)
         out = np.empty((self._shape[1], TILE_ROWS), np.float32)
@@ -136,17 +139,17 @@ class NodeCurves:
         return powers, peaks
 
     def renew(self, rows_max: int) -> bool:
-        """Brings the floats of so many changed rows up to date, ahead of whoever looks; True if there are more."""
+        """Updates the floats of up to `rows_max` changed rows ahead of the next read; returns True if more remain."""
         self._renew(sorted(self._stale)[:rows_max])
         return bool(self._stale)
 
     def _renew(self, changed: Sequence[int]) -> None:
-        """Brings the floats of these rows (ascending) up to date."""
+        """Updates the floats of these rows (ascending)."""
         if not changed:
             return
         stale = np.array(changed, np.intp)
         if len(changed) == len(self._stale):
-            self._stale.clear()  # a set that is emptied one by one is walked at its old size ever after
+            self._stale.clear()  # a set emptied item by item keeps its large table, and iterating over it stays slow
         else:
             self._stale.difference_update(changed)
         nothing = np.zeros(self._shape, np.float32)
@@ -178,9 +181,9 @@ class NodeCurves:
 
 
 def _look_at_tile(loads: Floats, own: Floats, out: Floats) -> tuple[Floats, Floats]:
-    """float32[dimensions, TILE_ROWS] each: the sum over the slots of (load + own)^3, and the largest load + own.
+    """Returns two float32[dimensions, TILE_ROWS]: the sum over the slots of (load + own)^3, and the largest load + own.
 
-    Each row is computed by the same operations in the same order as one by one. `out`: [slots, TILE_ROWS], written to.
+    Uses the same operations in the same order as `_look_closely`. `out`: scratch space, [slots, TILE_ROWS].
     """
     powers = np.empty((loads.shape[0], loads.shape[2]), np.float32)
     peaks = np.empty_like(powers)
@@ -192,7 +195,7 @@ def _look_at_tile(loads: Floats, own: Floats, out: Floats) -> tuple[Floats, Floa
 
 
 def _sum_cubes(loads: Floats, out: Floats) -> None:
-    """The sum along the first axis, slot by slot: in one pass where that adds as several would."""
+    """Writes the sum of load^3 over the first axis (slots) to `out`; in one pass if that gives bit-identical results."""
     if _ONE_PASS_IS_EXACT:
         np.einsum("sr,sr,sr->r", loads, loads, loads, out=out)
     else:
@@ -200,10 +203,10 @@ def _sum_cubes(loads: Floats, out: Floats) -> None:
 
 
 def _one_pass_is_exact() -> bool:
-    """False on a machine whose numpy was compiled to multiply and add with one rounding.
+    """Reports whether einsum rounds like separate multiplications and additions; False if numpy uses fused multiply-add.
 
-    Sums would differ there in the last bit from those of single rows. A row's score could depend on which rows are
-    asked about with it.
+    With fused multiply-add, sums would differ in the last bit from those of `_look_closely`, and a row's score could
+    depend on which other rows are scored with it.
     """
     loads = (np.arange(168 * 64, dtype=np.float32) % np.float32(97.3) / np.float32(31.7)).reshape(168, 64)
     exact = np.add.accumulate(loads * loads * loads, axis=0)[-1]
@@ -214,6 +217,6 @@ _ONE_PASS_IS_EXACT: Final = _one_pass_is_exact()
 
 
 def worst_slots(loads: Quanta, own: Quanta) -> NDArray[np.intp]:
-    """intp[rows]: for each row's loads in one dimension the slot in which it is fullest with the pod."""
+    """Returns intp[rows]: the slot with the highest load with the pod. `loads`: [rows, slots] and `own`: [slots] of one dimension."""
     found: NDArray[np.intp] = (loads + own).argmax(axis=1)
     return found

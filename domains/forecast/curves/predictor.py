@@ -1,9 +1,9 @@
-"""Predictor: what one pod will use in every dimension: by its service's profile, else by what stands in for it.
+"""Predictor: predicts the use of one pod in every dimension from its service's profile or a fallback.
 
-Without profiles, requests say it all, as one number per dimension. With profiles a prediction is a curve over the slots
-of the week. It is the first that exists: the service's own, that of the service in the label
-`multisched.io/service-class`, the mean of the namespace's services, flat requests. `Prediction.fallback` says which was
-used.
+Without profiles a prediction is one number per dimension: the pod's requests. With profiles it is a curve over the slots
+of the week, from the first of these that exists: the profile of its service; the profile of the service in the label
+`multisched.io/service-class`; the mean of the namespace's services; constant requests. `Prediction.fallback` names the
+fallback used.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ PARTIAL_HISTORY = "partial_history"
 CLASS = "class"
 NAMESPACE = "namespace"
 FALLBACK_REASONS = (NO_SERVICE, NO_HISTORY, PARTIAL_HISTORY, CLASS, NAMESPACE)
-"""Why something stands in for the service's own profile. Requests do: the pod names no service; nothing is known of it; its
-CPU or its memory is not known. The profile of its class does, or the mean of its namespace."""
+"""Why a fallback is used. With requests: NO_SERVICE: the pod names no service; NO_HISTORY: the service has no profile;
+PARTIAL_HISTORY: its profile lacks CPU or memory. CLASS and NAMESPACE: another profile or the namespace's mean is used."""
 OWN = "own"
 SOURCES = (OWN, *FALLBACK_REASONS)
-"""What speaks for a pod."""
+"""What a prediction is based on."""
 
 PREDICTIONS_MAX = 65_536
-"""Distinct predictions that are remembered, so that equal pods share one."""
+"""Limit of cached predictions; equal pods share one."""
 CURVES_MAX = 16_384
-"""Distinct curves that are remembered: 3.4 kB each at 5 dimensions and 168 slots."""
+"""Limit of cached curves; each has 3.4 kB at 5 dimensions and 168 slots."""
 
 
 class Demand(NamedTuple):
-    """All that a prediction depends on: the same under whatever profiles, which is why ledgers hold it."""
+    """The inputs of a prediction. Independent of the profiles, so ledgers store it."""
 
     namespace: str
     service: str
@@ -47,31 +47,34 @@ class Demand(NamedTuple):
 
 
 class Prediction:
-    """What one pod adds to its node. Never changed."""
+    """Predicted use of one pod. Immutable."""
 
     __slots__ = ("column", "curve", "demand", "fallback", "mark", "peaks", "source")
 
     def __init__(self, demand: Demand, peaks: tuple[int, ...], fallback: str, curve: Curve | None = None) -> None:
         self.demand = demand
         self.peaks = peaks
-        """Milli-units per dimension: what requests say, without profiles; else unused."""
+        """Requests in milli-units per dimension; used without profiles only."""
         self.fallback = fallback
-        """Of FALLBACK_REASONS; empty where the service's own profile speaks."""
+        """One of FALLBACK_REASONS; empty if the service's own profile is used."""
         self.source = SOURCES.index(fallback or OWN)
-        """In SOURCES."""
+        """Index in SOURCES."""
         self.curve = curve
         """None without profiles."""
         self.column = np.array(peaks, np.float64).reshape(-1, 1)
-        """float64[dimensions, 1]: `peaks`, as scores add them to rows."""
+        """float64[dimensions, 1]: `peaks` as a column, which scores add to rows."""
         self.mark: Hashable = peaks if curve is None else curve.mark
-        """Equal for pods that add the same."""
+        """Equal for pods with equal predictions."""
 
 
 _NOTHING = Prediction(Demand("", "", "", 0, 0), (), "")
 
 
 def _is_alike(last: Pod, pod: Pod) -> bool:
-    """True for pods of one workload, which follow one another; each is asked about four times until it is confirmed."""
+    """Reports whether two pods share their spec objects, as pods of one workload do.
+
+    Pods of a workload often follow one another, and each is predicted four times until it is confirmed.
+    """
     return (
         last.spec is pod.spec
         and last.labels is pod.labels
@@ -82,10 +85,10 @@ def _is_alike(last: Pod, pod: Pod) -> bool:
 
 
 class Predictor:
-    """Immutable but for its memory of what it said before: other profiles make another predictor."""
+    """Predicts pods from one set of profiles. Immutable except for its caches."""
 
     def __init__(self, dimensions: Sequence[str], quantized: QuantizedProfiles | None = None) -> None:
-        """`quantized`: profiles in force, of the same dimensions; None: there are none, and requests speak."""
+        """`quantized`: the active profiles, with the same dimensions; None: no profiles, requests are used."""
         assert quantized is None or quantized.dimensions == tuple(dimensions), "profiles of other dimensions"
         self.dimensions = tuple(dimensions)
         self.quantized = quantized
@@ -95,18 +98,18 @@ class Predictor:
 
     @property
     def version(self) -> int:
-        """Of the profiles; 0 without any."""
+        """Returns the version of the profiles; 0 without profiles."""
         return 0 if self.quantized is None else self.quantized.profiles.version
 
     def predict(self, pod: Pod) -> Prediction:
-        """What the pod will use. Depends on its service, class, namespace, CPU and memory only."""
+        """Returns the prediction of a pod. Depends only on its service, class, namespace, CPU and memory."""
         last = self._last
         if last[0] is pod or (last[0] is not None and _is_alike(last[0], pod)):
             return last[1]
         spec, requests = pod.spec, pod.requests
         cpu_milli = max(requests.get(CPU, 0), spec.scoring_cpu_milli)
         memory_bytes = max(requests.get(MEMORY, 0), spec.scoring_memory_bytes)
-        # A plain tuple finds what is known under an equal Demand, which takes a microsecond to make.
+        # A plain tuple equals and hashes like a Demand; creating a Demand would take a microsecond.
         key = (pod.namespace, service_of(pod), class_of(pod), cpu_milli, memory_bytes)
         known = self._known.get(key)
         if known is None:
@@ -115,7 +118,7 @@ class Predictor:
         return known
 
     def of(self, demand: Demand) -> Prediction:
-        """The same for the same demand, as long as this predictor lives."""
+        """Returns the prediction of a demand; equal demands have equal predictions while this predictor exists."""
         known = self._known.get(demand)
         if known is None:
             if len(self._known) >= PREDICTIONS_MAX:

@@ -1,7 +1,8 @@
-"""Profiles: what one replica of each service is predicted to use, per dimension and slot of the week.
+"""Profiles: predicted use of one replica of each service, per dimension and slot of the week.
 
-Immutable: a refit makes another object with the next version. Made by the fit, kept in a file, read by placement, repair and
-the command line. A *slot* is one stretch of the week in the profiles' time zone; slot 0 begins on Monday at 00:00.
+Immutable: a refit creates a new object with the next version. Created by the fit, stored in a file, read by placement,
+repair and the command line. A *slot* is a fixed interval of the week in the profiles' time zone; slot 0 begins on
+Monday at 00:00.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
 SLOT_S_DEFAULT: Final = 3_600
 
 Curves = NDArray[np.float32]
-"""Use per replica, in the dimension's plain unit (cores, bytes, bytes per second); NaN where nothing is known."""
+"""Use per replica, in the dimension's plain unit (cores, bytes, bytes per second); NaN where unknown."""
 
 
 class Origin(IntEnum):
-    """What the profile of one service in one dimension was made from."""
+    """How the profile of one service in one dimension was computed."""
 
     NONE = 0
-    """Nothing is known; the curve is NaN."""
+    """Unknown; the curve is NaN."""
     QUANTILE = 1
     """One quantile for the whole week: the history is too short for more."""
     SLOT_QUANTILE = 2
-    """A quantile per slot: on the last days it foretold better than the regression."""
+    """One quantile per slot: it predicted the last days better than the regression."""
     SEASONAL = 3
     """The regression on day and week terms."""
     ATTRIBUTED = 4
-    """A share of node totals, by which replicas stood where when."""
+    """A share of node totals, inferred from the placement intervals of replicas."""
 
 
 Errors = NDArray[np.float32]
@@ -47,49 +48,49 @@ Errors = NDArray[np.float32]
 
 
 class Backtest(msgspec.Struct, frozen=True):
-    """Errors by kind of profile, all of one shape. Which of them was chosen: `Profiles.origin`."""
+    """Errors of each kind of profile, all of the same shape. `Profiles.origin` says which kind was chosen."""
 
     regression: Errors
     slot_quantile: Errors
     flat_quantile: Errors
     holdout_days: Errors
-    """How many days each series was judged on; NaN: none."""
+    """Number of held-out days of each series; NaN: not tested."""
 
 
 class Profiles(msgspec.Struct, frozen=True):
-    """All services. Arrays are read only, and of one shape: [services, dimensions, slots]."""
+    """Profiles of all services. Curves have the shape [services, dimensions, slots]; arrays are read-only."""
 
     version: int
     made_s: float
-    """When the fit was made, in epoch seconds."""
+    """Time of the fit, in epoch seconds."""
     newest_s: float
-    """The newest sample it is made of, in epoch seconds; profiles grow old from then on."""
+    """Time of the newest sample used, in epoch seconds; the age of profiles counts from it."""
     services: tuple[str, ...]
-    """`namespace/service`, or `service` for whatever namespace."""
+    """`namespace/service`, or `service` for any namespace."""
     dimensions: tuple[str, ...]
     peak: Curves
     """The peak quantile of each slot."""
     low: Curves
     high: Curves
-    """The band in which a new sample falls with the confidence that the fit was asked for."""
+    """`low` and `high` bound new samples with the configured confidence."""
     origin: NDArray[np.uint8]
     """uint8[services, dimensions]: an `Origin`."""
     error: NDArray[np.float32]
-    """float32[services, dimensions]: mean pinball loss of the peak on the last days, over the series' mean. For what is
-    ATTRIBUTED: the standard error of its weight, over the weight. NaN: not known."""
+    """float32[services, dimensions]: mean pinball loss of the peak on the last days / mean of the series. If ATTRIBUTED:
+    standard error of the weight / weight. NaN: unknown."""
     zone: str = "UTC"
     """IANA name of the time zone of the slots."""
     slot_s: int = SLOT_S_DEFAULT
     tested: Backtest | None = None
-    """float32[services, dimensions] each: what the choice of `origin` was made by; None: files of before do not tell."""
+    """Errors by which `origin` was chosen, float32[services, dimensions] each; None: read from an older file without them."""
 
     recent: Recent | None = None
-    """What was measured in the last days, to be shown beside them; not in files."""
+    """Recent measurements, for display; not stored in files."""
 
     def __post_init__(self) -> None:
         shape = (len(self.services), len(self.dimensions), self.slots)
         if WEEK_S % self.slot_s:
-            raise ValueError(f"slot_s: {self.slot_s} does not divide a week")
+            raise ValueError(f"slot_s must divide a week, got {self.slot_s}")
         for name in ("peak", "low", "high"):
             found = getattr(self, name).shape
             if found != shape:
@@ -103,27 +104,27 @@ class Profiles(msgspec.Struct, frozen=True):
                 raise ValueError(f"tested: {errors.shape} in place of {shape[:2]}")
 
     def freeze(self) -> None:
-        """Makes the arrays read only, which they are no more where they come out of a pickle."""
+        """Makes the arrays read-only again after unpickling."""
         tested = () if self.tested is None else msgspec.structs.astuple(self.tested)
         for array in (self.peak, self.low, self.high, self.origin, self.error, *tested):
             array.flags.writeable = False
 
     @property
     def slots(self) -> int:
-        """Of a week."""
+        """Returns the number of slots of a week."""
         return WEEK_S // self.slot_s
 
     def numbers(self) -> Mapping[str, int]:
-        """Service -> its place in the arrays."""
+        """Returns service -> index in the arrays."""
         return {name: number for number, name in enumerate(self.services)}
 
     def slot_of(self, epoch_s: float) -> int:
-        """The slot of a moment. A clock that is set back or forward stays on wall time: a slot comes twice, or not at all."""
+        """Returns the slot of a moment by wall time: when clocks change, a slot can occur twice or not at all."""
         local = datetime.fromtimestamp(epoch_s, ZoneInfo(self.zone))
         return int((local.weekday() * 86_400 + local.hour * 3_600 + local.minute * 60 + local.second) // self.slot_s)
 
     def slot_name(self, slot: int) -> str:
-        """As users read it: `Mon 20:00`."""
+        """Returns the begin of the slot for display: `Mon 20:00`."""
         day, second = divmod(slot * self.slot_s, 86_400)
         return f"{DAYS[day]} {second // 3_600:02}:{second % 3_600 // 60:02}"
 
@@ -135,7 +136,7 @@ NO_PROFILES: Final = "no profiles yet"
 
 
 def profiles_text(version: int, age_s: float) -> str:
-    """Profiles in force, in words; version 0: of files that were read at the start."""
+    """Describes the active profiles; version 0: profiles from files that were read at the start."""
     return f"profiles {version or 'read at the start'}, {duration_text(age_s)} old"
 
 

@@ -1,13 +1,13 @@
-"""The profiles file: profiles as compact bytes, for a ConfigMap, a volume, or another cluster. Pure; nothing in it is executed.
+"""The profiles file: profiles as compact bytes, for a ConfigMap, a volume or another cluster. Pure; the file holds data only.
 
     magic "MSPROFIL" · u16 format version · u32 length of the header · header · body         (integers little endian)
 
-Header: MessagePack, deflated. The body is deflated, too. Each series has in float32: least peak, size of a code, size
-of a code of low and of high, error; then its origin. Then come, for all series, one code of 8 bits per slot of the
-peak, of low and of high. Codes of the peak are steps above the least one, stored less the hour before and the day
-before (modulo 256). Those of low and high are signed steps away from the peak. 255 is NaN in the peak, -128 in the
-others. All but the curves is exact; for them see `PEAK_ERROR_MAX` and `BAND_ERROR_MAX`. What the backtest found (three
-digits of it) stands in the header. Programs that do not know it ignore it; files that lack it are read all the same.
+Header: MessagePack, deflated. Body, deflated: five float32 arrays over all series (least peak, code size of peak, of
+low and of high, error); an array of origins; then 8-bit codes per series and slot, first of the peak, then of low and
+of high. Codes of the peak are steps above the least peak, stored as differences from the previous slot and the previous
+day (modulo 256). Codes of low and high are signed steps from the peak. NaN is 255 in the peak, -128 in low and high.
+Everything except the curves is exact; for the curves see `PEAK_ERROR_MAX` and `BAND_ERROR_MAX`. The header contains the
+backtest errors with three digits. They are optional: older programs ignore them, and files without them are accepted.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from domains.forecast.units import WEEK_S
 MAGIC: Final = b"MSPROFIL"
 FORMAT_VERSION: Final = 1
 CONFIG_MAP_BYTES: Final = 1_048_576
-"""What a ConfigMap may hold. Larger files belong on a volume."""
+"""Size limit of a ConfigMap. Larger files need a volume."""
 HEADER_BYTES_MAX: Final = 16 * 1_048_576
 """Inflated: 100,000 services with names of 160 bytes."""
 VALUES_MAX: Final = 600_000_000
-"""Codes of one file: 100,000 services x 11 dimensions x 168 slots x 3 curves."""
+"""Limit of codes in a file: 100,000 services x 11 dimensions x 168 slots x 3 curves."""
 PEAK_CODES: Final = 126
 PEAK_NAN: Final = 255
 BAND_CODES: Final = 15
 BAND_NAN: Final = -128
 PEAK_ERROR_MAX: Final = 0.5 / PEAK_CODES
-"""Of the range of the series' peak over the week: how far a stored peak may be off, 0.4 %; beside float32's own rounding."""
+"""Largest error of a stored peak, as a share of the range of the series' peak: 0.4 %, plus float32 rounding."""
 BAND_ERROR_MAX: Final = 0.5 / BAND_CODES
-"""Of the largest distance between the series' low (or high) and its peak: how far they may be off beside the peak's error, 3.3 %."""
+"""Largest error of a stored low (or high), as a share of its largest distance from the peak: 3.3 %, plus the peak's error."""
 SERIES_BYTES: Final = 21
 TESTED_BYTES: Final = 7
-"""Of what the backtest found, per series."""
+"""Bytes of backtest errors per series."""
 TESTED_MAX: Final = 60_000.0
-"""A larger error is written as this one: float16 ends there."""
+"""Larger errors are stored as this value, near the maximum of float16."""
 DAYS_NAN: Final = 255
 _PREFIX: Final = struct.Struct("<8sHI")
 _LEVEL: Final = 9
@@ -56,7 +56,7 @@ Offsets = NDArray[np.int8]
 
 
 class ProfilesFileError(ValueError):
-    """Bytes that are no profiles file, or not wholly; the message says what is wrong and the fix."""
+    """Invalid or incomplete bytes of a profiles file; the message names the problem and the fix."""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -68,12 +68,12 @@ class _Header(msgspec.Struct, frozen=True):
     zone: str
     slot_s: int
     tested: bytes = b""
-    """float16[3, services, dimensions] of errors, then uint8[services, dimensions] of quarters of days, 255 is NaN; or nothing.
-    Left out where the header would grow too large."""
+    """float16[3, services, dimensions] errors, then uint8[services, dimensions] quarter days (255: NaN). Empty if the
+    backtest is unknown, or if the header would become too large."""
 
 
 def dumps(profiles: Profiles) -> bytes:
-    """The file. Raises ValueError for curves with infinite values: they have no place between least and greatest."""
+    """Encodes profiles. Raises ValueError for curves with infinite values, which cannot be quantized."""
     header = _Header(
         profiles.version,
         profiles.made_s,
@@ -92,23 +92,23 @@ def dumps(profiles: Profiles) -> bytes:
 
 
 def dimensions_of(data: bytes) -> tuple[str, ...]:
-    """Those that the file's header names. Raises ProfilesFileError."""
+    """Returns the dimensions named in the header of a file. Raises ProfilesFileError."""
     if len(data) < _PREFIX.size or not data.startswith(MAGIC):
-        raise ProfilesFileError(f"no profiles file: it does not begin with {MAGIC.decode()}")
+        raise ProfilesFileError(f"not a profiles file: it does not begin with {MAGIC.decode()}")
     *_, header_bytes = _PREFIX.unpack_from(data)
     return _header(_inflate(data[_PREFIX.size : _PREFIX.size + header_bytes], HEADER_BYTES_MAX, "header")).dimensions
 
 
 def loads(data: bytes) -> Profiles:
-    """Profiles with read-only arrays. Raises ProfilesFileError."""
+    """Decodes profiles; their arrays are read-only. Raises ProfilesFileError."""
     if len(data) < _PREFIX.size or not data.startswith(MAGIC):
         raise ProfilesFileError(
-            f"no profiles file: it does not begin with {MAGIC.decode()}; is it the profilesFile of PeakForecast?"
+            f"not a profiles file: it does not begin with {MAGIC.decode()}; is it the profilesFile of PeakForecast?"
         )
     _, format_version, header_bytes = _PREFIX.unpack_from(data)
     if format_version != FORMAT_VERSION:
         raise ProfilesFileError(
-            f"format version {format_version}, but this program reads {FORMAT_VERSION}: use a newer program, or {_HELP}"
+            f"format version {format_version}, but this program reads {FORMAT_VERSION}; use a newer program, or {_HELP}"
         )
     body_begin = _PREFIX.size + header_bytes
     header = _header(_inflate(data[_PREFIX.size : body_begin], HEADER_BYTES_MAX, "header"))
@@ -119,7 +119,7 @@ def loads(data: bytes) -> Profiles:
     size = SERIES_BYTES * shape[0] * shape[1] + values
     body = _inflate(data[body_begin:], size, "body")
     if len(body) != size:
-        raise ProfilesFileError(f"body: {len(body)} bytes in place of {size}; {_HELP}")
+        raise ProfilesFileError(f"body: expected {size} bytes, got {len(body)}; {_HELP}")
     return _profiles(header, body, shape)
 
 
@@ -131,7 +131,7 @@ def _header(data: bytes) -> _Header:
     try:
         ZoneInfo(header.zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ProfilesFileError(f"header: zone {header.zone!r} is no time zone here; {_HELP}") from error
+        raise ProfilesFileError(f"header: time zone {header.zone!r} is not known on this system; {_HELP}") from error
     return header
 
 
@@ -151,7 +151,7 @@ def _tested(data: bytes, shape: tuple[int, ...]) -> Backtest | None:
     if not data:
         return None
     if len(data) != TESTED_BYTES * series:
-        raise ProfilesFileError(f"header: {len(data)} bytes of errors in place of {TESTED_BYTES * series}; {_HELP}")
+        raise ProfilesFileError(f"header: expected {TESTED_BYTES * series} bytes of errors, got {len(data)}; {_HELP}")
     errors = np.frombuffer(data, "<f2", 3 * series).reshape(3, *shape).astype(np.float32)
     quarters = np.frombuffer(data, np.uint8, series, 6 * series).reshape(shape)
     days = np.where(quarters == DAYS_NAN, np.float32(np.nan), quarters.astype(np.float32) / 4)
@@ -168,7 +168,7 @@ def _slots(header: _Header) -> int:
 
 
 def _inflate(data: bytes, bytes_max: int, part: str) -> bytes:
-    """At most so many bytes, whatever the stream claims: nothing beyond is ever held."""
+    """Inflates at most `bytes_max` bytes, so a malicious stream cannot exhaust memory. Raises ProfilesFileError."""
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, bytes_max + 1)
@@ -190,7 +190,7 @@ def _body(profiles: Profiles) -> bytes:
         for curve in (profiles.peak, profiles.low, profiles.high)
     )
     if np.isinf([peak, low, high]).any():
-        raise ValueError("profiles: a curve holds an infinite value")
+        raise ValueError("profiles: a curve contains an infinite value")
     least, size, codes = _peak_codes(peak)
     stored = np.where(np.isnan(peak), 0.0, codes.astype(np.float64) * size[:, None] + least[:, None])
     low_size, low_codes = _band_codes(low - stored)
@@ -202,7 +202,7 @@ def _body(profiles: Profiles) -> bytes:
 
 
 def _peak_codes(peak: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64], Codes]:
-    """Least value and size of a code of each series, and uint8[series, slots]."""
+    """Returns least value and code size of each series, and the codes, uint8[series, slots]."""
     is_known = ~np.isnan(peak)
     has_any = is_known.any(axis=1)
     least = np.where(has_any, np.where(is_known, peak, np.inf).min(axis=1), 0).astype(np.float32).astype(np.float64)
@@ -214,7 +214,7 @@ def _peak_codes(peak: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64],
 
 
 def _band_codes(offset: Curves) -> tuple[NDArray[np.float64], Offsets]:
-    """Size of a code of each series, and int8[series, slots], of distances from the peak."""
+    """Returns the code size of each series, and the codes of the distances from the peak, int8[series, slots]."""
     is_known = ~np.isnan(offset)
     offset = np.where(is_known, offset, 0)
     size = (np.abs(offset).max(axis=1, initial=0) / BAND_CODES).astype(np.float32).astype(np.float64)
@@ -224,20 +224,20 @@ def _band_codes(offset: Curves) -> tuple[NDArray[np.float64], Offsets]:
 
 
 def _by_day(codes: Codes) -> Codes:
-    """uint8[series, days, slots of a day]; where no day holds whole slots, the week is one."""
+    """Returns uint8[series, days, slots per day]; if slots do not divide a day, the whole week counts as one day."""
     series, slots = codes.shape
     days = 7 if slots % 7 == 0 else 1
     return codes.reshape(series, days, slots // days)
 
 
 def _lessened(codes: Codes) -> Codes:
-    """Each code less what the hour before and the day before let expect, modulo 256: small, so that it deflates to half."""
+    """Returns differences of codes from the previous slot and the previous day, modulo 256; they deflate to half the size."""
     days = np.diff(_by_day(codes), axis=1, prepend=np.uint8(0))
     return np.diff(days, axis=2, prepend=np.uint8(0)).reshape(codes.shape)
 
 
 def _restored(lessened: Codes) -> Codes:
-    """What `_lessened` was made of."""
+    """Inverts `_lessened`."""
     hours = np.cumsum(_by_day(lessened), axis=2, dtype=np.uint8)
     return np.cumsum(hours, axis=1, dtype=np.uint8).reshape(lessened.shape)
 
@@ -251,7 +251,7 @@ def _profiles(header: _Header, body: bytes, shape: tuple[int, int, int]) -> Prof
         raise ProfilesFileError(f"body: a series without a finite range; {_HELP}")
     origin = np.frombuffer(body, np.uint8, series, 20 * series)
     if origin.max(initial=0) > max(Origin):
-        raise ProfilesFileError(f"body: origin {origin.max()} is none that this program knows; use a newer program")
+        raise ProfilesFileError(f"body: origin {origin.max()} is unknown to this program; use a newer program")
     coded = np.frombuffer(body, np.uint8, offset=SERIES_BYTES * series).reshape(3, series, slots)
     codes, low_codes, high_codes = _restored(coded[0]), coded[1].view(np.int8), coded[2].view(np.int8)
     base = codes * size[:, None].astype(np.float64) + least[:, None]

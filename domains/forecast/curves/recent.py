@@ -1,7 +1,7 @@
-"""Recent: what was measured in the last days, a mean and a highest sample per slot, kept to be shown beside the profiles.
+"""Recent: mean and highest sample per slot of the last days, shown together with the profiles.
 
-Immutable and compact: two bytes per slot, service and dimension, which are 17 MB for 5,000 services in 5 dimensions by the hour.
-Made in a worker thread after each fit; never read by placement.
+Immutable and compact: two bytes per slot, service and dimension; 17 MB for 5,000 services, 5 dimensions and hourly
+slots. Computed in a worker thread after each fit; not used for placement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from domains.forecast.units import DAY_S
 
 DAYS: Final = 14
 CODES_MAX: Final = 64_000_000
-"""Bytes of one such history; of more services or shorter slots fewer days are kept."""
+"""Limit in bytes; with many services or short slots fewer days are kept."""
 CODE_MAX: Final = 254
 CODE_NAN: Final = 255
 _CHUNK: Final = 256
@@ -27,15 +27,15 @@ Codes = NDArray[np.uint8]
 
 
 class Recent(msgspec.Struct, frozen=True):
-    """Use per replica."""
+    """Recently measured use per replica."""
 
     start_s: float
-    """Epoch seconds at which the first slot begins."""
+    """Begin of the first slot, in epoch seconds."""
     slot_s: int
     services: tuple[str, ...]
     dimensions: tuple[str, ...]
     scale: NDArray[np.float32]
-    """float32[services, dimensions]: how much one step of a code is."""
+    """float32[services, dimensions]: amount per code step."""
     mean: Codes
     """uint8[services, dimensions, slots]; CODE_NAN where nothing was measured."""
     top: Codes
@@ -43,7 +43,7 @@ class Recent(msgspec.Struct, frozen=True):
 
 
 def recent_of(usage: Usage, zone: str, slot_s: int) -> Recent:
-    """Of the last DAYS; slots begin as those of profiles in that zone do."""
+    """Returns the last DAYS of the usage; slots are aligned with those of profiles in that zone."""
     series = max(1, len(usage.services) * len(usage.dimensions))
     days = min(DAYS, CODES_MAX * slot_s // (2 * series * DAY_S))
     slots = days * DAY_S // slot_s
@@ -70,7 +70,7 @@ def recent_of(usage: Usage, zone: str, slot_s: int) -> Recent:
 
 
 def _summed(values: Samples, begins: NDArray[np.intp]) -> tuple[Samples, Samples, Samples]:
-    """Means and highest samples per slot, and the size of a code of each series."""
+    """Returns means and highest samples per slot, and the scale of each series."""
     is_good = np.isfinite(values) & (values >= 0)
     counts = np.add.reduceat(is_good, begins, axis=2, dtype=np.int32)
     sums = np.add.reduceat(np.where(is_good, values, 0), begins, axis=2)

@@ -1,7 +1,7 @@
-"""SlotGrid: which step of a usage grid falls into which slot of the week, in the wall time of a zone.
+"""SlotGrid: maps the steps of a usage grid to slots of the week, in the wall time of a zone.
 
-Immutable and pure but for the time zone database. Read by the fit and the backtest; says for whole arrays of moments what
-`Profiles.slot_of` says for one.
+Immutable; pure except for the time zone database. Used by the fit and the backtest; the array version of
+`Profiles.slot_of`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from domains.forecast.units import DAY_S, WEEK_S
 
 OFFSET_STEP_S: Final = 900
-"""Clocks are set back and forward at whole quarter hours of UTC, everywhere."""
+"""In all zones, clocks change at multiples of a quarter hour of UTC."""
 STEPS_MAX: Final = 1_000_000
-"""Steps of a grid: ten years at five minutes."""
+"""Limit of steps of a grid: ten years at five minutes."""
 _EPOCH: Final = date(1970, 1, 1)
 _EPOCH_WEEKDAY: Final = 3
 """1970-01-01 was a Thursday."""
@@ -29,9 +29,9 @@ Numbers = NDArray[np.int64]
 
 
 def wall_times(epoch_s: NDArray[np.floating[Any]], zone: str) -> Numbers:
-    """int64[moments]: seconds since 1970-01-01 00:00 on the wall clock of the zone.
+    """Returns int64[moments]: seconds since 1970-01-01 00:00 on the wall clock of the zone.
 
-    The zone is asked once per quarter hour that occurs, not once per moment.
+    Looks the UTC offset up once per distinct quarter hour, not once per moment.
     """
     quarters, place = np.unique(np.floor(epoch_s / OFFSET_STEP_S).astype(np.int64), return_inverse=True)
     clock = ZoneInfo(zone)
@@ -46,31 +46,31 @@ def _offset_s(epoch_s: int, clock: ZoneInfo) -> int:
 
 
 def slots_of(epoch_s: NDArray[np.floating[Any]], zone: str, slot_s: int) -> Numbers:
-    """int64[moments]: the slot of each, as `Profiles.slot_of` has it."""
+    """Returns int64[moments]: the slot of each, as `Profiles.slot_of`."""
     return (wall_times(epoch_s, zone) + _EPOCH_WEEKDAY * DAY_S) % WEEK_S // slot_s
 
 
 class SlotGrid(msgspec.Struct, frozen=True):
-    """The steps of one usage grid. A *bin* is a run of steps in one slot: an hour of a certain day, by default."""
+    """The steps of one usage grid. A *bin* is a run of steps in the same slot: by default one hour of one date."""
 
     slot: Numbers
-    """int64[steps]: of the week."""
+    """int64[steps]: slot of the week."""
     is_kept: NDArray[np.bool_]
-    """bool[steps]: no holiday."""
+    """bool[steps]: False on holidays."""
     bin_begin: Numbers
-    """int64[bins]: its first step."""
+    """int64[bins]: first step."""
     bin_slot: Numbers
-    """int64[bins]"""
+    """int64[bins]: slot of the week."""
     bin_age_days: NDArray[np.float64]
-    """float64[bins]: from its first step to the end of the grid."""
+    """float64[bins]: time from the first step of the bin to the end of the grid."""
     slots: int
-    """Of a week."""
+    """Number of slots of a week."""
     slots_per_day: int
     is_rest_day: NDArray[np.bool_]
-    """bool[slots]: of the weekend."""
+    """bool[slots]: whether the slot is on a rest day (the weekend)."""
 
     def until(self, step: int) -> SlotGrid:
-        """The same grid, ended before that step."""
+        """Returns the grid cut off before that step."""
         bins = int(np.searchsorted(self.bin_begin, step))
         ages = self.bin_age_days[:bins]
         lost = 0.0 if bins == len(self.bin_begin) else self.bin_age_days[bins]
@@ -84,11 +84,11 @@ class SlotGrid(msgspec.Struct, frozen=True):
         )
 
     def slot_of_day(self) -> Numbers:
-        """int64[steps]"""
+        """Returns int64[steps]: the slot of the day."""
         return self.slot % self.slots_per_day
 
     def kind_of_day(self) -> Numbers:
-        """int64[steps]: the slot of the day, those of rest days after those of working days."""
+        """Returns int64[steps]: the slot of the day; slots of rest days are numbered after those of working days."""
         return self.slot_of_day() + self.slots_per_day * self.is_rest_day[self.slot]
 
 
@@ -102,7 +102,7 @@ def slot_grid(
     holidays: Collection[date],
     rest_days: Sequence[int],
 ) -> SlotGrid:
-    """Of a usage grid; a step belongs to the slot in which it begins. Raises ValueError where there are too many steps."""
+    """Creates the SlotGrid of a usage grid; a step belongs to the slot in which it begins. Raises ValueError for too many steps."""
     if steps > STEPS_MAX:
         raise ValueError(f"usage: {steps} steps, more than {STEPS_MAX}; ask for a coarser step or a shorter window")
     wall = wall_times(start_s + step_s * np.arange(steps, dtype=np.float64), zone)

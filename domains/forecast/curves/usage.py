@@ -1,4 +1,4 @@
-"""Usage: what was measured, on one regular grid of times. What sources deliver and fits read; immutable."""
+"""Usage: measured samples on one regular time grid. Delivered by sources, read by fits; immutable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class PlacementInterval(msgspec.Struct, frozen=True):
-    """So many replicas of a service stood on a node from one moment to another (epoch seconds)."""
+    """A time interval (epoch seconds) in which a number of replicas of a service ran on a node."""
 
     service: str
     node: str
@@ -38,7 +38,7 @@ class PlacementInterval(msgspec.Struct, frozen=True):
 
 
 class NodeTotals(msgspec.Struct, frozen=True):
-    """Use of whole nodes, where no better is measured, and who stood there."""
+    """Use of whole nodes, for dimensions measured only per node, and the placement intervals of services."""
 
     start_s: float
     step_s: float
@@ -50,19 +50,19 @@ class NodeTotals(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A question to sources that answer for any moment. Picklable."""
+    """A request for the use at one moment. Picklable."""
 
     now_s: float
     step_s: float
     deadline_s: float
     places: Mapping[PodName, int]
-    """Pods there are -> row."""
+    """Existing pods -> row."""
 
 
 class Seen(msgspec.Struct):
-    """What came of it, in plain units. Picklable."""
+    """The answer to a `Look`, in plain units. Picklable."""
 
     by_row: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-    """Dimension -> rows, and what the pods there use together."""
+    """Dimension -> (rows, total use of the pods on each)."""
     by_node: dict[str, dict[str, float]] = {}
-    """Dimension -> node -> what the whole node uses."""
+    """Dimension -> node -> use of the whole node."""

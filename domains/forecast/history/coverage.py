@@ -1,7 +1,7 @@
-"""Coverage: what a reading, and the profiles learned from it, are short of, in words that name the fallback and the fix. Pure.
+"""Notes about missing data in a reading and in profiles, with the fallback used and the fix. Pure.
 
-What is measured badly must not silently count as little use. Reported are a dimension without a sample, less history
-than asked for, steps finer than the samples, and series too short for their own week.
+Badly measured data must not silently count as low use. Reported are dimensions without samples, less history than
+requested, steps shorter than the sample interval, and series too short for a weekly profile.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from domains.forecast.units import DAY_S
 from multisched.model.plural import verb
 
 WHOLE_SHARE: Final = 0.9
-"""Of the window: with so much of it there is nothing to tell."""
+"""No note is made if samples cover at least this share of the window."""
 SPACING_ROWS: Final = 256
-"""Series that are looked at for the distance of their samples."""
+"""Number of series used to find the sample interval."""
 NAMES_SHOWN: Final = 3
 
 
 def reading_notes(reading: Reading, steps: int) -> Iterator[str]:
-    """`steps`: of the window that was asked for."""
+    """Yields notes about missing samples in a reading. `steps`: length of the requested window."""
     usage, totals = reading.usage, reading.totals
     tables = [(name, usage.values[:, number]) for number, name in enumerate(usage.dimensions)]
     if totals is not None:
@@ -35,29 +35,29 @@ def reading_notes(reading: Reading, steps: int) -> Iterator[str]:
         at = np.flatnonzero(known.any(axis=0))
         if not len(at):
             if not any(name == other and np.isfinite(rest).any() for other, rest in tables):
-                yield f"{name}: no sample in the whole window; what pods use of it is not known and counts as nothing"
+                yield f"{name}: no sample in the whole window; the use of pods is unknown and counts as zero"
             continue
         covered = int(at[-1] - at[0]) + 1
         if covered < WHOLE_SHARE * steps:
             asked = steps * usage.step_s / DAY_S
-            yield f"{name}: {covered * usage.step_s / DAY_S:.1f} days of samples, {asked:.1f} were asked for (windowDays)"
+            yield f"{name}: {covered * usage.step_s / DAY_S:.1f} days of samples, {asked:.1f} were requested (windowDays)"
         apart = _spacing(values)
         if apart > 1:
             yield (
-                f"{name}: samples lie {apart * usage.step_s:g} s apart, so that {apart - 1} of {apart} steps are gaps;"
+                f"{name}: samples are {apart * usage.step_s:g} s apart, so {apart - 1} of {apart} steps are gaps;"
                 f" set stepSeconds: {apart * usage.step_s:g}"
             )
 
 
 def _spacing(values: Samples) -> int:
-    """Steps from a sample of a series to its next, the median; 1 where samples fill their steps."""
+    """Returns the median distance between consecutive samples of a series, in steps; 1 if there are no gaps."""
     rows, steps = np.nonzero(np.isfinite(values[:SPACING_ROWS]))
     apart = np.diff(steps)[np.diff(rows) == 0]
     return int(np.median(apart)) if len(apart) else 1
 
 
 def profile_notes(profiles: Profiles) -> Iterator[str]:
-    """Which profiles are no weeks of their own services."""
+    """Yields notes about services whose profile is one quantile for the whole week."""
     for number, name in enumerate(profiles.dimensions):
         origin = profiles.origin[:, number]
         known = int(np.count_nonzero(origin != Origin.NONE))
@@ -67,13 +67,13 @@ def profile_notes(profiles: Profiles) -> Iterator[str]:
             more = ", …" if len(flat) > NAMES_SHOWN else ""
             have = verb(len(flat), "has", "have")
             yield (
-                f"{name}: {len(flat)} of {known} services {have} too few days of samples, and one quantile stands for their"
-                f" whole week: {shown}{more}"
+                f"{name}: {len(flat)} of {known} services {have} too few days of samples, and one quantile is used for"
+                f" the whole week: {shown}{more}"
             )
 
 
 def weight_notes(reading: Reading, profiles: Profiles) -> Iterator[str]:
-    """Of which services the totals of nodes tell no weight: they moved too seldom, with others, or too little."""
+    """Yields notes about services whose weight cannot be determined from node totals."""
     if reading.totals is None:
         return
     services = sorted({interval.service for interval in reading.totals.placement_intervals})
@@ -88,6 +88,6 @@ def weight_notes(reading: Reading, profiles: Profiles) -> Iterator[str]:
         if unknown:
             more = ", …" if len(unknown) > NAMES_SHOWN else ""
             yield (
-                f"{name}: who stood where tells no weight of {len(unknown)} of {len(services)} services, and they count as"
-                f" using nothing of it: {', '.join(unknown[:NAMES_SHOWN])}{more}"
+                f"{name}: past placements do not determine the weight of {len(unknown)} of {len(services)} services,"
+                f" and their use counts as zero: {', '.join(unknown[:NAMES_SHOWN])}{more}"
             )

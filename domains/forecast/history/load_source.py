@@ -1,7 +1,7 @@
-"""History from the metrics API (metrics.k8s.io), which knows the load of the moment only: it is looked at again and again.
+"""History from the metrics API (metrics.k8s.io). The API returns only the current load, so the source polls it.
 
-Owns what it has seen since the start, per service and step, up to the window; a restart begins anew. Called by one task at a
-time.
+Owns the samples since program start, per service and step, within the window; they are lost on restart. Called by one
+task at a time.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from multisched.framework.measures import Grid, LoadReader, MeterError, PodUse
 from multisched.model.objects import CPU, MEMORY
 
 SAMPLES_MAX: Final = 50_000_000
-"""Services times steps that are kept, at 8 bytes each: the oldest go."""
+"""Limit of kept samples (services times steps), 8 bytes each; the oldest are dropped first."""
 
 PODS_PER_PIECE: Final = 1_000
-"""In one go, in some two milliseconds."""
+"""Pods processed before yielding to the event loop: about two milliseconds."""
 
 Heard = Callable[[float, Sequence[PodUse]], Awaitable[None]]
-"""(epoch seconds, what pods use)"""
+"""(epoch seconds, use of pods)"""
 
 
 class LoadSource:
-    """Implements `PollingSource`: CPU in cores and memory in bytes, of the dimensions of these names."""
+    """Implements `PollingSource` for the dimensions `cpu` (cores) and `memory` (bytes)."""
 
     name = "metrics-api"
 
@@ -45,7 +45,7 @@ class LoadSource:
         step_s: float,
         heard: Heard | None = None,
     ) -> None:
-        """`step_s`: of the grid that `read` is asked with. `heard`: called with each look."""
+        """`step_s`: step of the grids passed to `read`. `heard`: called with the result of each poll."""
         self.interval_s = float(settings.step_s)
         self._reader = reader
         self._known = known
@@ -53,11 +53,11 @@ class LoadSource:
         self._heard = heard
         self._dimensions = [d for d in dimensions if d.name in (CPU, MEMORY)]
         self._steps: dict[int, dict[str, tuple[float, ...]]] = {}
-        """Step -> service -> of each dimension the sum (or highest) of means over replicas; last, how many looks."""
+        """Step -> service -> (sum or maximum over the polls of the mean over replicas, per dimension; number of polls)."""
         self._kept = 0
         self._named: dict[str, int] = {}
         self._error = ""
-        """Of the last look, where it failed."""
+        """Error of the last poll; empty if it succeeded."""
 
     async def poll(self, now_s: float) -> None:
         """See `PollingSource`."""
@@ -88,7 +88,7 @@ class LoadSource:
         return (*both, before[-1] + 1)
 
     async def _means(self, pods: Sequence[PodUse], names: ServiceNames) -> dict[str, list[float]]:
-        """Service -> mean over its replicas, of each dimension."""
+        """Returns service -> mean over its replicas, per dimension."""
         sums: dict[str, list[float]] = {}
         for number, pod in enumerate(pods):
             if number % PODS_PER_PIECE == 0:
@@ -101,12 +101,12 @@ class LoadSource:
         return {service: [value / total[-1] for value in total[:-1]] for service, total in sums.items()}
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
-        """See `Source`. Where it has seen nothing it says so in a note: other sources know enough without it."""
+        """See `Source`. Without samples it adds a note and does not fail, because other sources may have the data."""
         first = first_step(grid)
         for step in [step for step in self._steps if step < first]:
             self._kept -= len(self._steps.pop(step))
         seen = {step: dict(services) for step, services in self._steps.items() if step < first + grid.steps}
-        notes = () if seen else (f"{self.name}: {self._error or 'no look within the window yet'}",)
+        notes = () if seen else (f"{self.name}: {self._error or 'no poll within the window yet'}",)
         return await in_thread(lambda: self._reading(seen, grid, notes))
 
     def _reading(self, seen: dict[int, dict[str, tuple[float, ...]]], grid: Grid, notes: tuple[str, ...]) -> Reading:

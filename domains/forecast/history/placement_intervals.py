@@ -1,6 +1,6 @@
-"""Who stood where when, inferred from series that say at each step which pod is on which node.
+"""Placement intervals: which pod was on which node when, inferred from series with a sample per pod, node and step.
 
-Owns the placement intervals of one window; filled in a worker thread, one piece at a time.
+Holds the intervals of one window; filled in a worker thread, one piece at a time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from domains.forecast.history.source import SourceError
 from multisched.framework.measures import Grid, Piece
 
 PLACEMENT_INTERVALS_MAX = 2_000_000
-"""Stretches of pods on nodes in a window."""
+"""Limit of intervals in a window."""
 
 
 class _Stretch(msgspec.Struct):
-    """Of one pod; steps are counted from the epoch, `end` is past the last."""
+    """The interval of one pod on one node; steps are counted from the epoch, `end` is exclusive."""
 
     service: str
     node: str
@@ -28,29 +28,29 @@ class _Stretch(msgspec.Struct):
 
 
 class PlacementIntervals:
-    """Stretches by pod and node."""
+    """Intervals by pod and node."""
 
     def __init__(self) -> None:
         self.end: int | None = None
-        """The step up to which everything is known; None: nothing is."""
+        """The step up to which placements are known (exclusive); None: nothing was read yet."""
         self._open: dict[tuple[str, str, str], _Stretch] = {}
-        """(namespace, pod, node) -> its latest stretch."""
+        """(namespace, pod, node) -> its latest interval."""
         self._closed: list[_Stretch] = []
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def before(self, step: int) -> PlacementIntervals:
-        """What is known of earlier steps; a copy, so that a reading that fails changes nothing."""
+        """Returns a copy, cut off at `step`. A failed reading then does not change the original."""
         found = PlacementIntervals()
         found._closed = [_cut(stretch, step) for stretch in self._closed if stretch.begin < step]
         found._open = {key: _cut(stretch, step) for key, stretch in self._open.items() if stretch.begin < step}
         return found
 
     def add(self, piece: Piece, first: int, services: Sequence[str]) -> None:
-        """Of series with the labels namespace, pod and node. `first`: the number of the step that the piece calls 0.
+        """Adds series with the labels namespace, pod and node. `first`: number of the piece's step 0 since the epoch.
 
-        Raises SourceError for more than PLACEMENT_INTERVALS_MAX.
+        Raises SourceError for more than PLACEMENT_INTERVALS_MAX intervals.
         """
         begin = 0
         for number, end in enumerate(piece.ends.tolist()):
@@ -60,7 +60,7 @@ class PlacementIntervals:
                 self._extend(key, services[number], low, high)
             begin = end
         if len(self._open) + len(self._closed) > PLACEMENT_INTERVALS_MAX:
-            raise SourceError(f"more than {PLACEMENT_INTERVALS_MAX} stays of pods on nodes; take a shorter windowDays")
+            raise SourceError(f"more than {PLACEMENT_INTERVALS_MAX} placements of pods; set a shorter windowDays")
 
     def _extend(self, key: tuple[str, str, str], service: str, low: int, high: int) -> None:
         found = self._open.get(key)
@@ -72,7 +72,7 @@ class PlacementIntervals:
         self._open[key] = _Stretch(service, key[2], low, high)
 
     def within(self, first: int, grid: Grid) -> tuple[PlacementInterval, ...]:
-        """The placement intervals of a grid that begins with step `first`, in epoch seconds."""
+        """Returns the intervals within a grid that begins with step `first`, in epoch seconds."""
         last = first + grid.steps
         return tuple(
             PlacementInterval(s.service, s.node, max(s.begin, first) * grid.step_s, min(s.end, last) * grid.step_s)
@@ -86,7 +86,7 @@ def _cut(stretch: _Stretch, step: int) -> _Stretch:
 
 
 def _runs(steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[tuple[int, int]]:
-    """(first, past the last) of each run of consecutive steps."""
+    """Returns (first, last + 1) of each run of consecutive steps."""
     if not len(steps):
         return []
     breaks = np.flatnonzero(np.diff(steps) > 1)

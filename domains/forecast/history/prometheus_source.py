@@ -1,7 +1,7 @@
 """History from a Prometheus-compatible server: each dimension's query, as use per service or as totals of nodes.
 
-Owns what it has read. A later reading asks for the steps that are new, and for the last hour again, since samples may
-come late. Called by one task at a time. A reading that fails leaves what is kept as it was.
+Caches what it has read. A later reading queries the new steps and the last hour again, because samples can arrive late.
+Called by one task at a time. A failed reading does not change the cache.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeR
 from multisched.model.plural import counted, verb
 
 OVERLAP_S: Final = 3_600
-"""What is asked for again: samples that came late (remote write, a collector that was down)."""
+"""Span that is queried again, for samples that arrived late (remote write, a collector that was down)."""
 WHOLE_EVERY: Final = 24
-"""Each so many readings everything is asked for again: series that were filled in later, services that were renamed."""
+"""Every this many readings the whole window is queried again, for backfilled series and renamed services."""
 
 KnownPods = Callable[[], Awaitable[Mapping[PodName, str]]]
-"""Pods there are -> `service_of`; a mapping that is not changed any more."""
+"""Returns existing pods -> `service_of`; the mapping is never changed afterwards."""
 
 
 class PrometheusSource:
@@ -69,7 +69,7 @@ class PrometheusSource:
         self._readings = 0
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
-        """See `Source`. Samples are asked for at the end of each step, and say what was used within it."""
+        """See `Source`. Queries are evaluated at the end of each step and cover that step."""
         is_whole = grid.step_s != self._step_s or self._readings % WHOLE_EVERY == 0
         kept, placement_intervals = ({}, PlacementIntervals()) if is_whole else (self._kept, self._placement_intervals)
         round_ = _Round(grid, await self._names(grid), in_thread, kept, placement_intervals)
@@ -87,7 +87,7 @@ class PrometheusSource:
         return self._reading(round_)
 
     async def look(self, asked: Look) -> Seen:
-        """See `LookingSource`: each dimension's query, over the step that ends at that moment."""
+        """See `LookingSource`. Evaluates each dimension's query over the step that ends at the requested moment."""
         seen = Seen()
         for dimension in self._dimensions:
             latest: dict[PodName, float] = {}
@@ -140,13 +140,13 @@ class PrometheusSource:
         round_.tables[dimension.name] = new
         notes = _words(report)
         if not report.samples and new.names:
-            notes.append("the query answers nothing for the newest steps; older ones are used")
+            notes.append("the query returns no samples for the newest steps; older ones are used")
         if not new.names:
-            notes.append("the query answers nothing; is it measured here, under these labels?")
+            notes.append("the query returns no samples; check that this server has the metric with these labels")
         round_.note(dimension.name, [f"{text} (query: {shown_query(query)})" for text in notes])
 
     async def _read_capacity(self, name: str, query: str, round_: _Round) -> None:
-        """The newest answer of the last ten steps counts."""
+        """Reads the newest value of each node within the last ten steps."""
         grid = round_.grid
         steps = min(10, grid.steps)
         latest = Grid(grid.end_s + grid.step_s - (steps - 1) * grid.step_s, grid.step_s, steps)
@@ -163,11 +163,11 @@ class PrometheusSource:
         notes = _words(report)
         empty = sorted(node for node, value in found.items() if value <= 0)
         if empty:
-            notes.append(f"{len(empty)} nodes have none, such as {empty[0]}")
+            notes.append(f"{len(empty)} nodes have no capacity, such as {empty[0]}")
         round_.note(f"{name}, capacity", [f"{text} (query: {shown_query(query)})" for text in notes])
         if not found:
             raise SourceError(
-                f"{self.name}: dimension {name}: capacity: the query answers nothing (query: {shown_query(query)})"
+                f"{self.name}: dimension {name}: capacity: the query returns no samples (query: {shown_query(query)})"
             )
         round_.capacities[name] = found
 
@@ -177,7 +177,7 @@ class PrometheusSource:
         placement_intervals = round_.old_placement_intervals.before(first_step(asked))
 
         def take(piece: Piece) -> None:
-            # A pod of a StatefulSet comes again under its name: it may have stood on two nodes, but not twice on one.
+            # A recreated StatefulSet pod keeps its name, so one name can have intervals on several nodes.
             services = [round_.names.of_pod((labels["namespace"], labels["pod"])) for labels in piece.labels]
             placement_intervals.add(piece, first_step(asked), services)
 
@@ -185,7 +185,7 @@ class PrometheusSource:
         placement_intervals.end = first_step(grid) + grid.steps
         round_.placement_intervals = placement_intervals
         if not placement_intervals:
-            text = "kube_pod_info answers nothing: totals of nodes cannot be shared out; scrape kube-state-metrics"
+            text = "kube_pod_info has no samples: totals of nodes cannot be attributed; scrape kube-state-metrics"
             round_.note("places of pods", [text])
 
     async def _names(self, grid: Grid) -> ServiceNames:
@@ -220,7 +220,7 @@ class PrometheusSource:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _missing(self, grid: Grid, end: int | None) -> Grid:
-        """The steps that are not known for good."""
+        """Returns the part of the grid to query: steps after `end`, and OVERLAP_S before it again."""
         first, steps = first_step(grid), grid.steps
         begin = first if end is None else max(first, min(end - round(OVERLAP_S / grid.step_s), first + steps - 1))
         return Grid(begin * grid.step_s, grid.step_s, first + steps - begin)
@@ -239,7 +239,7 @@ class PrometheusSource:
         counts = round_.names.counts
         if counts[Naming.POD_NAME]:
             nameless = (
-                f"{counts[Naming.POD_NAME]} pods have no owner that is known; their names stand for their services"
+                f"{counts[Naming.POD_NAME]} pods have no known owner; their services are guessed from their names"
             )
             round_.note("services", [f"{nameless}; scrape kube-state-metrics"])
         return Reading(
@@ -252,13 +252,13 @@ class PrometheusSource:
 
 
 class _Round(msgspec.Struct):
-    """What one reading has found so far."""
+    """Intermediate results of one reading."""
 
     grid: Grid
     names: ServiceNames
     in_thread: InThread
     kept: Mapping[str, Table]
-    """What earlier readings found; empty where everything is asked for again."""
+    """Cached tables of earlier readings; empty if the whole window is queried again."""
     old_placement_intervals: PlacementIntervals
     tables: dict[str, Table] = msgspec.field(default_factory=dict)
     capacities: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
@@ -270,13 +270,13 @@ class _Round(msgspec.Struct):
 
 
 def _at_ends(grid: Grid) -> Grid:
-    """The moments at which the grid's steps end."""
+    """Returns a grid of the moments at which the steps end."""
     return Grid(grid.start_s + grid.step_s, grid.step_s, grid.steps)
 
 
 def _words(report: RangeReport) -> list[str]:
     dropped = report.dropped
-    counts = ((dropped.nan, "not finite"), (dropped.negative, "negative"), (dropped.off_grid, "beside the grid"))
+    counts = ((dropped.nan, "not finite"), (dropped.negative, "negative"), (dropped.off_grid, "off the grid"))
     found = [
         f"{counted(count, 'sample')} {how}; {verb(count, 'it counts as a gap', 'they count as gaps')}"
         for count, how in counts

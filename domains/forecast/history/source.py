@@ -1,7 +1,7 @@
-"""Where history comes from: the Protocol of sources, what they deliver, and how series of pods become use per service.
+"""Sources of history: their Protocol, the readings they return, and the aggregation of series to use per service.
 
-A source delivers readings on the grid it is asked for; several are laid over one another with `merged`. Called by `refit`; the
-folds are filled in worker threads, one piece at a time.
+A source returns readings on the requested grid; `merged` combines readings of several sources. Called by `refit`. Folds
+are filled in worker threads, one piece at a time.
 """
 
 from __future__ import annotations
@@ -22,75 +22,75 @@ if TYPE_CHECKING:
     from domains.forecast.curves.usage import Look, Seen
 
 SERVICES_MAX = 50_000
-"""Services of a reading; more are pods that were taken for services."""
+"""Limit of services in a reading; a larger number suggests that pods were taken for services."""
 NODE_LABELS = ("node", "nodename", "kubernetes_node", "instance")
-"""Where the node's name is looked for, in this order; of `instance` the port is cut off."""
+"""Labels that may contain the node's name, tried in this order; the port is removed from `instance`."""
 NOTES_MAX = 50
-"""Notes of a reading."""
+"""Limit of notes in a reading."""
 
 
 class SourceError(Exception):
-    """A source gave nothing that can be used; the message names it, the dimension and the fix."""
+    """A source returned no usable data; the message names the source, the dimension and the fix."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a source knows."""
+    """The data returned by a source."""
 
     usage: Usage
     totals: NodeTotals | None = None
-    """Dimensions that are measured per node; None where there are none."""
+    """Dimensions measured per node; None if there are none."""
     capacities: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
-    """Dimension -> node -> capacity in the dimension's plain unit, where a query says it."""
+    """Dimension -> node -> capacity in the dimension's plain unit, for capacities measured by a query."""
     named: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """`Naming` -> pods that got their service that way."""
+    """`Naming` -> number of pods whose service was found that way."""
     notes: tuple[str, ...] = ()
-    """Everything that was left out or guessed, in words."""
+    """Messages about everything skipped or guessed."""
 
 
 class Source(Protocol):
-    """Somewhere history comes from."""
+    """A source of history."""
 
     name: str
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
-        """What was used in the steps that begin at the grid's moments, which are multiples of its step.
+        """Returns the use in the grid's steps; each begins at a multiple of the step length.
 
-        Raises SourceError; what the source keeps stays as it was then.
+        Raises SourceError; the data that the source caches is unchanged then.
         """
         ...
 
 
 @runtime_checkable
 class PollingSource(Source, Protocol):
-    """A source that knows the moment only, and remembers.
+    """A source that can measure only the current load, and records it on each poll.
 
-    Border: one kind of source does (`LoadSource`), and the refit knows no kind of source.
+    `LoadSource` is the only implementation; the Protocol keeps the refit independent of it.
     """
 
     interval_s: float
 
     async def poll(self, now_s: float) -> None:
-        """Looks once. Raises SourceError."""
+        """Measures and records the current load. Raises SourceError."""
         ...
 
 
 @runtime_checkable
 class LookingSource(Source, Protocol):
-    """A source that can be asked about the moment, too.
+    """A source that can also return the current load.
 
-    Border: one kind of source can (`PrometheusSource`), and the study knows no kind of source.
+    `PrometheusSource` is the only implementation; the Protocol keeps the study independent of it.
     """
 
     async def look(self, asked: Look) -> Seen:
-        """What is used on nodes at that moment. Raises SourceError."""
+        """Returns the load of nodes at the requested moment. Raises SourceError."""
         ...
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of one dimension on consecutive steps; NaN where nothing was measured."""
+    """Samples of one dimension by name, on consecutive steps; NaN where nothing was measured."""
 
     first: int
-    """Number of the first step, counted from the epoch."""
+    """Number of the first step since the epoch."""
     names: tuple[str, ...]
     values: Samples
     """float32[names, steps]"""
@@ -101,12 +101,12 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def first_step(grid: Grid) -> int:
-    """The number of the grid's first step since the epoch. Grids begin at multiples of their step."""
+    """Returns the number of the grid's first step since the epoch. Grids begin at multiples of their step."""
     return round(grid.start_s / grid.step_s)
 
 
 def joined(old: Table | None, new: Table, first: int, steps: int) -> Table:
-    """Steps `first` to `first + steps` of both; where both reach, the new table alone counts. Rows without a sample are left out."""
+    """Joins steps `first` to `first + steps` of both tables; where they overlap, uses `new` only. Drops names without samples."""
     parts = (old, new) if old is not None else (new,)
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
     places = {name: place for place, name in enumerate(names)}
@@ -127,7 +127,7 @@ def _without_empty(table: Table) -> Table:
 
 
 def usage_of(tables: Mapping[str, Table], grid: Grid) -> Usage:
-    """One grid of all dimensions; each table has exactly the grid's steps."""
+    """Combines the tables of all dimensions to one Usage; each table must have exactly the grid's steps."""
     services = tuple(sorted({name for table in tables.values() for name in table.names}))
     places = {name: place for place, name in enumerate(services)}
     values: Samples = np.full((len(services), len(tables), grid.steps), np.nan, np.float32)
@@ -137,9 +137,10 @@ def usage_of(tables: Mapping[str, Table], grid: Grid) -> Usage:
 
 
 def merged(readings: Sequence[Reading], steps_max: int) -> Reading:
-    """All readings in one, the last `steps_max` steps: where two know the same sample, the first of them counts.
+    """Merges the last `steps_max` steps of all readings; for a sample in several readings, the first reading wins.
 
-    All have the same step and begin at a multiple of it. Node totals are those of the first reading that has some.
+    All readings must have the same step and begin at a multiple of it. Node totals are those of the first reading that
+    has any.
     """
     step_s = readings[0].usage.step_s
     tables: dict[str, Table] = {}
@@ -147,7 +148,7 @@ def merged(readings: Sequence[Reading], steps_max: int) -> Reading:
     end = max(ends)
     first = max(min(_start(r.usage) for r in readings), end - steps_max)
     for reading in readings:
-        assert reading.usage.step_s == step_s, "sources deliver on the grid they are asked for"
+        assert reading.usage.step_s == step_s, "sources return readings on the requested grid"
         for number, dimension in enumerate(reading.usage.dimensions):
             own = Table(_start(reading.usage), reading.usage.services, reading.usage.values[:, number])
             found = tables.get(dimension)
@@ -166,7 +167,7 @@ def _start(usage: Usage) -> int:
 
 
 def _filled(table: Table, other: Table) -> Table:
-    """The table with samples of another where it has none itself."""
+    """Returns the table with its gaps filled from another one."""
     steps = table.values.shape[1]
     more = joined(None, other, table.first, steps)
     names = tuple(dict.fromkeys((*table.names, *more.names)))
@@ -186,14 +187,14 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return found
 
 
-# -- folds: pieces of series become rows -------------------------------------------------------------------------------
+# -- folds: aggregation of series by name ------------------------------------------------------------------------------
 
 
 class Fold:
-    """Means per name and step over all series of that name: what one replica used.
+    """Aggregates series to the mean use per replica, by name and step.
 
-    A pod that comes or goes within a step has used something in a part of it only. If pods of its name were there for
-    the whole step, they alone say what a replica uses. So a service that is scaled up does not seem to use less.
+    A pod that starts or ends within a step used resources for a part of it only. If other pods of the same name existed
+    for the whole step, only those are averaged. So scaling a service up does not lower its measured use per replica.
     """
 
     def __init__(self, steps: int) -> None:
@@ -202,8 +203,10 @@ class Fold:
         self._values: Samples = np.zeros((0, steps), np.float32)
 
     def add(self, piece: Piece, names: Sequence[str]) -> None:
-        """`names`: of each series of the piece, which has all series of its steps. Raises SourceError for more names than
-        SERVICES_MAX."""
+        """Adds a piece, which must contain all series of its steps. `names`: the name of each series.
+
+        Raises SourceError for more than SERVICES_MAX names.
+        """
         if not len(piece.steps):
             return
         rows = self._places(names)
@@ -217,7 +220,7 @@ class Fold:
         np.copyto(window, means.astype(np.float32), where=~np.isnan(means))
 
     def table(self, first: int) -> Table:
-        """The means; NaN where no series had a sample."""
+        """Returns the means; NaN where no series had a sample."""
         return _without_empty(Table(first, tuple(self._rows), self._values[: len(self._rows)]))
 
     def _places(self, names: Sequence[str]) -> NDArray[np.int64]:
@@ -233,7 +236,8 @@ class Fold:
 
 
 def _is_whole(piece: Piece, low: int, high: int) -> NDArray[np.bool_]:
-    """True for samples with another one of their series right before and after, or at an end of the piece."""
+    """Returns bool[samples]: whether the sample's series also has samples in the steps before and after (as far as the piece
+    has such steps)."""
     begins = np.zeros(len(piece.steps), np.bool_)
     begins[(piece.ends - np.diff(piece.ends, prepend=0))[np.diff(piece.ends, prepend=0) > 0]] = True
     comes = begins | (np.diff(piece.steps, prepend=low) != 1)
@@ -243,7 +247,7 @@ def _is_whole(piece: Piece, low: int, high: int) -> NDArray[np.bool_]:
 
 
 def _means(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """float64[size]; NaN where there is no value."""
+    """Returns float64[size]: the mean of the values of each cell; NaN for a cell without values."""
     counts = np.bincount(cells, minlength=size)
     means = np.full(size, np.nan)
     np.divide(np.bincount(cells, values, size), counts, out=means, where=counts > 0)
@@ -251,7 +255,7 @@ def _means(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> 
 
 
 def service_names_of(piece: Piece, labels: Labels, names: ServiceNames) -> list[str]:
-    """The service of each series. Raises SourceError where labels are missing, or one pod has two series."""
+    """Returns the service of each series. Raises SourceError for missing labels, or two series of one pod."""
     if labels.service:
         return [_by_label(series, labels, names) for series in piece.labels]
     pods = [_pod_of(series, labels) for series in piece.labels]
@@ -260,7 +264,7 @@ def service_names_of(piece: Piece, labels: Labels, names: ServiceNames) -> list[
 
 
 def node_names_of(piece: Piece, labels: Labels) -> list[str]:
-    """The node of each series. Raises SourceError as `service_names_of`."""
+    """Returns the node of each series. Raises SourceError for missing labels, or two series of one node."""
     nodes = [_node_of(series, labels) for series in piece.labels]
     _refuse_doubles(nodes, piece, f"sum by ({labels.node or 'node'}) (…)")
     return nodes
@@ -271,7 +275,7 @@ def _pod_of(series: Mapping[str, str], labels: Labels) -> PodName:
     if not (namespace and pod):
         missing = labels.pod if namespace else labels.namespace
         raise SourceError(
-            f"the query answers with a series {_shown(series)}, which has no label {missing!r};"
+            f"the query returns a series {_shown(series)} without the label {missing!r};"
             f" write sum by ({labels.namespace}, {labels.pod}) (…), or set labels.{'pod' if namespace else 'namespace'}"
         )
     return namespace, pod
@@ -281,8 +285,8 @@ def _by_label(series: Mapping[str, str], labels: Labels, names: ServiceNames) ->
     service = series.get(labels.service, "")
     if not service:
         raise SourceError(
-            f"the query answers with a series {_shown(series)}, which has no label {labels.service!r} (labels.service);"
-            " keep it in the query's by (…), or leave labels.service out"
+            f"the query returns a series {_shown(series)} without the label {labels.service!r} (labels.service);"
+            " keep it in the query's by (…), or remove labels.service"
         )
     return names.of_label(series.get(labels.namespace, ""), service)
 
@@ -294,7 +298,7 @@ def _node_of(series: Mapping[str, str], labels: Labels) -> str:
             return name.rsplit(":", 1)[0] if label == "instance" else name
     wanted = labels.node or " or ".join(NODE_LABELS)
     raise SourceError(
-        f"the query answers with a series {_shown(series)}, which has no label {wanted};"
+        f"the query returns a series {_shown(series)} without the label {wanted};"
         " write sum by (node) (…), or set labels.node"
     )
 
@@ -306,7 +310,9 @@ def _refuse_doubles(keys: Sequence[object], piece: Piece, fix: str) -> None:
     for number, key in enumerate(keys):
         if key in seen:
             both = f"{_shown(piece.labels[seen[key]])} and {_shown(piece.labels[number])}"
-            raise SourceError(f"two series are about the same: {both}; write {fix}, or max by for a pair of servers")
+            raise SourceError(
+                f"two series have the same pod or node: {both}; write {fix}, or max by for replicated Prometheus servers"
+            )
         seen[key] = number
 
 

@@ -1,7 +1,7 @@
-"""Spikes: single samples that cannot be true, as a counter that jumps or a collector that lies leaves them. Pure.
+"""Removal of spikes: single implausible samples, caused for example by counter jumps or faulty collectors. Pure.
 
-A spike is more than RATIO times as high as what the series usually reaches, and as the samples beside it. Neither most
-days nor the next week have the like at that time: what bursts again and again is true.
+A spike is more than RATIO times as high as the series' usual level and as both neighbouring samples. High samples that
+recur are kept: those with a similar sample at the same time on many other days, or a week before or after.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from domains.forecast.units import DAY_S
 
 RATIO: Final = 20.0
 USUAL: Final = 0.9
-"""Quantile of the series: what it usually reaches. Where that is nothing, whatever comes may be true."""
+"""Quantile that defines the usual level of a series. If it is zero, no sample counts as a spike."""
 LOOKED_AT: Final = 512
-"""Samples of a series, evenly spread, that the quantile is taken of."""
+"""Number of evenly spaced samples from which the quantile is computed."""
 RECURS_DAILY: Final = 1 / 3
-"""Of the other days."""
+"""A high sample recurs if more than this share of the other days has a high sample at that time."""
 ROWS: Final = 256
-"""Series that are looked at together."""
+"""Series processed together."""
 
 
 def without_spikes(usage: Usage) -> tuple[Usage, int]:
-    """The same usage where there are none, else a copy with NaN in their place; and how many there were."""
+    """Returns the usage with spikes replaced by NaN (a copy if there are any), and the number of spikes."""
     series = usage.values.reshape(-1, usage.values.shape[2])
     cleaned: Samples | None = None
     count = 0
@@ -43,7 +43,7 @@ def without_spikes(usage: Usage) -> tuple[Usage, int]:
 
 
 def _spikes(values: Samples, step_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Their rows and steps."""
+    """Returns (rows, steps) of the spikes."""
     limit = (RATIO * _usual(values)).astype(np.float32)
     highest = np.fmax.reduce(values, axis=1, initial=0)
     suspects = np.flatnonzero((highest > limit) & (limit > 0))
@@ -62,7 +62,7 @@ def _spikes(values: Samples, step_s: float) -> tuple[NDArray[np.intp], NDArray[n
 
 
 def _usual(values: Samples) -> NDArray[np.float64]:
-    """float64[series]: the quantile USUAL, 0 where nothing is known."""
+    """Returns float64[series]: the quantile USUAL; 0 for a series without samples."""
     seen = np.sort(values[:, :: max(1, values.shape[1] // LOOKED_AT)], axis=1)
     known = np.isfinite(seen).sum(axis=1)
     at = np.clip((USUAL * known).astype(np.intp), 0, np.maximum(known - 1, 0))
@@ -73,7 +73,8 @@ def _usual(values: Samples) -> NDArray[np.float64]:
 def _recurs(
     is_high: NDArray[np.bool_], rows: NDArray[np.intp], steps: NDArray[np.intp], step_s: float
 ) -> NDArray[np.bool_]:
-    """bool[suspects]: others at that time, a step early or late, on so many other days, or a week before or after."""
+    """Returns bool[suspects]: whether similar samples exist at that time of day (give or take a step) on more than
+    RECURS_DAILY of the other days, or a week before or after."""
     day = round(DAY_S / step_s)
     size = is_high.shape[1]
     like, days = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)

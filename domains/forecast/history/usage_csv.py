@@ -1,8 +1,8 @@
-"""Usage from CSV files: `timestamp, service or pod, dimension, value`, and a `unit` if there is one.
+"""Usage from CSV files with the columns `timestamp`, `service` or `pod`, `dimension`, `value`, and optionally `unit`.
 
-Reads the files it is given, anew each time. A file that cannot be used at all raises `SourceError`. A line that cannot
-be used is left out and reported with file, line and column. So is the second of two lines about the same. Lines may be
-in any order. Steps without a line are gaps. Bounds: LINE_BYTES_MAX per line, SAMPLES_MAX over all files.
+Reads the files again on each call. Raises `SourceError` for an unusable file. Invalid lines, and lines with the same
+time, name and dimension as an earlier one, are skipped and reported with file, line and column. Lines may be in any
+order. Steps without a line are gaps. Limits: LINE_BYTES_MAX per line, SAMPLES_MAX over all files.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
 
 SAMPLES_MAX: Final = 20_000_000
-"""Lines that are kept over all files, at 24 bytes each while they are read."""
+"""Limit of lines over all files; each takes 24 bytes during reading."""
 CELLS_MAX: Final = 200_000_000
-"""Names times dimensions times steps of what is read once, at 4 bytes each."""
+"""Limit of names times dimensions times steps in `read_recorded`, 4 bytes each."""
 STEP_S_MIN: Final = 60.0
 STEP_S_ALONE: Final = 3_600.0
-"""Where no series has two samples."""
+"""Step used if no series has two samples."""
 COLUMNS: Final = (("timestamp",), ("service", "pod"), DIMENSION_COLUMNS, ("value",), ("unit",))
-"""Each by one of its names; the last may be missing."""
+"""Accepted names of each column; the last column is optional."""
 
 
 class CsvSource:
-    """Implements `Source`. What it delivers ends with the newest line, wherever the grid ends: files may be old."""
+    """Implements `Source`. A reading ends with the newest line and not at the end of the grid, because files may be old."""
 
     def __init__(self, settings: CsvSettings, dimensions: Sequence[Dimension]) -> None:
         self.name = f"csv {settings.files[0]}" + (
@@ -70,12 +70,12 @@ class CsvSource:
 
 
 class _Lines(msgspec.Struct):
-    """Good lines of all files, and the bad ones' stories."""
+    """Valid lines of all files, and the problems of invalid ones."""
 
     names: dict[str, int] = msgspec.field(default_factory=dict)
     dimensions: dict[str, int] = msgspec.field(default_factory=dict)
     units: dict[str, str] = msgspec.field(default_factory=dict)
-    """Dimension -> the unit of its lines, once one names it."""
+    """Dimension -> unit of its lines, set by the first line with a unit."""
     seconds: array[float] = msgspec.field(default_factory=lambda: array("d"))
     values: array[float] = msgspec.field(default_factory=lambda: array("d"))
     keys: array[int] = msgspec.field(default_factory=lambda: array("q"))
@@ -85,7 +85,7 @@ class _Lines(msgspec.Struct):
     problems: list[LineProblem] = msgspec.field(default_factory=list)
     problem_count: int = 0
     is_pods: bool = False
-    """Some file names pods."""
+    """True if a file has the column `pod`."""
 
     def refuse(self, problem: LineProblem) -> None:
         self.problem_count += 1
@@ -94,17 +94,20 @@ class _Lines(msgspec.Struct):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """All that files say, whatever dimensions they have."""
+    """The content of files, with all dimensions in them."""
 
     usage: Usage
     samples: int
     problems: tuple[LineProblem, ...]
-    """The first bad lines, word for word."""
+    """The first skipped lines, at most NOTES_MAX."""
     problem_count: int
 
 
 def read_recorded(files: Sequence[str], window_days: float) -> Recorded:
-    """Steps are as long as samples of a series lie apart, commonly. Raises SourceError as `read_usage`, and for too much."""
+    """Reads all dimensions; the step is the median distance of samples of a series.
+
+    Raises SourceError as `read_usage`, and for more than CELLS_MAX samples.
+    """
     lines = _lines(files, {})
     steps_s = np.diff(np.frombuffer(lines.seconds))[np.diff(np.frombuffer(lines.keys, np.int64)) == 0]
     step_s = max(STEP_S_MIN, float(np.rint(np.median(steps_s)))) if len(steps_s) else STEP_S_ALONE
@@ -122,23 +125,24 @@ def read_recorded(files: Sequence[str], window_days: float) -> Recorded:
 
 
 def read_usage(files: Sequence[str], dimensions: dict[str, Dimension], grid: Grid) -> Reading:
-    """All of it, on as many steps as the grid has. Raises SourceError for a file that cannot be read or lacks a column."""
+    """Reads the configured dimensions, with as many steps as the grid has. Raises SourceError for a file that is unreadable,
+    lacks a column or has no sample."""
     units = {name: dimension.unit for name, dimension in dimensions.items() if dimension.unit}
     lines = _lines(files, units)
     tables, own = _tables(lines, dimensions, grid)
     notes = [str(problem) for problem in lines.problems]
     if lines.problem_count > len(notes):
-        notes.append(f"{lines.problem_count - len(notes)} more lines left out")
+        notes.append(f"{lines.problem_count - len(notes)} more lines skipped")
     unknown = sorted(set(lines.dimensions) - set(dimensions))
     if unknown:
-        notes.append(f"dimensions {', '.join(unknown)} are in the files and not configured; they are left out")
+        notes.append(f"dimensions {', '.join(unknown)} are in the files and not configured; they are skipped")
     if lines.is_pods:
-        notes.append("pods in the files stand for the services that their names say")
+        notes.append("the files name pods; their services are guessed from their names")
     return Reading(usage_of(tables, own), notes=tuple(notes[: NOTES_MAX + 3]))
 
 
 def _lines(files: Sequence[str], units: dict[str, str]) -> _Lines:
-    """Of all files, by name, dimension and time, none twice."""
+    """Reads all files; returns lines sorted by name, dimension and time, without duplicates."""
     lines = _Lines(units=units)
     for number, name in enumerate(files):
         try:
@@ -170,7 +174,7 @@ def _read_file(number: int, name: str, file: BinaryIO, lines: _Lines) -> None:
 
 
 def _columns(name: str, header: str | None) -> tuple[list[int], bool]:
-    """(the place of each of COLUMNS or -1, then how many there are; true if pods are named in place of services)."""
+    """Returns (index of each of COLUMNS or -1, then the number of columns; True if the file names pods, not services)."""
     found = [] if header is None else [part.strip().strip('"').lower() for part in header.split(",")]
     order = [next((found.index(name) for name in names if name in found), -1) for names in COLUMNS]
     missing = [" or ".join(names) for names, place in zip(COLUMNS[:-1], order, strict=False) if place < 0]
@@ -192,13 +196,13 @@ def _add(lines: _Lines, parts: list[str], order: list[int], *, names_pods: bool)
             "unit", f"is {unit}, and {dimension} is in {lines.units[dimension]}; write all of it in one unit"
         )
     if len(lines.seconds) >= SAMPLES_MAX:
-        raise BadField("", f"beyond the {SAMPLES_MAX} samples that are kept; give fewer files or coarser samples")
+        raise BadField("", f"exceeds the limit of {SAMPLES_MAX} samples; give fewer files or coarser samples")
     if dimension not in lines.dimensions and len(lines.dimensions) >= DIMENSIONS_MAX:
-        raise BadField("dimension", f"beyond the {DIMENSIONS_MAX} dimensions that are kept; is it misspelt?")
-    # A pod keeps a row of its own until all lines are read: doubles are reported for pods, not for services.
+        raise BadField("dimension", f"exceeds the limit of {DIMENSIONS_MAX} dimensions; is it misspelt?")
+    # Pods are mapped to services after all lines are read, so duplicates are found per pod, not per service.
     key = f"pod:{name}" if names_pods else name
     if key not in lines.names and len(lines.names) >= 4 * SERVICES_MAX:
-        raise BadField("", f"beyond the {4 * SERVICES_MAX} names that are kept")
+        raise BadField("", f"exceeds the limit of {4 * SERVICES_MAX} names; give fewer files")
     place = lines.names.setdefault(key, len(lines.names)) * DIMENSIONS_MAX
     lines.keys.append(place + lines.dimensions.setdefault(dimension, len(lines.dimensions)))
     lines.seconds.append(seconds)
@@ -206,7 +210,7 @@ def _add(lines: _Lines, parts: list[str], order: list[int], *, names_pods: bool)
 
 
 def _drop_doubles(lines: _Lines, files: Sequence[str]) -> None:
-    """Of lines with the same time, name and dimension the first counts. Sorts by name, dimension and time."""
+    """Sorts lines by name, dimension and time; keeps the first of lines equal in all three."""
     keys, seconds = np.frombuffer(lines.keys, np.int64), np.frombuffer(lines.seconds)
     places, values = np.frombuffer(lines.places, np.int64), np.frombuffer(lines.values)
     order = np.lexsort((places, seconds, keys))
@@ -214,7 +218,9 @@ def _drop_doubles(lines: _Lines, files: Sequence[str]) -> None:
     is_double = np.zeros(len(keys), bool)
     is_double[1:] = (np.diff(keys) == 0) & (np.diff(seconds) == 0)
     for place in np.sort(places[is_double])[:NOTES_MAX].tolist():
-        lines.refuse(LineProblem(files[place >> 32], place & 0xFFFFFFFF, "", "is told twice; the first counts"))
+        lines.refuse(
+            LineProblem(files[place >> 32], place & 0xFFFFFFFF, "", "repeats an earlier line; the first counts")
+        )
     lines.problem_count += max(0, int(np.count_nonzero(is_double)) - NOTES_MAX)
     kept = ~is_double
     lines.keys, lines.seconds = array("q", keys[kept].tobytes()), array("d", seconds[kept].tobytes())
@@ -222,7 +228,7 @@ def _drop_doubles(lines: _Lines, files: Sequence[str]) -> None:
 
 
 def _tables(lines: _Lines, dimensions: dict[str, Dimension], grid: Grid) -> tuple[dict[str, Table], Grid]:
-    """One table per configured dimension, on the window that ends with the newest sample."""
+    """Returns one table per configured dimension, over the window that ends with the newest sample, and its grid."""
     keys, values = np.frombuffer(lines.keys, np.int64), np.frombuffer(lines.values)
     steps = np.floor(np.frombuffer(lines.seconds) / grid.step_s).astype(np.int64)
     newest = int(steps.max())
@@ -250,7 +256,7 @@ def _table(
     width: int,
     aggregation: Aggregation,
 ) -> Table:
-    """Each name's samples of a step become one, and the pods of a service their mean."""
+    """Aggregates the samples of a name within a step, then averages the pods of a service."""
     cells, places = np.unique(rows * width + steps, return_inverse=True)
     if aggregation is Aggregation.MAX:
         samples = np.full(len(cells), -np.inf)
@@ -269,7 +275,7 @@ def _table(
 
 
 def _service(name: str) -> str:
-    """A row's service: its name, or what a pod's name says."""
+    """Returns the service of a name: the name itself, or for a pod its name without generated suffixes."""
     if not name.startswith("pod:"):
         return name
     namespace, slash, pod = name.removeprefix("pod:").rpartition("/")

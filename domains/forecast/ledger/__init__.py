@@ -1,1 +1,1 @@
-"""What every row is predicted to use, pod by pod, and what its nodes use at the moment."""
+"""Predicted use of every row, pod by pod, and measured load of nodes."""

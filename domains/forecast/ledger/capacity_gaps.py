@@ -1,6 +1,6 @@
-"""Capacity gaps: nodes that state no capacity of a dimension, or none of it; reported once, with how many they are and the fallback.
+"""Capacity gaps: nodes that state no capacity, or zero capacity, in a dimension. Logged once, with their number and the fallback.
 
-Owned by the forecast of one domain, which asks between cycles; looks again only when some node's capacity has changed.
+Owned by the forecast of one domain, which checks between cycles; a check does nothing unless a capacity changed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from multisched.framework.measures import shown_query
 from multisched.model.objects import Node
 
 AGAIN_RATIO: Final = 2
-"""A gap is reported again when so many times more nodes have it than at its last report."""
+"""A gap is logged again if it has this many times as many nodes as at its last report."""
 TEXT_SHOWN: Final = 40
 
 logger = logging.getLogger(__name__)
 
 UNSTATED, UNREADABLE, ZERO = "unstated", "unreadable", "zero"
 _FALLBACK: Final = (
-    f"the score takes {STAND_IN_REPLICAS} times the heaviest service's peak for it, the filter leaves the dimension out"
+    f"the score assumes {STAND_IN_REPLICAS} times the heaviest service's peak, the filter ignores the dimension"
 )
 _MEANING: Final[Mapping[str, str]] = {
     UNSTATED: f"state none; {_FALLBACK}",
-    UNREADABLE: f"state what is no quantity above zero; {_FALLBACK}",
-    ZERO: "state zero, and whatever is used of it there is too much",
+    UNREADABLE: f"state a value that is not a quantity above zero; {_FALLBACK}",
+    ZERO: "state zero, and any use exceeds it",
 }
 
 
@@ -42,9 +42,9 @@ class Gap(msgspec.Struct, frozen=True):
     kind: str
     nodes: int
     of: int
-    """How many nodes there are."""
+    """Number of all nodes."""
     example: str
-    """The first of them by name, and what it says."""
+    """The first of the nodes by name, with its source of capacity."""
 
     def __str__(self) -> str:
         return f"{self.dimension}: {self.nodes} of {self.of} nodes {_MEANING[self.kind]}; such as {self.example}"
@@ -57,10 +57,10 @@ class CapacityGaps:
         self._seen = (-1, -1)
         self._reported: dict[tuple[str, str], int] = {}
         self.found: tuple[Gap, ...] = ()
-        """As of the last look."""
+        """Gaps found by the last `look`."""
 
     def look(self, ledger: PeakLedger) -> None:
-        """Logs what is new."""
+        """Updates `found` and logs new gaps."""
         mark = (ledger.adopted, ledger.capacity_changes)
         if mark == self._seen:
             return
@@ -76,7 +76,7 @@ class CapacityGaps:
 
 
 def gaps_of(ledger: PeakLedger) -> list[Gap]:
-    """Of all dimensions, in their order; queries that nobody has answered yet say nothing of any node."""
+    """Returns the gaps by dimension, in their order; skips dimensions whose capacity query has no answer yet."""
     nodes = ledger.nodes()
     rows = np.array(sorted(nodes), np.intp)
     capacity, found = ledger.capacity(rows), []
@@ -100,7 +100,7 @@ def _kind(source: Capacity | MeasuredCapacity, node: Node, amount: float) -> str
 
 
 def _text(source: Capacity | MeasuredCapacity, node: Node) -> str | None:
-    """What the node itself says, word for word."""
+    """Returns the node's label or annotation with the capacity; None if missing or if the source is another one."""
     if isinstance(source, Capacity) and source.source is Source.LABEL:
         return node.labels.get(source.key)
     if isinstance(source, Capacity) and source.source is Source.ANNOTATION:

@@ -1,6 +1,7 @@
-"""What nodes really use at the moment, as it was measured last: beside what was predicted for them.
+"""Measured current load of nodes, reported in addition to the predicted load.
 
-Owned by the forecast; written on the loop when a source has looked, read at a scrape. Of each dimension the latest look counts.
+Owned by the forecast; written on the loop after a measurement, read by metrics scrapes. Keeps the latest measurement of
+each dimension.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ if TYPE_CHECKING:
     from domains.forecast.ledger.peak_ledger import PeakLedger
 
 PODS_PER_PIECE: Final = 2_000
-"""In one go, in some two milliseconds."""
+"""Pods processed before yielding to the event loop: about two milliseconds."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
-    """Of one dimension."""
+    """Measured load of one dimension."""
 
     seen_s: float
-    """Epoch seconds."""
+    """Time of the measurement, in epoch seconds."""
     shares: NDArray[np.float64]
-    """Of their capacity, over the nodes of the domain that state one."""
+    """float64[nodes]: load / capacity of the domain's nodes that state a capacity above zero."""
 
 
 class NodeLoads:
-    """The load of nodes as it was measured last."""
+    """The last measured load of nodes, by dimension."""
 
     def __init__(self, ledger: PeakLedger, rows: Callable[[], Rows]) -> None:
-        """`rows`: those of the domain, ascending."""
+        """`rows` returns the rows of the domain, ascending."""
         self._ledger = ledger
         self._rows = rows
         self._loads: dict[str, NodeLoad] = {}
 
     def latest(self) -> Mapping[str, NodeLoad]:
-        """By dimension; those that nobody measures are missing."""
+        """Returns the loads by dimension; unmeasured dimensions are missing."""
         return self._loads
 
     async def places(self) -> dict[PodName, int]:
-        """Pods that stand somewhere -> row."""
+        """Returns assumed and confirmed pods -> row."""
         found: dict[PodName, int] = {}
         pods = list((self._ledger.pods or {}).values())
         for start in range(0, len(pods), PODS_PER_PIECE):
@@ -62,7 +63,7 @@ class NodeLoads:
         return found
 
     async def note_uses(self, now_s: float, uses: Sequence[PodUse]) -> None:
-        """What the metrics API said of pods."""
+        """Records the use of pods from the metrics API."""
         places = await self.places()
         found: list[tuple[int, float, float]] = []
         for start in range(0, len(uses), PODS_PER_PIECE):
@@ -76,7 +77,7 @@ class NodeLoads:
         self.note(now_s, Seen({CPU: (rows, table[:, 1]), MEMORY: (rows, table[:, 2])}))
 
     def note(self, now_s: float, seen: Seen) -> None:
-        """Nodes without a measured pod use nothing; of whole nodes only those count that were named."""
+        """Records a measurement. Per pod: nodes without measured pods count as zero. Per node: missing nodes are skipped."""
         own = self._rows()
         for dimension, (rows, values) in seen.by_row.items():
             size = int(max(rows.max(initial=0), own.max(initial=0))) + 1

@@ -1,9 +1,10 @@
-"""PeakLedger: what every row is predicted to use, pod by pod, assumed ones included, for all pods whatever their domain.
+"""PeakLedger: predicted use of every row, for assumed and confirmed pods of all domains.
 
-A ledger that never refuses: it uses the ledger protocol because commit and cache tell ledgers of every pod that comes
-and goes. It holds what predictions depend on (`Demand`), which profiles do not change. Sums follow from it: `FlatPeaks`
-by requests while there are no profiles, `NodeCurves` with them. Both are exact. After `adopt`, and in a ledger nobody
-has read yet (the audit's copies), rows are counted when they are read. `catch_up` counts ahead of that.
+It implements the ledger protocol because commit and cache report all added and removed pods to ledgers; it never
+rejects a pod. It stores the inputs of predictions (`Demand`), which do not depend on profiles. The sums derived from
+them are exact: `FlatPeaks` from requests without profiles, `NodeCurves` with profiles. After `adopt`, and in a ledger
+that was never read (the audit's copies), the sums of a row are computed on its first read; `catch_up` computes them
+earlier.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ from multisched.model.objects import Node, Pod
 
 NO_ANNOTATIONS: Mapping[str, str] = {}
 CATCH_UP_ROWS: Final = 256
-"""Rows counted in one piece after profiles changed: some five milliseconds. The first piece sorts all pods by row,
-which takes some fifty for a hundred thousand pods."""
+"""Rows computed per call of `catch_up`: about 5 ms. The first call also sorts all pods by row: about 50 ms for 100,000 pods."""
 
 
 class PeakLedger:
-    """Implements `framework.ledger.Ledger`. One per domain that scores by forecast: `name` carries the domain."""
+    """Implements `framework.ledger.Ledger`. One per domain with PeakForecast; `name` contains the domain."""
 
     def __init__(
         self,
@@ -39,25 +39,25 @@ class PeakLedger:
         stated: Mapping[str, Capacity | MeasuredCapacity],
         chosen: tuple[str, ...] = (),
     ) -> None:
-        """`stated`: capacities that are configured; other dimensions have `default_capacity`. `chosen`: the dimensions that
-        are configured; empty: they go by the profiles."""
+        """`stated`: configured capacities; other dimensions use `default_capacity`. `chosen`: configured dimensions; empty: the
+        dimensions of the profiles are used."""
         self.name = name
         self.predictor = predictor
         self.stated = dict(stated)
         self.chosen = chosen
         self.sequence = 0
-        """Raised at each change of what rows hold or have."""
+        """Incremented at each change of pods or capacities of a row."""
         self.capacity_changes = 0
-        """Raised whenever a node comes or goes, or has another capacity."""
+        """Incremented when a node is added or removed, or its capacity changes."""
         self.pods: dict[str, Pod] | None = None
-        """uid -> pod, while somebody wants to know (`keep_pods`)."""
+        """uid -> pod; None unless recording was enabled by `keep_pods`."""
         self._held: dict[str, tuple[int, Demand]] = {}
         self._reserved: tuple[int, Demand] | None = None
-        """Row and demand of a pod that is to come, which no pod's entry says."""
+        """Row and demand of the reserved pod, which is not in `_held`."""
         self._nodes: dict[int, Node] = {}
         self._version = [0] * ROWS_FIRST
         self.adopted = 0
-        """How often other profiles were put in force."""
+        """Number of calls of `adopt`."""
         self._begin()
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class PeakLedger:
         return NO_ANNOTATIONS
 
     def restore(self, pod: Pod, row: int) -> None:
-        """Counts the pod on the row; a pod that changed (another label, resized) is counted anew."""
+        """Adds the pod to the row, replacing an earlier entry of a changed pod (new label, resized)."""
         entry = (row, self.predictor.predict(pod).demand)
         if self._held.get(pod.uid) != entry:
             self.release(pod.uid)
@@ -113,45 +113,47 @@ class PeakLedger:
             self.sequence += 1
 
     def held(self) -> Mapping[str, object]:
-        """uid -> (row, demand): the same under whatever profiles, so that new ones never look like a difference."""
+        """Returns uid -> (row, demand). Independent of profiles, so the audit finds no difference after `adopt`."""
         return dict(self._held)
 
     def holdings(self) -> dict[str, tuple[int, Demand]]:
-        """uid -> (row, demand): a copy, a millisecond's work for a hundred thousand pods."""
+        """Returns a copy of uid -> (row, demand); takes about 1 ms for 100,000 pods."""
         return dict(self._held)
 
     def holds(self, uid: str, row: int) -> bool:
-        """True if the pod counts on the row."""
+        """Reports whether the pod is counted on the row."""
         entry = self._held.get(uid)
         return entry is not None and entry[0] == row
 
     def keep_pods(self) -> None:
-        """From here on `pods` are those that come; called before any is placed."""
+        """Enables recording of `pods`; called before the first pod is added."""
         self.pods = {} if self.pods is None else self.pods
 
     def empty_copy(self) -> PeakLedger:
         return PeakLedger(self.name, self.predictor, self.stated, self.chosen)
 
     def sums_like(self, other: PeakLedger) -> bool:
-        """True if both are configured alike: with the same profiles they would say the same of any pods and nodes."""
+        """Reports whether both have equal configuration, and so equal sums for the same profiles, pods and nodes."""
         return self.stated == other.stated and self.chosen == other.chosen
 
     def restate(self, stated: Mapping[str, Capacity | MeasuredCapacity]) -> None:
-        """Reads capacities from these from now on, which are configured alike: whoever fills them may be another one."""
+        """Replaces the capacity objects by equally configured ones, which may be filled by another owner."""
         self.stated = dict(stated)
         self._capacities = self._stated_capacities()
 
-    # -- promises --------------------------------------------------------------------------------------------------
+    # -- reservation -----------------------------------------------------------------------------------------------
 
     def reserve(self, pod: Pod, row: int) -> None:
-        """A pod like this one counts on the row beside those that are held, until `withdraw`: one at a time. `held` does not
-        tell of it, as no pod stands there yet."""
+        """Counts a pod like this one on the row until `withdraw`. Replaces an earlier reservation.
+
+        `held` does not include it, because no such pod is assumed or confirmed there.
+        """
         self.withdraw()
         self._reserved = (row, self.predictor.predict(pod).demand)
         self._add(*self._reserved, 1)
 
     def withdraw(self) -> None:
-        """What was promised counts no more. Idempotent."""
+        """Removes the reservation. Idempotent."""
         reserved, self._reserved = self._reserved, None
         if reserved is not None:
             self._add(*reserved, -1)
@@ -160,13 +162,13 @@ class PeakLedger:
         return self._reserved is not None and self._reserved[0] == row
 
     def _counted(self) -> list[tuple[int, Demand]]:
-        """Of all that counts on rows."""
+        """Returns (row, demand) of all held pods and of the reservation."""
         return [*self._held.values(), *(() if self._reserved is None else (self._reserved,))]
 
     # -- profiles --------------------------------------------------------------------------------------------------
 
     def adopt(self, predictor: Predictor) -> None:
-        """Puts another predictor in force at once; its sums are counted when they are read, or by `catch_up`."""
+        """Activates another predictor; sums are recomputed on read, or by `catch_up`."""
         self.predictor = predictor
         self.adopted += 1
         self.sequence += 1
@@ -177,7 +179,7 @@ class PeakLedger:
             self._fleet += [max(now, 0) for now in amounts]
 
     def catch_up(self) -> bool:
-        """Counts a piece of what is still to be counted; True if there is more."""
+        """Computes sums of up to CATCH_UP_ROWS rows; returns True if rows remain."""
         if self._curves is None:
             return False
         self._begin_counting()
@@ -191,33 +193,33 @@ class PeakLedger:
 
     @property
     def curves(self) -> NodeCurves | None:
-        """None while there are no profiles. Rows are to be read by `outlook` and `settled`, which count them first."""
+        """Returns the curves; None without profiles. To read rows use `outlook` or `settled`, which update them first."""
         return self._curves
 
     def peak(self, rows: Rows) -> Amounts:
-        """float64[dimensions, len(rows)]: milli-units by requests. Rows ascend. Only while there are no profiles."""
+        """Returns float64[dimensions, len(rows)]: sums of requests in milli-units. Rows ascend. Valid only without profiles."""
         self._grow_to(rows)
         return self._flat.of(rows)
 
     def capacity(self, rows: Rows) -> Amounts:
-        """float64[dimensions, len(rows)]: milli-units the node has, or UNKNOWN."""
+        """Returns float64[dimensions, len(rows)]: capacity in milli-units, or UNKNOWN."""
         self._grow_to(rows)
         return columns_at(self._capacity, rows)
 
     def nodes(self) -> Mapping[int, Node]:
-        """Row -> node; a view."""
+        """Returns row -> node; not a copy."""
         return self._nodes
 
     def capacity_sources(self) -> Iterable[tuple[str, Capacity | MeasuredCapacity]]:
-        """(dimension, where its capacity comes from)"""
+        """Returns (dimension, source of its capacity) for all dimensions."""
         return zip(self.predictor.dimensions, self._capacities, strict=True)
 
     def outlook(self, rows: Rows, curve: Curve) -> Outlook:
-        """What comes of the rows (ascending) if a pod of this curve comes there."""
+        """Returns the outlook of the rows (ascending) with a pod of this curve added."""
         return self.settled(rows).outlook(rows, curve)
 
     def settled(self, rows: Rows) -> NodeCurves:
-        """The curves, with these rows counted."""
+        """Returns the curves, with the sums of these rows up to date."""
         assert self._curves is not None, "there are no profiles"
         self._begin_counting()
         if self._due:
@@ -226,7 +228,7 @@ class PeakLedger:
         return self._curves
 
     def fleet_load(self) -> Amounts:
-        """float64[dimensions, slots]: what all rows are predicted to use, over what all that say so have."""
+        """Returns float64[dimensions, slots]: predicted use of all rows / sum of all stated capacities."""
         assert self._curves is not None, "there are no profiles"
         assert self.predictor.quantized is not None
         self._begin_counting()
@@ -234,7 +236,7 @@ class PeakLedger:
         return self._total * self.predictor.quantized.quantum_milli / fleet
 
     def mean_row(self) -> Amounts:
-        """float64[dimensions, 1]: as `load_factor`, of the mean capacity of the rows that have any; 0 where none has."""
+        """Returns float64[dimensions, 1]: `load_factor` of the mean capacity of rows with a capacity above zero; 0 if none has."""
         quantized = self.predictor.quantized
         assert quantized is not None, "there are no profiles"
         count = (self._capacity > 0).sum(axis=1)
@@ -243,40 +245,40 @@ class PeakLedger:
         return np.where(mean > 0, factors, 0.0)
 
     def rows(self) -> Rows:
-        """Those that have nodes, ascending."""
+        """Returns the rows with nodes, ascending."""
         return np.array(sorted(self._nodes), np.intp)
 
     def node_names(self, rows: Rows) -> Iterator[tuple[int, str]]:
-        """(row, name) of those that have nodes."""
+        """Yields (row, node name) of the rows with nodes."""
         for row in rows.tolist():
             node = self._nodes.get(row)
             if node is not None:
                 yield row, node.name
 
     def row_of(self, uid: str) -> int | None:
-        """Where the pod counts."""
+        """Returns the row on which the pod is counted; None if there is none."""
         entry = self._held.get(uid)
         return None if entry is None else entry[0]
 
     @property
     def rows_left(self) -> int:
-        """Rows that are still to be counted after profiles changed."""
+        """Returns the number of rows whose sums are not yet recomputed after `adopt`."""
         return len(self._due) if self._is_counting else len(self._nodes)
 
     def sources(self, rows: Rows) -> NDArray[np.int64]:
-        """int64[len(SOURCES)]: pods on these rows (which are counted) by what speaks for them."""
+        """Returns int64[len(SOURCES)]: number of pods on these rows by source of their prediction. Rows must be up to date."""
         self._grow_to(rows)
         found: NDArray[np.int64] = self._sources[:, rows].sum(axis=1, dtype=np.int64)
         return found
 
     def __len__(self) -> int:
-        """Pods that are held."""
+        """Returns the number of held pods."""
         return len(self._held)
 
-    # -- keeping ---------------------------------------------------------------------------------------------------
+    # -- sums ------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Empty sums of the predictor's dimensions."""
+        """Resets all sums; without profiles computes them at once from the held pods."""
         dimensions, quantized = self.predictor.dimensions, self.predictor.quantized
         self._capacities = self._stated_capacities()
         self._capacity: Amounts = np.full((len(dimensions), len(self._version)), UNKNOWN, np.float64)
@@ -298,7 +300,7 @@ class PeakLedger:
         return tuple(self.stated.get(name) or default_capacity(name) for name in self.predictor.dimensions)
 
     def _begin_counting(self) -> None:
-        """From here on sums follow every pod that comes or goes; rows that hold pods already are due."""
+        """Starts to update sums on each added or removed pod; marks rows that already hold pods as due."""
         if self._is_counting:
             return
         self._is_counting = True
@@ -339,7 +341,7 @@ class PeakLedger:
         self._sources[prediction.source, row] += sign
 
     def _grow_to(self, rows: Rows) -> None:
-        """Rows ascend."""
+        """Grows the arrays to include these rows (ascending)."""
         if len(rows):
             self._grow(rows.item(-1) + 1)
 
@@ -356,9 +358,9 @@ class PeakLedger:
 
 
 def load_factor(capacity: Amounts, quantum_milli: Amounts, stand_in_milli: Amounts) -> Amounts:
-    """float64[dimensions, rows]: times a float of curves gives the share of the capacity that it is.
+    """Returns float64[dimensions, rows]: factors that convert floats of curves to shares of capacity.
 
-    A node that does not state its capacity has the stand-in's; of one that has none of it, whatever is used is too much.
+    A node without a stated capacity gets the stand-in capacity. A stated zero counts as one quantum, so any use exceeds it.
     """
     known = np.where(capacity >= 0, np.maximum(capacity, quantum_milli), stand_in_milli)
     factors: Amounts = quantum_milli / known / FLOAT_QUANTA

@@ -57,7 +57,7 @@ async def notes_of(made: Forecast) -> tuple[str, ...]:
 
 
 WHOLE = lines(14)
-FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile stands for their whole week: shop/web"
+FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile is used for the whole week: shop/web"
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile stand
         (WHOLE, ("cpu",), []),
         (WHOLE[::-1], ("cpu",), []),
         (WHOLE[:1_000] + WHOLE[1_100:], ("cpu",), []),
-        (lines(7), ("cpu",), ["cpu: 7.0 days of samples, 14.0 were asked for (windowDays)"]),
+        (lines(7), ("cpu",), ["cpu: 7.0 days of samples, 14.0 were requested (windowDays)"]),
         (
             lines(1),
             ("cpu",),
             [
-                "cpu: 1.0 days of samples, 14.0 were asked for (windowDays)",
+                "cpu: 1.0 days of samples, 14.0 were requested (windowDays)",
                 FLAT,
             ],
         ),
@@ -79,21 +79,21 @@ FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile stand
             lines(14, step_s=3_600) + lines(14, service="shop/api", dimension="log"),
             ("cpu", "log"),
             [
-                "cpu: samples lie 3600 s apart, so that 11 of 12 steps are gaps; set stepSeconds: 3600",
+                "cpu: samples are 3600 s apart, so 11 of 12 steps are gaps; set stepSeconds: 3600",
                 FLAT,
             ],
         ),
         (
             WHOLE,
             ("cpu", "log"),
-            ["log: no sample in the whole window; what pods use of it is not known and counts as nothing"],
+            ["log: no sample in the whole window; the use of pods is unknown and counts as zero"],
         ),
-        ([*WHOLE, WHOLE[5]], ("cpu",), ["{file}, line 4034: is told twice; the first counts"]),
-        ([*WHOLE, "now,shop/web,cpu,1"], ("cpu",), ["{file}, line 4034, column timestamp: 'now' is no time; write"]),
+        ([*WHOLE, WHOLE[5]], ("cpu",), ["{file}, line 4034: repeats an earlier line; the first counts"]),
+        ([*WHOLE, "now,shop/web,cpu,1"], ("cpu",), ["{file}, line 4034, column timestamp: 'now' is not a time; write"]),
         (
             [*WHOLE, *lines(1, dimension="gpu")],
             ("cpu",),
-            ["dimensions gpu are in the files and not configured; they are left out"],
+            ["dimensions gpu are in the files and not configured; they are skipped"],
         ),
     ],
     ids=["whole", "unsorted", "a gap", "a week", "a day", "hourly", "no log", "twice", "no time", "stranger"],
@@ -128,7 +128,7 @@ async def test_a_note_is_logged_when_it_is_new_and_not_at_every_refit(
     for _ in range(2):
         await notes_of(made)
     told = [record for record in caplog.records if record.msg == "history is not whole"]
-    assert [vars(record)["note"] for record in told] == ["cpu: 7.0 days of samples, 14.0 were asked for (windowDays)"]
+    assert [vars(record)["note"] for record in told] == ["cpu: 7.0 days of samples, 14.0 were requested (windowDays)"]
     assert told[0].levelno == logging.WARNING
 
 
@@ -139,7 +139,7 @@ def test_an_empty_folder_of_history_is_told_at_the_start(tmp_path: Path, caplog:
     (record,) = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert (record.msg, vars(record)["note"]) == (
         "no history; pods count as what they request",
-        f"historyDir {tmp_path} holds no file *.csv",
+        f"historyDir {tmp_path} contains no *.csv file",
     )
 
 
@@ -180,6 +180,6 @@ def test_services_without_a_weight_are_named() -> None:
     usage = Usage(totals.start_s, totals.step_s, (), (), np.zeros((0, 0, totals.values.shape[2]), np.float32))
     profiles = with_attribution(fit(usage, FitSettings(), 1, 0.0), attribute(totals, AttributionSettings()))
     assert list(weight_notes(Reading(usage, totals), profiles)) == [
-        "log: who stood where tells no weight of 3 of 5 services, and they count as using nothing of it: s001, s003, twin"
+        "log: past placements do not determine the weight of 3 of 5 services, and their use counts as zero:  s001, s003, twin"
     ]
     assert list(weight_notes(Reading(usage), profiles)) == []

@@ -221,7 +221,7 @@ def test_a_capacity_that_a_query_answers_counts_from_then_on(tmp_path: Path) -> 
     ("more", "why"),
     [
         ({}, "there is no history; name historyDir, files, history or profilesFile in the args of PeakForecast"),
-        ({"source": "csv"}, "the first refit has not ended; wait for it, /readyz?verbose says how it goes"),
+        ({"source": "csv"}, "the first refit has not finished; wait for it, /readyz?verbose shows its progress"),
         (
             {"source": "prometheus"},
             "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles",
@@ -248,4 +248,4 @@ async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path
     with pytest.raises(NoViewError) as refused:
         await made.show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
     assert str(refused.value).startswith("no profiles are in force yet: 1 refit failed, the last ")
-    assert str(refused.value).endswith("; mend that, and it is tried again")
+    assert str(refused.value).endswith("; fix this, the refit is retried")

@@ -290,8 +290,8 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
     assert record.message == "history lines left out"
     assert "line 3, column value" in record.__dict__["first"]
     assert [other.__dict__["note"] for other in others] == [
-        "cpu: 0.0 days of samples, 28.0 were asked for (windowDays)",
-        "cpu: 1 of 1 services has too few days of samples, and one quantile stands for their whole week: web",
+        "cpu: 0.0 days of samples, 28.0 were requested (windowDays)",
+        "cpu: 1 of 1 services has too few days of samples, and one quantile is used for the whole week: web",
     ]
 
 

@@ -68,7 +68,7 @@ async def test_what_has_left_the_window_is_forgotten() -> None:
 async def test_without_any_look_it_knows_nothing_and_says_why() -> None:
     source = source_of(None)
     reading = await source.read(Grid(0.0, STEP_S, 2), in_thread)
-    assert (reading.usage.services, reading.notes) == ((), ("metrics-api: no look within the window yet",))
+    assert (reading.usage.services, reading.notes) == ((), ("metrics-api: no poll within the window yet",))
     with pytest.raises(SourceError):
         await source.poll(0.0)
     reading = await source.read(Grid(0.0, STEP_S, 2), in_thread)
@@ -82,7 +82,7 @@ async def test_a_cluster_without_the_api_learns_from_the_sources_beside_it() -> 
     both = merged([beside, silent], 2)
     assert (both.usage.services, covered_by(both)) == (("shop/web",), frozenset({"cpu"}))
     assert both.notes == silent.notes
-    with pytest.raises(SourceError, match=r"no sample in the window \(metrics-api: no look"):
+    with pytest.raises(SourceError, match=r"no sample in the window \(metrics-api: no poll"):
         refuse_empty(silent, frozenset())
 
 

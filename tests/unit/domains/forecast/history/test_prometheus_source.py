@@ -62,7 +62,7 @@ async def test_a_service_is_the_mean_over_its_replicas_in_each_step() -> None:
     assert of(reading.usage, "shop/db") == [None, 8, None, None]
     assert reading.named["pod name"] == 3
     told = (
-        "services: 3 pods have no owner that is known; their names stand for their services; scrape kube-state-metrics"
+        "services: 3 pods have no known owner; their services are guessed from their names; scrape kube-state-metrics"
     )
     assert reading.notes == (told,)
 
@@ -159,11 +159,11 @@ async def test_a_label_may_name_the_service() -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([{}], "a series {}, which has no label 'namespace'; write sum by (namespace, pod)"),
+        ([{}], "a series {} without the label 'namespace'; write sum by (namespace, pod)"),
         ([{"namespace": "shop"}], "has no label 'pod'; write sum by (namespace, pod) (…), or set labels.pod"),
         (
             [{**pod("a"), "container": "x"}, {**pod("a"), "container": "y"}],
-            'two series are about the same: {container="x", namespace="shop", pod="a"} and {container="y"',
+            'two series have the same pod or node: {container="x", namespace="shop", pod="a"} and {container="y"',
         ),
     ],
 )
@@ -192,7 +192,9 @@ async def test_a_query_that_answers_nothing_is_told_and_the_others_count() -> No
     async with source_of(server, CPU, Dimension("log", "L"), known={("shop", "a"): "web"}) as source:
         reading = await source.read(GRID, in_thread)
     assert of(reading.usage, "shop/web", "log") == [None] * 4
-    assert reading.notes == ("log: the query answers nothing; is it measured here, under these labels? (query: L)",)
+    assert reading.notes == (
+        "log: the query returns no samples; check that this server has the metric with these labels (query: L)",
+    )
 
 
 async def test_later_readings_ask_for_what_is_new_and_for_the_last_hour_again() -> None:
@@ -263,9 +265,9 @@ async def test_capacities_may_be_asked_for() -> None:
     async with source_of(server, asked) as source:
         reading = await source.read(GRID, in_thread)
         assert reading.capacities == {"cpu": {"n1": 40e6, "n2": 0}}
-        assert "cpu, capacity: 1 nodes have none, such as n2 (query: C)" in reading.notes
+        assert "cpu, capacity: 1 nodes have no capacity, such as n2 (query: C)" in reading.notes
         server.queries["C"] = []
-        with pytest.raises(SourceError, match=r"dimension cpu: capacity: the query answers nothing \(query: C"):
+        with pytest.raises(SourceError, match=r"dimension cpu: capacity: the query returns no samples \(query: C"):
             await source.read(GRID, in_thread)
 
 

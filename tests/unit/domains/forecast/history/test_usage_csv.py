@@ -69,7 +69,7 @@ async def test_pods_stand_for_their_services_and_that_is_told(tmp_path: Path) ->
 """
     reading = await read(tmp_path, text)
     assert of(reading, "shop/web") == [2, None, None, 4]
-    assert reading.notes == ("pods in the files stand for the services that their names say",)
+    assert reading.notes == ("the files name pods; their services are guessed from their names",)
 
 
 async def test_a_line_that_is_told_twice_counts_once_and_is_named(tmp_path: Path) -> None:
@@ -78,7 +78,8 @@ async def test_a_line_that_is_told_twice_counts_once_and_is_named(tmp_path: Path
     reading = await read(tmp_path, first, second)
     assert of(reading, "web")[3] == 1
     assert reading.notes == tuple(
-        f"{tmp_path}/{file}.csv, line {line}: is told twice; the first counts" for file, line in ((0, 3), (1, 2))
+        f"{tmp_path}/{file}.csv, line {line}: repeats an earlier line; the first counts"
+        for file, line in ((0, 3), (1, 2))
     )
 
 
@@ -103,7 +104,7 @@ async def test_mixed_units_are_told_with_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("yesterday,web,cpu,1", "column timestamp: 'yesterday' is no time"),
+        ("yesterday,web,cpu,1", "column timestamp: 'yesterday' is not a time"),
         ("1767225600000,web,cpu,1", "write epoch seconds, not milliseconds"),
         ("300000,web,cpu,-1", "column value: '-1' is not within"),
         ("300000,web,cpu,NaN", "column value: 'NaN' is not within"),
@@ -111,7 +112,7 @@ async def test_mixed_units_are_told_with_file_and_line(tmp_path: Path) -> None:
         ("300000,web,,1", "column dimension: is empty; name it"),
         ("300000,web,cpu", "has 3 fields, the header has 4"),
         ("300000," + "w" * 5_000 + ",cpu,1", "is too long; each line has one sample"),
-        ("300000,web,gpu,1", "dimensions gpu are in the files and not configured; they are left out"),
+        ("300000,web,gpu,1", "dimensions gpu are in the files and not configured; they are skipped"),
     ],
 )
 async def test_a_bad_line_is_left_out_and_told(tmp_path: Path, line: str, told: str) -> None:

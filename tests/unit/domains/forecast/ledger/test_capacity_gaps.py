@@ -38,7 +38,7 @@ def told(made: Forecast, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [str(vars(record)["note"]) for record in caplog.records if record.msg == "nodes without a capacity"]
 
 
-FALLBACK = "the score takes 20 times the heaviest service's peak for it, the filter leaves the dimension out"
+FALLBACK = "the score assumes 20 times the heaviest service's peak, the filter ignores the dimension"
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ FALLBACK = "the score takes 20 times the heaviest service's peak for it, the fil
         (None, f"log: 2 of 3 nodes state none; {FALLBACK}; such as n1 (annotation example.com/log)"),
         (
             "40 MB",
-            f"log: 2 of 3 nodes state what is no quantity above zero; {FALLBACK}; such as n1 (annotation example.com/log: '40 MB')",
+            f"log: 2 of 3 nodes state a value that is not a quantity above zero; {FALLBACK}; such as n1 (annotation example.com/log: '40 MB')",
         ),
         (
             "-5",
-            f"log: 2 of 3 nodes state what is no quantity above zero; {FALLBACK}; such as n1 (annotation example.com/log: '-5')",
+            f"log: 2 of 3 nodes state a value that is not a quantity above zero; {FALLBACK}; such as n1 (annotation example.com/log: '-5')",
         ),
         (
             "0",
-            "log: 2 of 3 nodes state zero, and whatever is used of it there is too much; such as n1 (annotation example.com/log: '0')",
+            "log: 2 of 3 nodes state zero, and any use exceeds it; such as n1 (annotation example.com/log: '0')",
         ),
     ],
 )
