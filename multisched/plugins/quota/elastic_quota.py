@@ -263,6 +263,9 @@ class ElasticQuota:
 
     def _claim_of_all(self, pods: Sequence[Pod]) -> Claim:
         """Returns the current claim of pods that start together."""
+        return claim_of(self._ledger, *pods, nominated=self._nominated_beside_all(pods))
+
+    def _nominated_beside_all(self, pods: Sequence[Pod]) -> Nominated:
         members = {pod.uid for pod in pods}
         return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid not in members)
 

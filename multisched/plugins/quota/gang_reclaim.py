@@ -33,8 +33,19 @@ ROWS_COMPARED_MIN: Final = 2
 class GangReclaim:
     """Implements `framework.preemption.MemberVictims`."""
 
-    def __init__(self, nodes: NodeView, reclaim: Reclaim, again: Again, going: Callable[[], Sequence[str]]) -> None:
-        """`reclaim`: for all members together, before any is placed. `going`: returns nodes on which pods are terminating."""
+    def __init__(
+        self,
+        nodes: NodeView,
+        reclaim: Reclaim,
+        again: Again,
+        going: Callable[[], Sequence[str]],
+        nominated: Callable[[], Nominated],
+    ) -> None:
+        """`reclaim`: for all members together, before any is placed. `going`: returns nodes on which pods are terminating.
+
+        `nominated`: returns the amounts of other nominated pods. A pod that is placed during a pause is in the ledger from
+        then on, and no longer in these.
+        """
         self._nodes = nodes
         self._whole = reclaim
         self._again = again

@@ -109,7 +109,7 @@ def test_a_node_of_another_domain_is_said_to_be_one() -> None:
     foreign = node_document("n2", labels={"multisched.io/domain": "elsewhere"})
     late = small_pod("late")
     assert on_node("n2", node_document("n1"), foreign, late) == (
-        "Node n2 is not one that domain all may use: its label multisched.io/domain=elsewhere assigns it to no configured domain;"
+        "Node n2 may not be used by domain all: its label multisched.io/domain=elsewhere assigns it to no configured domain;"
         " label it multisched.io/domain=all, or give all nodes by a rule or a selector that matches it."
     )
 

@@ -154,7 +154,8 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
         assert not await refit.once(ports_at(NOW_S))
     assert force.adopted == []
     assert refit.state().last_error == (
-        "the sources have no sample in the window (cpu: the query returns no samples; check that this server has the metric with these labels (query: Q))"
+        "the sources have no sample in the window (cpu: the query returns no samples;"
+        " check that this server has the metric with these labels (query: Q))"
     )
 
 
