@@ -197,7 +197,7 @@ async def test_the_webhook_refuses_what_lint_refuses(tmp_path: Path) -> None:
         told = await site.refusal(deep(5, BAD_LEAF))
         assert "l0.l1.l2.l3.l4.bad.min.cpu: min 3 is over max 2; lower min or raise max of l0.l1.l2.l3.l4.bad" in told
         twice = node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 1, 2, "x"), leaf("b", 1, 2, "x"))
-        assert "namespace 'x' is in root.a already" in await site.refusal(quota_tree(twice))
+        assert "namespace 'x' is already in root.a" in await site.refusal(quota_tree(twice))
 
         assert "no namespace belongs to this leaf" in await site.warnings(
             quota_tree(node("root", {}, {}, node("a", {}, {})))

@@ -38,7 +38,7 @@ BAD = {
     "max over that of the parent": (child(1, max={"cpu": 9}), "root.q2.max.cpu: max 9 is over 4 of root"),
     "a namespace twice": (
         child(1, namespaces=["namespace2", "namespace1"]),
-        "root.q2.namespaces: namespace 'namespace1' is in root.q1 already",
+        "root.q2.namespaces: namespace 'namespace1' is already in root.q1",
     ),
     "an unknown resource": (
         child(1, max={"cpu": 4, "gpus": 1}),
