@@ -1,1 +1,1 @@
-"""Who a client of the embedded API server is, and what it may do."""
+"""Authentication and authorization of the embedded API server's clients."""

@@ -1,6 +1,6 @@
-"""Certificates of the embedded cluster: an authority made at start, the server's certificate and those of users.
+"""Certificates of the embedded cluster: a certificate authority created at start, the server's certificate and those of users.
 
-Owns the authority's key.
+Owns the authority's private key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multisched.tls.contexts import empty_server_context, load_pair, pem_files
 
 
 class Authority:
-    """Signs the cluster's certificates."""
+    """The certificate authority of the cluster."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -34,11 +34,11 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """PEM of the authority, for kubeconfigs."""
+        """Returns the authority's certificate as PEM, for kubeconfigs."""
         return pem_of(self._certificate)
 
     def server(self, hosts: Sequence[str]) -> Pair:
-        """The API server's own."""
+        """Issues the API server's certificate for these hosts."""
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
         entries: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
         for host in hosts:
@@ -51,7 +51,7 @@ class Authority:
         )
 
     def client(self, user: UserInfo) -> Pair:
-        """A user's: the common name is the user, organizations are its groups."""
+        """Issues a user's certificate: the common name is the user, the organizations are its groups."""
         groups = [group for group in user.groups if group != "system:authenticated"]
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user.name)])
@@ -70,7 +70,7 @@ class Authority:
 
 
 def server_context(authority: Authority, hosts: Sequence[str]) -> ssl.SSLContext:
-    """TLS for the server: client certificates are asked for, not demanded (tokens do as well)."""
+    """Builds the server's TLS context; client certificates are optional, since clients may use tokens."""
     context = empty_server_context()
     context.verify_mode = ssl.CERT_OPTIONAL
     context.load_verify_locations(cadata=authority.certificate.decode())

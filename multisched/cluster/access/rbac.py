@@ -1,7 +1,7 @@
-"""Who may do what: the RBAC authorizer over stored roles and bindings.
+"""The RBAC authorizer over stored roles and bindings.
 
-Owns an index of rules per subject, rebuilt when a role or binding changed, and a bounded memory of decisions. Answers
-requests, access reviews and rules reviews alike; sentences are upstream's.
+Owns an index of rules per subject, rebuilt when a role or binding changed, and a bounded cache of decisions. Used for
+requests, access reviews and rules reviews; messages are upstream's.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from multisched.cluster.base.storage import Store
 GROUP = "rbac.authorization.k8s.io"
 MASTERS = "system:masters"
 DECISIONS_MAX = 10_000
-"""Decisions remembered between two changes of roles or bindings."""
+"""Maximum number of cached decisions; the cache is also cleared when a role or binding changes."""
 
 _KINDS = ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is asked for. `path` is set for requests outside the resource API."""
+    """The attributes of a request. `path` is set for requests outside the resource API."""
 
     verb: str
     group: str = ""
@@ -37,7 +37,7 @@ class Attributes:
 
     @property
     def resource(self) -> str:
-        """`pods` or `pods/binding`, as rules name it."""
+        """Returns the resource as rules name it: `pods` or `pods/binding`."""
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
@@ -52,7 +52,7 @@ class Rule:
     paths: tuple[str, ...]
 
     def allows(self, asked: Attributes) -> bool:
-        """Whether this rule grants it."""
+        """Reports whether this rule allows the request."""
         if asked.verb not in self.verbs and "*" not in self.verbs:
             return False
         if asked.path:
@@ -91,7 +91,7 @@ def _subject(document: Mapping[str, Any], namespace: str) -> str:
 
 
 class Rbac:
-    """The authorizer."""
+    """The RBAC authorizer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -101,7 +101,7 @@ class Rbac:
         self._decisions: dict[tuple[UserInfo, Attributes], bool] = {}
 
     def allows(self, user: UserInfo, asked: Attributes) -> bool:
-        """The decision. Members of system:masters may do everything."""
+        """Reports whether the user may send the request. Members of system:masters may do everything."""
         if MASTERS in user.groups:
             return True
         self._refresh()
@@ -115,12 +115,12 @@ class Rbac:
         return known
 
     def check(self, user: UserInfo, asked: Attributes) -> None:
-        """Raises 403 with upstream's sentence."""
+        """Raises 403 with upstream's message if the request is not allowed."""
         if not self.allows(user, asked):
             raise refusal(user, asked)
 
     def rules_for(self, user: UserInfo, namespace: str) -> Iterator[Rule]:
-        """Rules that apply to a user, cluster-wide and in a namespace."""
+        """Yields the user's rules, cluster-wide and in a namespace."""
         self._refresh()
         subjects = (f"User:{user.name}", *(f"Group:{group}" for group in user.groups))
         for subject in subjects:
@@ -169,7 +169,7 @@ class Rbac:
 
 
 def refusal(user: UserInfo, asked: Attributes) -> errors.ApiError:
-    """403, in upstream's words."""
+    """Returns 403 with upstream's message."""
     if asked.path:
         message = f'forbidden: User "{user.name}" cannot {asked.verb} path "{asked.path}"'
         return errors.ApiError(403, "Forbidden", message, {})

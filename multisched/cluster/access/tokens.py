@@ -1,7 +1,7 @@
 """Bearer tokens: fixed ones of the embedded cluster and signed ones of service accounts.
 
-Owns the signing key, made when first needed, and a bounded memory of verified tokens. A token stops working when it
-expires or when its service account is gone or was made anew.
+Owns the signing key, generated at first use, and a bounded cache of verified tokens. A token becomes invalid when it
+expires, or when its service account is deleted or recreated.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 AUDIENCES = (ISSUER,)
 TOKEN_S = 3_600
-"""Lifetime of a token whose request names none."""
+"""Default lifetime of a token."""
 
 TOKEN_S_MIN = 600
 VERIFIED_MAX = 1_024
-"""Verified tokens remembered."""
+"""Maximum number of cached verified tokens."""
 
 
 def _encode(data: bytes) -> str:
@@ -40,7 +40,7 @@ def _decode(text: str) -> bytes:
 
 
 class Tokens:
-    """Issues and authenticates."""
+    """Issues and authenticates bearer tokens."""
 
     def __init__(self, store: Store, minting: Minting) -> None:
         self._store = store
@@ -50,13 +50,13 @@ class Tokens:
         self._verified: dict[bytes, dict[str, Any]] = {}
 
     def add_fixed(self, token: str, user: UserInfo) -> None:
-        """Accepts a token forever, as --token-auth-file does."""
+        """Accepts a token without expiry, as --token-auth-file does."""
         self._fixed[_digest(token)] = user
 
     def issue(
         self, namespace: str, name: str, uid: str, audiences: Sequence[str], lifetime_s: int, bound: dict[str, str]
     ) -> str:
-        """A signed token of a service account."""
+        """Issues a signed token for a service account."""
         now = int(self._minting.clock.now().timestamp())
         private: dict[str, Any] = {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}}
         if bound:
@@ -76,7 +76,7 @@ class Tokens:
         return f"{signed}.{_encode(self._sign(signed.encode()))}"
 
     def authenticate(self, token: str, audiences: Sequence[str] = AUDIENCES) -> UserInfo | None:
-        """Who holds this token; None for a bad one."""
+        """Returns the token's user; None for an invalid token."""
         digest = _digest(token)
         fixed = self._fixed.get(digest)
         if fixed is not None:
@@ -126,5 +126,5 @@ class Tokens:
 
 
 def _digest(token: str) -> bytes:
-    # Only digests are kept: the tokens themselves never lie in memory longer than a request.
+    # Only digests are kept: the tokens themselves stay in memory no longer than a request.
     return hashlib.sha256(token.encode()).digest()

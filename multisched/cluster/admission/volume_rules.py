@@ -1,6 +1,6 @@
-"""What fits and belongs together among claims, volumes and storage classes: pure rules over their documents.
+"""Matching of claims, volumes and storage classes: pure rules over their documents.
 
-Owns nothing. Called by the controllers of volumes and claims, and by the fake provisioner. Source: component-helpers
+Called by the controllers of volumes and claims, and by the fake provisioner. Source: component-helpers
 storage/volume/pv_helpers.go and pkg/controller/volume/persistentvolume (1.36).
 """
 
@@ -33,12 +33,12 @@ def annotations_of(document: Document) -> Mapping[str, str]:
 
 
 def class_of(document: Document) -> str:
-    """The class of a claim or a volume, the old annotation first; empty for none."""
+    """Returns the class of a claim or volume, from the beta annotation or the spec; empty if there is none."""
     return annotations_of(document).get(BETA_CLASS) or document["spec"].get("storageClassName") or ""
 
 
 def has_class(claim: Document) -> bool:
-    """Whether the claim says which class it wants, be it none: only others get the default class."""
+    """Reports whether the claim names a class, even an empty one; only other claims get the default class."""
     return BETA_CLASS in annotations_of(claim) or claim["spec"].get("storageClassName") is not None
 
 
@@ -47,12 +47,12 @@ def is_unbound(claim: Document) -> bool:
 
 
 def is_late(storage_class: Document | None) -> bool:
-    """Whether claims of the class wait for a pod."""
+    """Reports whether the class has volumeBindingMode WaitForFirstConsumer."""
     return storage_class is not None and storage_class.get("volumeBindingMode") == WAIT_FOR_FIRST_CONSUMER
 
 
 def default_class(classes: Iterable[Document]) -> str | None:
-    """The newest of the default classes; of equally new ones the first by name."""
+    """Returns the newest default class; among equally new ones the first by name."""
     defaults = [c for c in classes if "true" in map(annotations_of(c).get, (DEFAULT_CLASS, BETA_DEFAULT_CLASS))]
     defaults.sort(key=lambda c: str(c["metadata"]["name"]))
     newest = max(defaults, key=lambda c: str(c["metadata"].get("creationTimestamp") or ""), default=None)
@@ -60,7 +60,7 @@ def default_class(classes: Iterable[Document]) -> str | None:
 
 
 def reserves(volume: Document, claim: Document) -> bool:
-    """Whether the volume is bound to the claim or kept for it by name."""
+    """Reports whether the volume's claimRef names the claim, with its uid or without one."""
     reference, metadata = volume["spec"].get("claimRef"), claim["metadata"]
     return (
         reference is not None
@@ -70,7 +70,7 @@ def reserves(volume: Document, claim: Document) -> bool:
 
 
 def storage(document: Document) -> Fraction:
-    """What a volume has or a claim asks for."""
+    """Returns the capacity of a volume, or the storage request of a claim, in bytes."""
     spec = document["spec"]
     amounts = spec.get("capacity") or (spec.get("resources") or {}).get("requests") or {}
     return quantities.parse(amounts.get("storage") or "0") or Fraction(0)
@@ -81,7 +81,7 @@ def mode_of(document: Document) -> str:
 
 
 def best_match(claim: Document, volumes: Iterable[Document], *, is_late: bool) -> Document | None:
-    """The volume kept for the claim, else the smallest that fits it; a late claim gets only what is kept for it."""
+    """Returns the volume reserved for the claim, else the smallest matching one. With `is_late`, only a reserved one."""
     fits = from_label_selector(claim["spec"]["selector"]) if claim["spec"].get("selector") else None
     candidates = []
     for volume in volumes:
@@ -102,7 +102,7 @@ def best_match(claim: Document, volumes: Iterable[Document], *, is_late: bool) -
 
 
 def mismatch(volume: Document, claim: Document) -> str:
-    """Why a claim cannot have the volume that it names; empty if it can."""
+    """Returns why a claim cannot be bound to the volume that it names; empty if it can."""
     if volume["metadata"].get("deletionTimestamp"):
         return f'the volume is marked for deletion "{volume["metadata"]["name"]}"'
     if storage(volume) < storage(claim):
@@ -129,7 +129,7 @@ def _attributes_class(document: Document) -> str:
 
 
 def claim_keys(claim: Document) -> Iterator[str]:
-    """Index keys of a claim: its volume's name, and its class while it is unbound."""
+    """Returns the index keys of a claim: its volume's name, and its class while it is unbound."""
     if claim["spec"].get("volumeName"):
         yield f"volume/{claim['spec']['volumeName']}"
     if is_unbound(claim):
@@ -137,7 +137,7 @@ def claim_keys(claim: Document) -> Iterator[str]:
 
 
 def volume_keys(volume: Document) -> Iterator[str]:
-    """Index keys of a volume: the claim it belongs to, or its class while it belongs to none."""
+    """Returns the index key of a volume: the claim in its claimRef, or its class if it has none."""
     reference = volume["spec"].get("claimRef")
     if reference:
         yield f"claim/{reference.get('namespace', '')}/{reference.get('name', '')}"

@@ -1,1 +1,1 @@
-"""How kubelets and controllers of the embedded cluster speak to its API server."""
+"""The API client of the embedded cluster's kubelets and controllers."""

@@ -1,7 +1,7 @@
-"""A small view of all objects of one kind, kept current by a watch: what controllers read instead of asking the server.
+"""A cache of all objects of one kind, kept current by a watch; controllers read it instead of the API server.
 
-Owns its documents; readers must not change them. Promises that listeners hear of every change after the cache has taken
-it, synthetic deletes after a relist included. Called by the controllers of this folder.
+Owns its documents; readers must not change them. Listeners are called for every change, after the cache was updated,
+including deletions found by a relist. Used by the controllers of the embedded cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.cluster.client.object_client import Document, ObjectClient, Reso
 from multisched.cluster.client.object_watch import ObjectWatch
 
 Listener = Callable[[Document | None, Document | None], None]
-"""Called with the old and the new state; None: there was, or is, no such object."""
+"""Called with the old and the new state; None if the object did not, or does not, exist."""
 
 Indexer = Callable[[Document], Iterable[str]]
 Projection = Callable[[Document], Document]
@@ -24,7 +24,7 @@ _NOTHING: dict[str, Document] = {}
 
 
 def whole(document: Document) -> Document:
-    """Keeps everything but the bookkeeping of field managers, which no controller here reads."""
+    """Keeps the whole object except managedFields, which no controller here reads."""
     document["metadata"].pop("managedFields", None)
     return document
 
@@ -51,7 +51,7 @@ class ObjectCache:
 
     @property
     def version(self) -> int:
-        """What was written up to this resource version is in the cache."""
+        """Returns a resource version; all writes up to it are in the cache."""
         return self.watch.reached
 
     def listen(self, listener: Listener) -> None:
@@ -62,7 +62,7 @@ class ObjectCache:
         return self.objects.get(key)
 
     def under(self, index_key: str) -> list[Document]:
-        """The objects filed under this index key, in the order in which they came."""
+        """Returns the objects with this index key, in the order in which they were added."""
         return list(self._index.get(index_key, _NOTHING).values())
 
     def replace(self, items: list[msgspec.Raw]) -> None:
@@ -74,7 +74,7 @@ class ObjectCache:
             self._store(document)
 
     def put(self, item: msgspec.Raw) -> None:
-        """Stores one object and tells the listeners."""
+        """Stores one object and calls the listeners."""
         self._store(self._projection(msgspec.json.decode(item)))
 
     def remove(self, item: msgspec.Raw) -> None:

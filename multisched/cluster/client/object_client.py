@@ -1,7 +1,7 @@
-"""How kubelets and controllers speak to an API server: resources by name, JSON documents, over any Transport.
+"""An API client for kubelets and controllers: requests by resource and name, JSON documents, over any Transport.
 
-Owns no state. A refusal (any 4xx or 5xx) is a value, `Answer`, until its reader asks for it to be raised. Only a broken
-connection raises by itself (TransportError). Called by kubelets and controllers of this folder.
+Has no state. An unsuccessful response (4xx or 5xx) is returned as an `Answer`; `expect` raises it. Only a broken
+connection raises by itself (TransportError).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LIST_SECONDS_MAX = 30.0
 
 
 class WallClock(Protocol):
-    """What people and the API read as time; the loop's own time decides delays."""
+    """The time written to API objects; the event loop's time determines delays."""
 
     def now(self) -> datetime:
-        """UTC, timezone-aware."""
+        """Returns the time in UTC, timezone-aware."""
         ...
 
 
 class RefusedError(Exception):
-    """The server refused a request that its sender cannot do without; it may be tried again later."""
+    """The server rejected a request that the caller needs; it may be retried later."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f"{answer.status} {answer.reason}: {answer.message}")
@@ -43,7 +43,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where objects of one kind live on an API server."""
+    """The API path of a kind."""
 
     group: str
     """Empty for the core group."""
@@ -57,7 +57,7 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path; without a namespace, of all namespaces."""
+        """Returns the URL path; without a namespace, that of all namespaces."""
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.is_namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -87,7 +87,7 @@ DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisrup
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer; its body is decoded when asked for."""
+    """A response; its body is decoded on access."""
 
     status: int
     body: bytes
@@ -118,7 +118,7 @@ class Answer:
         return float(text) if text.isdigit() else 0.0
 
     def expect(self, *accepted: int) -> Answer:
-        """Itself if it is a success or one of the accepted statuses; else raises RefusedError."""
+        """Returns itself if it is a success or has an accepted status; else raises RefusedError."""
         if self.is_success or self.status in accepted:
             return self
         raise RefusedError(self)
@@ -137,7 +137,7 @@ class _ListMeta(msgspec.Struct):
 
 
 class ListPage(msgspec.Struct):
-    """One page of a list; items stay raw until their reader knows what it wants of them."""
+    """One page of a list; its items stay encoded."""
 
     metadata: _ListMeta
     items: list[msgspec.Raw]
@@ -147,7 +147,7 @@ _LIST_PAGE = msgspec.json.Decoder(ListPage)
 
 
 class ObjectClient:
-    """Verbs over one Transport."""
+    """Sends requests over one Transport."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -155,7 +155,7 @@ class ObjectClient:
     async def call(
         self, method: str, path: str, *, body: object = None, content_type: str = JSON, timeout_s: float = 30.0
     ) -> Answer:
-        """One request. Raises TransportError only."""
+        """Sends one request. Raises only TransportError."""
         data = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
         response = await self.transport.request(method, path, body=data, content_type=content_type, timeout_s=timeout_s)
         return Answer(response.status, response.body, response.headers)
@@ -196,7 +196,7 @@ class ObjectClient:
         grace_s: int | None = None,
         propagation: str = "",
     ) -> Answer:
-        """Deletes; with a uid or a version, only the object that has it (409 otherwise)."""
+        """Deletes the object. With a uid or version precondition, a mismatch is 409."""
         options: Document = {"kind": "DeleteOptions", "apiVersion": "v1"}
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         if preconditions:
@@ -208,7 +208,7 @@ class ObjectClient:
         return await self.call("DELETE", resource.path(namespace, name), body=options)
 
     async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[ListPage]:
-        """A consistent list, page by page. Raises RefusedError (410 when the list outlived its history)."""
+        """Yields a consistent list page by page. Raises RefusedError (410 if the list's version left the history meanwhile)."""
         continuation = ""
         while True:
             parts = {**query, "limit": str(LIST_PAGE_OBJECTS)}
@@ -223,25 +223,25 @@ class ObjectClient:
 
 
 def key_of(document: Document) -> str:
-    """namespace/name, with an empty namespace for cluster-wide objects."""
+    """Returns namespace/name; the namespace of cluster-scoped objects is empty."""
     metadata = document["metadata"]
     return f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
 def version_of(document: Document) -> int:
-    """The resource version as the number it is."""
+    """Returns the resource version as a number; 0 if there is none."""
     text = str(document["metadata"].get("resourceVersion") or "")
     return int(text) if text.isdigit() else 0
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """The namespace and the name of a key."""
+    """Splits a key into namespace and name."""
     namespace, _, name = key.partition("/")
     return namespace, name
 
 
 def controller_of(document: Document) -> Document | None:
-    """The owner reference that controls this object, if any."""
+    """Returns the controlling owner reference; None if there is none."""
     for reference in document["metadata"].get("ownerReferences") or ():
         if reference.get("controller"):
             return dict(reference)
@@ -249,7 +249,7 @@ def controller_of(document: Document) -> Document | None:
 
 
 def owner_reference(resource: Resource, owner: Document) -> Document:
-    """The controlling reference to put on what `owner` creates."""
+    """Returns the controlling owner reference for objects that `owner` creates."""
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,

@@ -1,9 +1,8 @@
-"""List and watch of one path, for ever: what a kubelet or a controller of this folder knows of the world.
+"""List and watch of one path, until cancelled, for the kubelets and controllers of the embedded cluster.
 
-Owns the resource version it has reached. Promises its handler a complete `replace` first and after every gap (410, lost
-history), and between them every change in order, once. Breaks are retried with backoff; nothing is swallowed: they are
-counted and logged. Called by ObjectCache and Kubelets. (The scheduler's own reflector is in `multisched.client`, which
-this package may not import.)
+Owns the resource version it has reached. Its handler gets a complete `replace` first and after every gap (410, lost
+history), and in between every change once, in order. Errors are counted, logged and retried with backoff. Used by ObjectCache
+and Kubelets. (The scheduler's reflector is in `multisched.client`, which this package may not import.)
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ _GONE = 410
 
 
 class WatchHandler(Protocol):
-    """Takes what a watch says. Plain functions: the world changes only between awaits."""
+    """Receives the changes of a watch, in plain functions: the caller's state changes only between awaits."""
 
     def replace(self, items: list[msgspec.Raw]) -> None:
-        """All objects there are; whatever is not among them is gone."""
+        """Replaces all objects; those not in `items` no longer exist."""
         ...
 
     def put(self, item: msgspec.Raw) -> None:
-        """An object was added or changed."""
+        """Adds or replaces an object."""
         ...
 
     def remove(self, item: msgspec.Raw) -> None:
-        """An object was deleted, or left the selector; `item` is its last state."""
+        """Removes an object that was deleted or no longer matches the selector; `item` is its last state."""
         ...
 
 
 @dataclass(slots=True)
 class WatchStatistics:
-    """How a watch has fared."""
+    """Counters of a watch."""
 
     relists: int = 0
     breaks: int = 0
@@ -73,7 +72,7 @@ _VERSIONED = msgspec.json.Decoder(_Versioned)
 
 
 class _HistoryLostError(Exception):
-    """The version we would resume from is no longer in the server's history."""
+    """The version to resume from is no longer in the server's history."""
 
 
 class ObjectWatch:
@@ -95,12 +94,12 @@ class ObjectWatch:
         self._query = dict(query or {})
         self._version = ""
         self.reached = 0
-        """The newest version known to be in the handler: of lists, events, deletions and bookmarks."""
+        """The newest version known to the handler, from lists, events, deletions and bookmarks."""
         self.statistics = WatchStatistics()
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
-        """Lists, watches, resumes, relists; returns only by cancellation."""
+        """Lists, watches, resumes and relists until cancelled."""
         delay_s = BACKOFF_FIRST_S
         while True:
             events = self.statistics.events
@@ -148,7 +147,7 @@ class ObjectWatch:
             if stream.status == _GONE:
                 raise _HistoryLostError
             if stream.status != 200:
-                raise TransportError(f"watch answered {stream.status}: {(await stream.read_body())[:200]!r}")
+                raise TransportError(f"watch returned {stream.status}: {(await stream.read_body())[:200]!r}")
             async for line in stream:
                 self._take(_LINE.decode(line))
 
@@ -164,7 +163,7 @@ class ObjectWatch:
             case "ERROR" if meta.code == _GONE:
                 raise _HistoryLostError
             case _:
-                raise TransportError(f"watch said {line.type}: {meta.message[:200]}")
+                raise TransportError(f"watch sent {line.type}: {meta.message[:200]}")
         self.statistics.events += 1
         self._reach(meta.metadata.resourceVersion or self._version)
 

@@ -1,8 +1,8 @@
 """Server-side apply: field ownership, merging, conflicts.
 
-Owns the form of managedFields. It is simpler than upstream in three points. Only objects that were ever applied carry
-managedFields; earlier fields belong to `before-first-apply`, as upstream names it. Ownership is kept in one version per
-kind. Writes of subresources by their own handlers (binding, eviction, scale) are not tracked.
+Defines the format of managedFields. It is simpler than upstream in three points. Only objects that were applied at least
+once have managedFields; earlier fields belong to `before-first-apply`, as upstream names it. Ownership is kept in one version
+per kind. Writes by the handlers of subresources (binding, eviction, scale) are not tracked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multisched.cluster.patching.merge_keys import ATOMIC, MERGE, SET, ListRule,
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 MANAGERS_MAX = 10
-"""Update entries kept per object; the oldest are merged into one, as upstream."""
+"""Update entries per object; beyond, the oldest entry is dropped."""
 
 Path = tuple[str, ...]
 Rules = Callable[[str, str], ListRule]
@@ -33,7 +33,7 @@ _UNOWNED = frozenset(
 
 
 def rules_of(resource: Resource) -> Rules:
-    """How lists of a kind merge; custom kinds say so in their schema."""
+    """Returns the merge rules for lists of a kind; those of custom kinds are in their schema."""
     if not resource.is_custom:
         return list_rule
     schema: Mapping[str, Any] = (resource.schema or {}).get("openAPIV3Schema") or {}
@@ -68,7 +68,7 @@ def _item_step(entry: Mapping[str, Any], keys: Iterable[str]) -> str:
 
 
 def leaves(resource: Resource, document: Document) -> dict[Path, Any]:
-    """Every owned path of a document with its value; list entries with a key count themselves too."""
+    """Returns every owned path of a document with its value; entries of keyed lists also have a path of their own."""
     found: dict[Path, Any] = {}
     rules = rules_of(resource)
     for key, value in document.items():
@@ -111,7 +111,7 @@ def _collect_list(rules: Rules, value: list[Any], path: Path, place: str, key: s
 
 
 def fields_v1(paths: Iterable[Path]) -> Document:
-    """The nested form of a set of paths."""
+    """Converts a set of paths to the nested FieldsV1 form."""
     root: Document = {}
     for path in sorted(paths):
         at = root
@@ -123,7 +123,7 @@ def fields_v1(paths: Iterable[Path]) -> Document:
 
 
 def paths_of(fields: Mapping[str, Any], prefix: Path = ()) -> set[Path]:
-    """The set of paths of a nested form."""
+    """Converts the nested FieldsV1 form to a set of paths."""
     found: set[Path] = set()
     if prefix and (not fields or "." in fields):
         found.add(prefix)
@@ -134,7 +134,7 @@ def paths_of(fields: Mapping[str, Any], prefix: Path = ()) -> set[Path]:
 
 
 def shown(path: Path) -> str:
-    """`.spec.containers[name="c"].image`."""
+    """Formats a path, such as `.spec.containers[name="c"].image`."""
     text = ""
     for step in path:
         kind, _, rest = step.partition(":")
@@ -181,7 +181,7 @@ def _merge_list(rules: Rules, live: Any, applied: list[Any], place: str, key: st
 
 
 def _remove(document: Any, path: Path, rules: Rules, place: str) -> None:
-    """Takes one owned path out of a document; a holder that it leaves empty goes as well."""
+    """Removes one owned path from a document, and its parents that become empty."""
     step, rest = path[0], path[1:]
     kind, _, name = step.partition(":")
     if kind != "f" or not isinstance(document, dict) or name not in document:
@@ -208,7 +208,7 @@ def _remove(document: Any, path: Path, rules: Rules, place: str) -> None:
 
 
 def _set_or_drop(document: Document, name: str, left: list[Any]) -> None:
-    """An emptied list goes with its last entry."""
+    """Sets a list, or deletes the field if the list is empty."""
     if left:
         document[name] = left
     else:
@@ -228,7 +228,7 @@ def apply(
     force: bool,
     subresource: str = "",
 ) -> Document:
-    """The object as it is to be stored, managedFields included; 409 for fields that others own with other values."""
+    """Returns the object to store, with managedFields. Raises 409 for fields that other managers own with other values."""
     wanted = leaves(resource, applied)
     entries = _entries(resource, live, now)
     mine = next((entry for entry in entries if _is(entry, manager, "Apply", subresource)), None)
@@ -241,7 +241,7 @@ def apply(
         contested = {
             path for path, value in wanted.items() if value is not _ITEM and path in present and present[path] != value
         }
-        # A field that is there no longer but owned by another is contested as well.
+        # A field that no longer exists but has another owner conflicts as well.
         contested |= {path for path, value in wanted.items() if value is not _ITEM and path not in present}
         _settle(others, contested, force=force)
         rules = rules_of(resource)
@@ -250,7 +250,7 @@ def apply(
         owned_elsewhere: set[Path] = (
             set().union(*(paths_of(entry["fieldsV1"]) for entry in others)) if others else set()
         )
-        # Entries first, so that what lies below a removed entry need not be looked for.
+        # Short paths first: what is below a removed list entry is removed with it.
         for path in sorted(previous - set(wanted) - owned_elsewhere, key=len):
             _remove(merged, path, rules, resource.kind)
     entry: Document = {
@@ -286,13 +286,13 @@ def _entries(resource: Resource, live: Document | None, now: str) -> list[Docume
         return [dict(entry) for entry in known]
     owned = {path for path in leaves(resource, live) if path[0] != "f:status"}
     applied = owned & leaves(resource, _last_applied(live)).keys()
-    # kubectl makes what it applied on its own side its own as it goes over to applying on the server's.
+    # Fields from kubectl's client-side apply become owned by its server-side apply, so that it can migrate without conflicts.
     before = [{**_update_entry(resource, "kubectl", applied, now), "operation": "Apply"}] if applied else []
     return [*before, _update_entry(resource, "before-first-apply", owned - applied, now)]
 
 
 def _last_applied(live: Document) -> Document:
-    """What a client applied by itself, as it left it in an annotation."""
+    """Returns the configuration of the last client-side apply, from its annotation."""
     text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
     try:
         applied = orjson.loads(text) if text else None
@@ -351,7 +351,7 @@ def _conflict(conflicts: list[tuple[Document, Path]]) -> errors.ApiError:
 
 
 def track(resource: Resource, old: Document, new: Document, manager: str, now: str, subresource: str = "") -> None:
-    """After a plain write of an applied object: whoever changed a field owns it now."""
+    """Updates managedFields after a plain write of an applied object: the manager owns each field that it changed."""
     entries = [dict(entry) for entry in old["metadata"].get("managedFields") or ()]
     before, after = leaves(resource, old), leaves(resource, new)
     changed = {

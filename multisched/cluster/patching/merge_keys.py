@@ -1,6 +1,6 @@
-"""How lists of built-in kinds merge: by which key under strategic merge patch, by which keys under server-side apply.
+"""Merge strategies of lists in built-in kinds: the key for strategic merge patch, the keys for server-side apply.
 
-Owns nothing; reads the tags of the Go types (`api_types`). A path is written without list indices, from the kind:
+Reads the tags of the Go types (`api_types`). A path begins with the kind and has no list indices:
 `Pod.spec.containers`.
 """
 
@@ -17,10 +17,10 @@ MERGE = "merge"
 
 @dataclass(frozen=True, slots=True)
 class ListRule:
-    """How one list merges.
+    """The merge strategy of one list.
 
-    `strategy` and `keys` rule strategic merge patches (merge without keys: a set of scalars); `apply_strategy` and
-    `apply_keys` rule server-side apply in the same way.
+    `strategy` and `keys` are for strategic merge patch (merge without keys: a set of scalars); `apply_strategy` and
+    `apply_keys` are the same for server-side apply.
     """
 
     strategy: str
@@ -34,7 +34,7 @@ SET = ListRule(MERGE, apply_strategy=MERGE)
 
 
 def child(path: str, key: str) -> str:
-    """The path of a field."""
+    """Returns the path of a field."""
     return f"{path}.{key}"
 
 
@@ -52,7 +52,7 @@ def _field(path: str, key: str) -> Field | None:
 
 @lru_cache(maxsize=4_096)
 def list_rule(path: str, key: str) -> ListRule:
-    """How the list `key` below `path` merges; lists without tags are replaced whole."""
+    """Returns the merge strategy of the list `key` below `path`; lists without tags are atomic."""
     field = _field(path, key)
     if field is None or field.shape != "list":
         return ATOMIC

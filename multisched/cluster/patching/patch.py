@@ -1,7 +1,7 @@
 """Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
 
-Owns nothing. Every function returns a new document and leaves its arguments alone where the caller still needs them;
-a patch that cannot be applied raises ApiError. Strategic merge keys come from `merge_keys`.
+Functions return a new document and do not change arguments that the caller still needs. They raise ApiError if a patch
+cannot be applied. The keys of strategic merges are in `merge_keys`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from multisched.cluster.base import errors
 from multisched.cluster.patching.merge_keys import MERGE, REPLACE, child, list_rule
 
 JSON_PATCH_OPERATIONS_MAX = 10_000
-"""Operations of one JSON patch, as upstream."""
+"""Maximum number of operations in a JSON patch, as upstream."""
 
 
 def merge(document: Any, patch: Any) -> Any:
-    """RFC 7386: null removes, objects merge, anything else replaces."""
+    """Applies a JSON merge patch (RFC 7386): null removes a field, objects are merged, other values replace."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}
@@ -33,7 +33,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """RFC 6902; a failed `test` or a missing path is 422, as upstream."""
+    """Applies a JSON patch (RFC 6902). Raises 422 for a failed `test` or a missing path, as upstream."""
     if not isinstance(operations, list):
         raise errors.bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if len(operations) > JSON_PATCH_OPERATIONS_MAX:
@@ -151,7 +151,7 @@ _RETAIN = "$retainKeys"
 
 
 def strategic(kind: str, document: Any, patch: Any) -> Any:
-    """A strategic merge patch of a built-in kind."""
+    """Applies a strategic merge patch to an object of a built-in kind."""
     return _merge_maps(document if isinstance(document, dict) else {}, patch, kind)
 
 
@@ -229,7 +229,7 @@ def _merge_keyed(original: list[Any], patch: list[Any], order: Any, merge_key: s
 
 
 def _order_untouched(merged: dict[str, Any], patch: Mapping[str, Any], path: str) -> None:
-    """A `$setElementOrder` may stand without a change of its list."""
+    """Applies `$setElementOrder` directives of lists that the patch does not change."""
     for key, order in patch.items():
         if not key.startswith(_ORDER):
             continue
@@ -247,10 +247,10 @@ def _order_untouched(merged: dict[str, Any], patch: Mapping[str, Any], path: str
 
 
 def _ordered(entries: list[Any], order: list[Any], original: list[Any], key_of: Any) -> list[Any]:
-    """Merged entries in upstream's order (strategicpatch.normalizeElementOrder).
+    """Orders merged entries as upstream. Source: strategicpatch.normalizeElementOrder.
 
-    Entries named by `order` take its sequence. The server's own ones keep theirs, each before the first named entry that
-    stood behind it originally.
+    Entries named in `order` follow it. Other entries keep their original order, and each precedes the first named entry that
+    originally followed it.
     """
     rank = {_hashable(key): place for place, key in enumerate(order)}
     stood = {_hashable(key_of(entry)): place for place, entry in enumerate(original)}

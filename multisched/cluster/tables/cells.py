@@ -1,6 +1,6 @@
-"""The cells of each built-in kind, as kube-apiserver's printers write them.
+"""The cells of each built-in kind, the same as kube-apiserver's printers.
 
-Owns nothing. A `Cells` is column shapes (name, priority: 0 always, 1 with -o wide, type) and a function from a document.
+`Cells` has columns (name, priority: 0 always, 1 with -o wide, type) and a function from a document to a row.
 Source: pkg/printers/internalversion/printers.go, 1.36.
 """
 
@@ -32,7 +32,7 @@ from multisched.model.api_time import parse_timestamp
 
 
 def _pods_of(spec: Document) -> tuple[str, str]:
-    """Containers and images of a template."""
+    """Returns names and images of a template's containers."""
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
     return listed([entry.get("name", "") for entry in containers]), listed(
         [entry.get("image", "") for entry in containers]
@@ -235,7 +235,7 @@ def _cron_job(document: Document, now: datetime) -> tuple[Any, ...]:
         name_of(document),
         spec.get("schedule") or "",
         spec.get("timeZone") or NONE,
-        str(bool(spec.get("suspend"))),  # upstream prints this one with a capital, other booleans without
+        str(bool(spec.get("suspend"))),  # upstream capitalizes this boolean, but no others
         len(status.get("active") or ()),
         last,
         age(document, now),

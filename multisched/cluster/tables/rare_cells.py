@@ -1,6 +1,6 @@
-"""The cells of kinds that are looked at less often: storage, networking, admission, autoscaling.
+"""The cells of less common kinds: storage, networking, admission, autoscaling.
 
-Owns nothing. Source: pkg/printers/internalversion/printers.go, 1.36.
+Source: pkg/printers/internalversion/printers.go, 1.36.
 """
 
 from __future__ import annotations

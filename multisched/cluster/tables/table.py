@@ -1,7 +1,7 @@
 """Server-side tables: the columns that `kubectl get` prints.
 
-Owns nothing; `Tables` turns documents into a meta.k8s.io/v1 Table. Cells of each kind are in `table_cells`; kinds of
-CustomResourceDefinitions bring their printer columns along.
+`Tables` converts documents to a meta.k8s.io/v1 Table. The cells of built-in kinds are in `cells`; printer columns of custom
+kinds are in their CustomResourceDefinition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = "Name must be unique within a namespace."
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Renders tables at the clock's present."""
+    """Renders tables, with ages as of the clock's time."""
 
     clock: Clock
 
@@ -35,7 +35,7 @@ class Tables:
         include: str,
         with_columns: bool,
     ) -> Document:
-        """A Table of these objects; `include` is None, Metadata or Object."""
+        """Returns a Table of these objects; `include` is None, Metadata or Object."""
         now = self.clock.now()
         cells = _custom(resource) if resource.is_custom else CELLS.get(resource.storage_key, default_cells)
         rows = []

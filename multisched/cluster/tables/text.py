@@ -1,6 +1,6 @@
-"""What table cells are made of: columns, ages, durations, names.
+"""Building blocks of table cells: columns, ages, durations, names.
 
-Owns nothing. A `Cells` is column shapes (name, priority: 0 always, 1 with -o wide, type) and a function from a document.
+`Cells` has columns (name, priority: 0 always, 1 with -o wide, type) and a function from a document to a row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARKS = {"#": "integer", "?": "boolean", "@": "date"}
 
 
 def columns(text: str) -> tuple[tuple[str, int, str], ...]:
-    """`Name,Ready,IP*`: a star means wide only, a hash an integer, a question mark a boolean, an at sign a date."""
+    """Parses `Name,Ready,IP*`: a star means only with -o wide, a hash an integer, a question mark a boolean, an at sign a date."""
     shaped = []
     for name in text.split(","):
         kind = next((kind for mark, kind in _MARKS.items() if mark in name), "string")
@@ -39,7 +39,7 @@ def columns(text: str) -> tuple[tuple[str, int, str], ...]:
 
 
 def human_duration(seconds: float) -> str:
-    """k8s.io/apimachinery duration.HumanDuration: `5m`, `2d4h`."""
+    """Formats a duration like `5m`, `2d4h`. Source: k8s.io/apimachinery duration.HumanDuration."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
@@ -75,12 +75,12 @@ def _long_duration(hours: int) -> str:
 
 
 def since(timestamp: Any, now: datetime) -> str:
-    """The age of a timestamp."""
+    """Formats the time since a timestamp."""
     return human_duration((now - parse_timestamp(timestamp)).total_seconds()) if timestamp else UNKNOWN
 
 
 def age(document: Document, now: datetime) -> str:
-    """The age of an object."""
+    """Formats the age of an object."""
     return since(document["metadata"].get("creationTimestamp"), now)
 
 
@@ -101,5 +101,5 @@ def listed(values: list[str]) -> str:
 
 
 def simple(*readers: Callable[[Document], Any]) -> Callable[[Document, datetime], tuple[Any, ...]]:
-    """Name, what the readers say, age."""
+    """Returns a row function: name, the readers' values, age."""
     return lambda document, now: (name_of(document), *(reader(document) for reader in readers), age(document, now))
