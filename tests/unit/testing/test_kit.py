@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import re
 
 import pytest
@@ -18,6 +18,4 @@ def test_something_is_named() -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_what_the_kit_names_is_there(name: str) -> None:
-    module, _, attribute = name.rpartition(".")
-
-    assert hasattr(importlib.import_module(module), attribute)
+    assert pkgutil.resolve_name(name)
