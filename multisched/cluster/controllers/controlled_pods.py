@@ -120,7 +120,7 @@ def is_terminating(pod: Document) -> bool:
 
 
 def is_active(pod: Document) -> bool:
-    """Reports whether the pod has neither ended nor a deletionTimestamp."""
+    """Reports whether the pod has not ended and is not terminating."""
     return phase_of(pod) not in TERMINAL and not is_terminating(pod)
 
 

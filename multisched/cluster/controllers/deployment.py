@@ -167,7 +167,7 @@ class DeploymentController:
         if annotations.get(REVISION) != str(revision):
             metadata = deployment["metadata"]
             body = {"metadata": {"uid": metadata["uid"], "annotations": {REVISION: str(revision)}}}
-            client = self._context.client  # status writes of annotations do not raise the generation
+            client = self._context.client  # annotations written with the status do not raise the generation
             answer = await client.patch(
                 DEPLOYMENTS, metadata["namespace"], metadata["name"], body=body, subresource="status"
             )
