@@ -1,4 +1,4 @@
-"""The garbage collector: deletes objects whose owners were deleted, dependents before or after them, or orphans dependents.
+"""The garbage collector: deletes objects whose owners were deleted, and performs foreground deletion and orphaning.
 
 Owns the graph of dependents and one watch per kind. A watch alone never causes a deletion: an owner counts as absent only
 after the API server confirmed it, and a delete has the version it was decided on as a precondition.
@@ -144,7 +144,7 @@ class GarbageController:
         return self._graph.find(owner.uid) is not None or self._kinds.find(owner.apiVersion, owner.kind) is not None
 
     async def _find(self, owner: Owner, namespace: str) -> Owned | None:
-        """Returns the owner; None if the server confirms that no object with this uid exists that may own objects of the namespace."""
+        """Returns the owner; None if the server confirms that none with this uid exists in this namespace or cluster-wide."""
         found = self._graph.find(owner.uid)
         if found is not None:
             return found if found.namespace in ("", namespace) else None
