@@ -17,10 +17,10 @@ DEVICES: Final = "multisched.io/gpu-devices"
 GAINS: Final = {
     "PeakForecast": "most even week",
     "GpuShare": "fills used GPUs",
-    "NodeResourcesFit": "most room left",
-    "NodeResourcesBalancedAllocation": "even CPU and memory",
-    "PodTopologySpread": "apart from replicas",
-    "InterPodAffinity": "near its like",
+    "NodeResourcesFit": "most free resources",
+    "NodeResourcesBalancedAllocation": "balanced CPU and memory",
+    "PodTopologySpread": "spread from replicas",
+    "InterPodAffinity": "near matching pods",
     "ImageLocality": "has the image",
 }
 """Plugin -> what its higher score means; plugins that commonly decide come first."""
@@ -43,13 +43,13 @@ def decision_of(program: Program, bound: Bound) -> Decision:
 def _why(attempt: Attempt) -> str:
     winner = attempt.winner
     if winner is None or not winner.parts:
-        return "nominated there before" if attempt.number > 1 else "the only node for it"
+        return "its nominated node" if attempt.number > 1 else "the only feasible node"
     part = _deciding(winner, attempt.runners_up[0] if attempt.ties <= 1 and attempt.runners_up else None)
     if part is None:
         return f"score {winner.total}"
     beside = ""
     if attempt.ties > 1:
-        beside = f", {attempt.ties} alike"
+        beside = f", {attempt.ties} tied"
     elif attempt.runners_up:
         beside = f", next {_scores(attempt.runners_up[0]).get(part.plugin, part.score)}"
     return f"{GAINS[part.plugin]}: {part.plugin} {part.score}{beside}"

@@ -37,10 +37,10 @@ class Gang(msgspec.Struct, frozen=True):
 
     def words(self) -> str:
         if self.bound >= self.members:
-            return f"{self.name}: all {self.members} members were bound at once, with the last one"
+            return f"{self.name}: all {self.members} members were bound together with the last one"
         if self.bound:
             return f"{self.name}: {self.bound} of {self.members} members bound"
-        return f"{self.name}: {self.there} of {self.members} members are there; none starts before all can"
+        return f"{self.name}: {self.there} of {self.members} members exist; none starts until all can"
 
 
 class Quota(msgspec.Struct, frozen=True):

@@ -150,7 +150,9 @@ class _Demo:
         notes = []
         port = self._options.configuration.server.port
         if port and not url.endswith(f":{port}"):
-            notes.append(f"Port {port} is another program's, and commands ask that one without MULTISCHED_SERVER.")
+            notes.append(
+                f"Port {port} is in use by another program, which commands would call without MULTISCHED_SERVER."
+            )
         if url != DEFAULT_SERVER:
             exports.append(f"export MULTISCHED_SERVER={url}")
         return Header(_program_name(), url, tuple(notes), tuple(exports))
@@ -187,7 +189,7 @@ class _Demo:
         if self._options.is_once and story.is_over():
             return ExitCode.OK
         if self._options.is_once and elapsed_s > ONCE_LIMIT_S:
-            logger.error("pods are still unbound after the time limit", extra={"limit_s": ONCE_LIMIT_S})
+            logger.error("the demo has not settled within its time limit", extra={"limit_s": ONCE_LIMIT_S})
             return ExitCode.PROBLEM
         return None
 

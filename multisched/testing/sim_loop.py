@@ -62,7 +62,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._numbered)
 
     def _numbered(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Numbers tasks by creation: sets of tasks, such as those of a cancelled task group, are ordered by address."""
+        """Numbers tasks by creation, to sort them: a set of tasks, as in a cancelled task group, is iterated in order of addresses."""
         task: _Task[Any] = _Task(coro, loop=loop, **options)
         self._created += 1
         task.number = self._created

@@ -1,6 +1,6 @@
-"""What every controller is given: a client, a clock, chance, and shared caches.
+"""The dependencies of every controller: a client, a clock, a random generator, and shared caches.
 
-Owns the caches. Called by the controllers of this folder and their runner.
+Owns the caches.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from multisched.cluster.controllers.orphan_pods import selector_index
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 
 POD_EVENTS_COALESCED_S = 0.05
-"""A controller looks at its pods at most this often: one look per pod would cost pods squared in a burst."""
+"""Delay of reconciles after pod events: one reconcile per pod event would be quadratic in a burst of pods."""
 
 
 class Controller(Protocol):
-    """One control loop: a queue of keys, fed by cache listeners."""
+    """One control loop: a queue of keys, filled by cache listeners."""
 
     queue: ReconcileQueue
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         ...
 
 
@@ -80,7 +80,7 @@ class ControllerContext:
         self.storage_classes = ObjectCache(client, STORAGE_CLASSES, rng=rng)
 
     def caches(self) -> tuple[ObjectCache, ...]:
-        """All shared caches."""
+        """Returns all shared caches."""
         return (
             self.pods,
             self.replica_sets,
@@ -118,7 +118,7 @@ def _namespace_index(document: Document) -> Iterator[str]:
 
 
 def requeue_changed(cache: ObjectCache, *, queue: ReconcileQueue) -> None:
-    """Feeds the queue with every object of the cache that is there and changes."""
+    """Queues every object of the cache that is added or changed."""
 
     def listener(old: Document | None, new: Document | None) -> None:
         if new is not None:
@@ -128,7 +128,7 @@ def requeue_changed(cache: ObjectCache, *, queue: ReconcileQueue) -> None:
 
 
 def owner_key(document: Document | None, kind: str) -> str:
-    """Of the controlling owner of this kind; empty where there is none."""
+    """Returns the key of the controlling owner of this kind; empty if there is none."""
     owner = controller_of(document) if document is not None else None
     if document is None or owner is None or owner["kind"] != kind:
         return ""
@@ -136,7 +136,7 @@ def owner_key(document: Document | None, kind: str) -> str:
 
 
 def requeue_owner_of_pods(cache: ObjectCache, *, kind: str, queue: ReconcileQueue) -> None:
-    """Feeds the queue with the controlling owners, of this kind, of every pod that changes."""
+    """Queues the controlling owner, if it is of this kind, of every pod that changes."""
 
     def listener(old: Document | None, new: Document | None) -> None:
         key = owner_key(new or old, kind)
@@ -147,7 +147,7 @@ def requeue_owner_of_pods(cache: ObjectCache, *, kind: str, queue: ReconcileQueu
 
 
 async def write_status(client: ObjectClient, resource: Resource, document: Document, status: Document) -> None:
-    """Writes the fields of a status that changed; nothing if none did. None takes a field away."""
+    """Patches the status fields that changed; sends nothing if none did. None removes a field."""
     current = document.get("status") or {}
     changed = {name: value for name, value in status.items() if _differs(current.get(name), value)}
     if changed:
@@ -163,12 +163,12 @@ async def write_status(client: ObjectClient, resource: Resource, document: Docum
 
 
 def _differs(current: object, value: object) -> bool:
-    """Servers leave zeros and empty lists out."""
+    """Reports whether values differ; missing equals zero and an empty list, which servers omit."""
     return current != value and not (not current and not value)
 
 
 def set_condition(status: Document, condition: Document, now: str) -> list[Document]:
-    """The conditions of a status with this one in it; its transition time moves only when its status does."""
+    """Returns the conditions of a status with this one set; its transition time changes only with its status."""
     conditions = [dict(c) for c in status.get("conditions") or ()]
     for present in conditions:
         if present["type"] == condition["type"]:

@@ -1,7 +1,7 @@
-"""Pods as controllers see and make them: slim documents, predicates, and writes that the cache has not shown yet.
+"""The pods of an owner: slim documents, predicates, and writes that the cache does not contain yet.
 
-Owns, per owner, how far the pod cache must have come before the owner may be judged again, and which pods were asked to
-go. Promises that no controller creates or deletes twice because its cache lags behind its own writes. Called by the
+Owns, per owner, the version that the pod cache must reach before the owner is reconciled again, and the set of pods whose
+deletion was requested. So a cache that lags behind its controller's writes causes no second create or delete. Used by the
 controllers of ReplicaSets, StatefulSets, DaemonSets and Jobs.
 """
 
@@ -55,13 +55,13 @@ _METADATA = (
 
 
 def slim_metadata(document: Document) -> Document:
-    """The metadata that controllers read."""
+    """Returns the metadata that controllers read."""
     metadata = document["metadata"]
     return {name: metadata[name] for name in _METADATA if metadata.get(name)}
 
 
 def slim_pod(pod: Document) -> Document:
-    """A pod without its containers: what controllers read of the thousands they watch."""
+    """Returns a pod without its containers; controllers cache thousands of pods and do not read them."""
     status = pod.get("status") or {}
     kept = {"phase": status.get("phase") or "Pending", "conditions": status.get("conditions") or []}
     spec: Document = {"nodeName": pod["spec"].get("nodeName") or ""}
@@ -69,12 +69,12 @@ def slim_pod(pod: Document) -> Document:
     if volumes:
         spec["volumes"] = volumes
     if not spec["nodeName"] and any(r.get("kind") == "DaemonSet" for r in pod["metadata"].get("ownerReferences") or ()):
-        spec["affinity"] = pod["spec"].get("affinity") or {}  # names the node that the pod is meant for
+        spec["affinity"] = pod["spec"].get("affinity") or {}  # names the pod's node
     return {"metadata": slim_metadata(pod), "spec": spec, "status": kept}
 
 
 def slim_node(node: Document) -> Document:
-    """What decides about daemons and taints: a node without its status, which changes all the time."""
+    """Returns a node without its status, which changes often and affects neither daemons nor taints."""
     metadata, spec = node["metadata"], node.get("spec") or {}
     kept = {name: metadata[name] for name in ("name", "uid", "resourceVersion", "labels") if metadata.get(name)}
     is_cordoned = bool(spec.get("unschedulable"))
@@ -82,7 +82,7 @@ def slim_node(node: Document) -> Document:
 
 
 def pod_index(pod: Document) -> Iterator[str]:
-    """Index keys of a pod: its owners' uids, its namespace, its claims, and its labels if nobody controls it."""
+    """Yields index keys of a pod: its owners' uids, its namespace, its claims, and its labels if it has no controller."""
     for reference in pod["metadata"].get("ownerReferences") or ():
         yield reference["uid"]
     namespace = pod["metadata"]["namespace"]
@@ -93,12 +93,12 @@ def pod_index(pod: Document) -> Iterator[str]:
 
 
 def namespace_index(namespace: str) -> str:
-    """The index key of all pods of a namespace."""
+    """Returns the index key of all pods of a namespace."""
     return f"namespace/{namespace}"
 
 
 def claims_of(pod: Document) -> Iterator[str]:
-    """Names of the claims behind a pod's volumes; those of ephemeral volumes are called after pod and volume."""
+    """Yields the names of the claims of a pod's volumes; that of an ephemeral volume consists of pod and volume name."""
     for volume in pod["spec"].get("volumes") or ():
         if volume.get("persistentVolumeClaim"):
             yield volume["persistentVolumeClaim"].get("claimName") or ""
@@ -107,7 +107,7 @@ def claims_of(pod: Document) -> Iterator[str]:
 
 
 def claim_index(namespace: str, name: str) -> str:
-    """The index key of all pods that use a claim."""
+    """Returns the index key of all pods that use a claim."""
     return f"claim/{namespace}/{name}"
 
 
@@ -120,12 +120,12 @@ def is_terminating(pod: Document) -> bool:
 
 
 def is_active(pod: Document) -> bool:
-    """Neither ended nor on its way out."""
+    """Reports whether the pod has not ended and is not terminating."""
     return phase_of(pod) not in TERMINAL and not is_terminating(pod)
 
 
 def ready_since(pod: Document) -> datetime | None:
-    """When the pod became Ready; None if it is not."""
+    """Returns when the pod became Ready; None if it is not."""
     for condition in pod["status"]["conditions"]:
         if condition["type"] == "Ready" and condition["status"] == "True":
             return parse_timestamp(condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
@@ -133,13 +133,13 @@ def ready_since(pod: Document) -> datetime | None:
 
 
 def is_available(pod: Document, min_ready_s: int, now: datetime) -> bool:
-    """Ready for at least `min_ready_s`."""
+    """Reports whether the pod has been Ready for at least `min_ready_s`."""
     since = ready_since(pod)
     return since is not None and (now - since).total_seconds() >= min_ready_s
 
 
 def pod_from_template(template: Document, *, owner: Document, resource: Resource, name: str = "") -> Document:
-    """A pod to create: named, or with a name generated from its owner's."""
+    """Builds a pod to create, with this name or with generateName from its owner's name."""
     metadata = template.get("metadata") or {}
     made: Document = {
         "namespace": owner["metadata"]["namespace"],
@@ -154,7 +154,7 @@ def pod_from_template(template: Document, *, owner: Document, resource: Resource
 
 
 async def each(items: Iterable[T], act: Callable[[T], Awaitable[None]], *, at_once: int = WRITES_AT_ONCE) -> None:
-    """Acts on all items, at most `at_once` at a time; stops at the first refusal or broken connection and raises it."""
+    """Calls `act` for all items, at most `at_once` concurrently; stops at the first rejection or broken connection and raises it."""
     rest = iter(items)
     failures: list[RefusedError | TransportError] = []
 
@@ -170,7 +170,7 @@ async def each(items: Iterable[T], act: Callable[[T], Awaitable[None]], *, at_on
     first = list(_take(rest, 1))
     if not first:
         return
-    await act(first[0])  # if the first is refused (quota, namespace going), the others would be too
+    await act(first[0])  # if the first is rejected (quota, terminating namespace), the others would be, too
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
             group.create_task(work())
@@ -184,12 +184,12 @@ def _take(items: Iterator[T], count: int) -> Iterator[T]:
 
 
 class ControlledPods:
-    """The pods of one controller's objects, by owner uid."""
+    """The pods of all objects of one controller, by owner uid."""
 
     def __init__(
         self, client: ObjectClient, cache: ObjectCache, *, owners: Resource, events: EventWriter | None = None
     ) -> None:
-        """With `events`, each pod that came or went becomes an event of its owner."""
+        """With `events`, records an event of the owner for each pod created or deleted."""
         self._client = client
         self._cache = cache
         self._owners = owners
@@ -199,7 +199,7 @@ class ControlledPods:
         cache.listen(self._forget_gone)
 
     def is_current(self, owner_uid: str) -> bool:
-        """Whether the cache has seen all that was written for this owner."""
+        """Reports whether the cache contains all writes for this owner."""
         version = self._written.get(owner_uid)
         if version is not None and self._cache.version >= version:
             del self._written[owner_uid]
@@ -207,27 +207,27 @@ class ControlledPods:
         return version is None
 
     def of(self, owner_uid: str) -> list[Document]:
-        """The owner's pods as the cache knows them."""
+        """Returns the owner's pods in the cache."""
         return [pod for pod in self._cache.under(owner_uid) if self._controls(pod, owner_uid)]
 
     def active(self, owner_uid: str) -> list[Document]:
-        """Those that neither ended nor were asked to go."""
+        """Returns the owner's active pods whose deletion was not requested."""
         return [pod for pod in self.of(owner_uid) if is_active(pod) and not self.is_going(pod)]
 
     def is_going(self, pod: Document) -> bool:
-        """On its way out, or asked to go."""
+        """Reports whether the pod is terminating or its deletion was requested."""
         return is_terminating(pod) or pod["metadata"]["uid"] in self._going
 
     async def claim(self, owner: Document, orphans: Sequence[Document]) -> bool:
-        """Lets go of the owner's pods that its selector does not match any more, and takes over those that nobody controls.
+        """Releases the owner's pods that its selector no longer matches, and adopts the given orphans.
 
-        Each as it is known here. Returns whether the owner has to be judged anew.
+        Each write has the cached version as a precondition. Returns whether the owner must be reconciled again.
         """
         released = await self._release(owner)
         return await self._adopt(owner, orphans) or released
 
     async def _release(self, owner: Document) -> bool:
-        """A pod that was labelled anew, to be looked at in peace for instance, is nobody's; an owner that is going keeps all."""
+        """Releases pods that the owner's selector no longer matches, such as relabelled ones; a terminating owner keeps all pods."""
         uid = owner["metadata"]["uid"]
         matches = from_label_selector(owner["spec"].get("selector"))
         strays = [pod for pod in self.of(uid) if not matches(pod["metadata"].get("labels") or {})]
@@ -242,7 +242,7 @@ class ControlledPods:
         return True
 
     async def _adopt(self, owner: Document, orphans: Sequence[Document]) -> bool:
-        """The owner is asked for once more before: one that is going, or was made anew under its name, takes over nothing."""
+        """Adopts orphans, unless a fresh read shows that the owner is terminating or was recreated."""
         if not orphans:
             return False
         wanted = owner["metadata"]
@@ -269,7 +269,7 @@ class ControlledPods:
             self._note(owner["metadata"]["uid"], version_of(answer.document))
 
     async def create(self, owner: Document, pods: Sequence[Document]) -> None:
-        """Creates pods; one of the same name that is already there is left to the cache to show."""
+        """Creates pods; ignores a 409 for an existing name, as the cache will contain that pod."""
         last: Document | None = None
         body = b""
 
@@ -289,7 +289,7 @@ class ControlledPods:
         await each(pods, post)
 
     async def delete(self, owner: Document, pods: Sequence[Document]) -> None:
-        """Asks pods to go, each by its uid."""
+        """Requests the deletion of pods, with their uids as precondition."""
 
         async def drop(pod: Document) -> None:
             metadata = pod["metadata"]
@@ -315,7 +315,7 @@ class ControlledPods:
 
     def _note(self, owner_uid: str, version: int) -> None:
         self._written[owner_uid] = max(version, self._written.get(owner_uid, 0))
-        if len(self._written) > WRITTEN_OWNERS_MAX:  # owners that went before they were judged again
+        if len(self._written) > WRITTEN_OWNERS_MAX:  # owners deleted before they were reconciled again
             seen = self._cache.version
             self._written = {uid: written for uid, written in self._written.items() if written > seen}
 

@@ -1,8 +1,8 @@
-"""Cron schedules as CronJobs write them: when the next one is due, and which was the last.
+"""Cron schedules of CronJobs: the next due time after a moment, and the last one before it.
 
-Owns nothing; immutable values. Promises the meaning of Kubernetes' parser (robfig/cron v3, standard five fields and
-descriptors). Days match by either field when both are restricted. Times in a daylight-saving gap are left out; times
-that a clock shows twice are due twice. Called by the CronJob controller.
+Immutable values. They have the meaning of Kubernetes' parser (robfig/cron v3, standard five fields and descriptors). If both
+day fields are restricted, a day must match either. Times in a daylight-saving gap are skipped; times that occur twice are due
+twice.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ _WINDOWS = tuple(timedelta(hours=hours) for hours in (1, 24, 24 * 32, 24 * 366, 
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be understood; the message names the field."""
+    """An invalid schedule; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """`@every 1h30m`."""
+    """A schedule like `@every 1h30m`."""
 
     interval: timedelta
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """One interval later, in whole seconds."""
+        """Returns the moment plus one interval, in whole seconds."""
         return moment.replace(microsecond=0) + self.interval
 
     def last_until(self, now: datetime, *, after: datetime) -> datetime | None:
-        """The latest time due in (after, now]; None if there is none."""
+        """Returns the latest time due in (after, now]; None if there is none."""
         times = (now - after) // self.interval
         return after + times * self.interval if times > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Five fields in one time zone."""
+    """A schedule of five fields in one time zone."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -80,11 +80,11 @@ class Cron:
     months: frozenset[int]
     weekdays: frozenset[int]
     days_must_agree: bool
-    """One of the two day fields is unrestricted, so both must match; else either is enough."""
+    """One of the two day fields is unrestricted, so both must match; otherwise one match is enough."""
     zone: tzinfo
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first time due after `moment`, in UTC; None if there is none within five years (February 30)."""
+        """Returns the first time due after `moment`, in UTC; None if there is none within five years (February 30)."""
         local = moment.astimezone(self.zone)
         day, last = local.date(), date(min(local.year + YEARS_AHEAD_MAX, 9998), 12, 31)
         while day <= last:
@@ -99,7 +99,7 @@ class Cron:
         return None
 
     def last_until(self, now: datetime, *, after: datetime) -> datetime | None:
-        """The latest time due in (after, now]; None if there is none. Looks near `now` first: years may be missed."""
+        """Returns the latest time due in (after, now]; None if there is none. Searches near `now` first: `after` may be years ago."""
         for window in _WINDOWS:
             start = max(after, now - window)
             found, due = None, self.next_after(start)
@@ -121,7 +121,7 @@ class Cron:
         return None
 
     def _times(self, day: date, hour: int) -> Iterator[datetime]:
-        """The hour's times that exist, as UTC; both where the clock shows them twice."""
+        """Yields the existing times of an hour, in UTC; both where a local time occurs twice."""
         for minute in self.minutes:
             for fold in (0, 1):
                 local = datetime(day.year, day.month, day.day, hour, minute, fold=fold, tzinfo=self.zone)
@@ -134,7 +134,7 @@ Schedule = Cron | Every
 
 
 def parse_schedule(text: str, *, zone: tzinfo = UTC) -> Schedule:
-    """Raises ScheduleError."""
+    """Parses a schedule. Raises ScheduleError."""
     text = text.strip()
     if text.startswith("@every "):
         return Every(_interval(text.removeprefix("@every ").strip()))
@@ -162,13 +162,13 @@ def parse_schedule(text: str, *, zone: tzinfo = UTC) -> Schedule:
 def _interval(text: str) -> timedelta:
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ScheduleError(f"{text!r} is no duration; write for example 1h30m")
+        raise ScheduleError(f"{text!r} is not a duration; write for example 1h30m")
     seconds = sum(float(number) * _DURATION_SECONDS[unit] for number, unit in parts)
     return timedelta(seconds=max(EVERY_SECONDS_MIN, int(seconds)))
 
 
 def _is_unrestricted(part: str) -> bool:
-    """As upstream, a star with a step restricts."""
+    """Reports whether a day field is unrestricted; a star with a step restricts, as upstream."""
     return any(piece in ("*", "?", "*/1", "?/1") for piece in part.split(","))
 
 
@@ -194,7 +194,7 @@ def _number(text: str, name: str, names: dict[str, int]) -> int:
         return int(text)
     number = names.get(text.lower())
     if number is None:
-        raise ScheduleError(f"{name}: {text!r} is no number")
+        raise ScheduleError(f"{name}: {text!r} is not a number")
     return number
 
 

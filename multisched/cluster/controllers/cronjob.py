@@ -1,7 +1,7 @@
-"""The CronJob controller: one Job per time that is due, old Jobs cleared away.
+"""The CronJob controller: creates one Job per due time, and deletes old Jobs.
 
-Source: pkg/controller/cronjob/cronjob_controllerv2.go (1.36). After a pause only the latest missed time is made up for, as
-upstream. Not here: events; an unreadable schedule is logged.
+Source: pkg/controller/cronjob/cronjob_controllerv2.go (1.36). After a pause it starts only the latest missed Job, as
+upstream. Omitted: events for an invalid schedule, which is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 CRON_JOBS_AT_ONCE = 5
 SCHEDULED_AT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 _AFTER_DUE_S = 0.1
-"""A little after the time: clocks that count whole seconds must have reached it."""
+"""Reconciles a little after the due time, since clocks with whole seconds must have reached it."""
 
 
 class CronJobController:
@@ -36,7 +36,7 @@ class CronJobController:
         context.jobs.listen(self._job_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _job_changed(self, old: Document | None, new: Document | None) -> None:
@@ -45,7 +45,7 @@ class CronJobController:
             self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
-        """Clears old Jobs, starts the one that is due, writes the status; returns the seconds until the next time."""
+        """Deletes old Jobs, starts the due one, writes the status; returns the seconds until the next due time."""
         cron_job = self._context.cron_jobs.find(key)
         if cron_job is None or cron_job["metadata"].get("deletionTimestamp"):
             return None
@@ -72,7 +72,7 @@ class CronJobController:
         return (following - now).total_seconds() + _AFTER_DUE_S if following is not None else None
 
     async def _start(self, cron_job: Document, due: datetime) -> Document:
-        """Creates the Job of one time. Its name is the time's, so that it is created once, whatever the cache knows."""
+        """Creates the Job of a due time. Its name contains the time, so it is created only once even if the cache is stale."""
         template, metadata = cron_job["spec"]["jobTemplate"], cron_job["metadata"]
         given = template.get("metadata") or {}
         namespace, name = metadata["namespace"], f"{metadata['name']}-{int(due.timestamp()) // 60}"
@@ -128,7 +128,7 @@ class CronJobController:
 
 
 def _schedule(cron_job: Document) -> Schedule | None:
-    """None, and a line in the log, for a schedule or a time zone that nobody can read: it changes only by an edit."""
+    """Parses the schedule; logs an invalid schedule or time zone and returns None, as only an edit can fix it."""
     spec = cron_job["spec"]
     try:
         zone = ZoneInfo(spec["timeZone"]) if spec.get("timeZone") else None
@@ -139,7 +139,7 @@ def _schedule(cron_job: Document) -> Schedule | None:
 
 
 def _due(cron_job: Document, schedule: Schedule, now: datetime) -> datetime | None:
-    """The latest time that is due and neither done nor past its starting deadline."""
+    """Returns the latest due time that is after the last scheduled one and within the starting deadline."""
     done = (cron_job.get("status") or {}).get("lastScheduleTime")
     after = parse_timestamp(done or cron_job["metadata"]["creationTimestamp"])
     deadline_s = cron_job["spec"].get("startingDeadlineSeconds")
@@ -150,7 +150,7 @@ def _due(cron_job: Document, schedule: Schedule, now: datetime) -> datetime | No
 
 
 def _outcome(job: Document) -> str:
-    """Complete, Failed, or empty while the Job goes on."""
+    """Returns Complete, Failed, or an empty string for an unfinished Job."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             return str(condition["type"])

@@ -1,6 +1,6 @@
-"""Which nodes a DaemonSet wants a pod on, and what that pod looks like.
+"""The nodes on which a DaemonSet needs a pod, and the pod for a node.
 
-Owns nothing: pure rules over documents. Called by the DaemonSet controller. Source: pkg/controller/daemon
+Pure rules over documents. Called by the DaemonSet controller. Source: pkg/controller/daemon
 (daemon_controller.go, util/daemonset_util.go; 1.36).
 """
 
@@ -33,15 +33,15 @@ _TOLERATED_ON_HOST_NETWORK = (("network-unavailable", "NoSchedule"),)
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """What a DaemonSet wants on one node."""
+    """Whether a node should have a daemon pod."""
 
     may_start: bool
     may_stay: bool
-    """For a pod that is there already: only a NoExecute taint, or a node that is not selected, sends it away."""
+    """Whether an existing pod may stay: a NoExecute taint or a node selector that does not match deletes it."""
 
 
 class NodeRule:
-    """The rule of one DaemonSet, read once for all nodes."""
+    """The node rule of one DaemonSet, decoded once for all nodes."""
 
     def __init__(self, daemon_set: Document) -> None:
         self._node_name = daemon_set["spec"]["template"]["spec"].get("nodeName") or ""
@@ -68,7 +68,7 @@ class NodeRule:
 
 
 def new_pod(daemon_set: Document, node: str, *, revision_hash: str) -> Document:
-    """The pod for one node: the scheduler binds it, its node affinity leaves no choice."""
+    """Builds the pod for one node; its node affinity allows only that node, and the scheduler binds it."""
     template = daemon_set["spec"]["template"]
     pod = pod_from_template(template, owner=daemon_set, resource=DAEMON_SETS)
     pod["metadata"]["labels"][REVISION_LABEL] = revision_hash
@@ -76,12 +76,12 @@ def new_pod(daemon_set: Document, node: str, *, revision_hash: str) -> Document:
     affinity = dict(spec.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     pinned = [{"key": _NAME_FIELD, "operator": "In", "values": [node]}]
-    node_affinity[_REQUIRED] = {"nodeSelectorTerms": [{"matchFields": pinned}]}  # decided here, once, for this node
+    node_affinity[_REQUIRED] = {"nodeSelectorTerms": [{"matchFields": pinned}]}  # the controller has checked the others
     return {**pod, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": node_affinity}}}
 
 
 def node_of(pod: Document) -> str:
-    """The node a daemon is on or meant for; empty if it does not say."""
+    """Returns the node of a daemon, or the one its affinity names; empty if neither is set."""
     if pod["spec"].get("nodeName"):
         return str(pod["spec"]["nodeName"])
     required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
@@ -93,7 +93,7 @@ def node_of(pod: Document) -> str:
 
 
 def _with_tolerations(spec: Document) -> Document:
-    """A pod spec with what daemons bear: trouble of their node is no reason to leave it."""
+    """Returns a pod spec with the tolerations of daemons, so that node problems do not evict them."""
     wanted = _TOLERATED + (_TOLERATED_ON_HOST_NETWORK if spec.get("hostNetwork") else ())
     added = [{"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect} for key, effect in wanted]
     replaced = {(toleration["key"], toleration["effect"]) for toleration in added}

@@ -1,6 +1,6 @@
-"""Which daemons to create and which to delete next: plain functions of what stands on each node.
+"""The daemons to create and delete next: pure functions of the daemons on each node.
 
-Owns nothing. Called by the DaemonSet controller. Source: pkg/controller/daemon (1.36), podsShouldBeOnNode and rollingUpdate.
+Called by the DaemonSet controller. Source: pkg/controller/daemon (1.36), podsShouldBeOnNode and rollingUpdate.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from multisched.cluster.controllers.rollout import resolve_int_or_percent
 from multisched.model.api_time import parse_timestamp
 
 FAILED_KEPT_S = 1.0
-"""A pod that ended is replaced when it is this old: kubelet and controller must not fight in a hot loop."""
+"""Minimum age at which an ended pod is replaced, so that kubelet and controller do not loop without delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnNode:
-    """One look at a node and its daemons, the oldest first."""
+    """A node and its daemons, oldest first."""
 
     name: str
     verdict: NodeVerdict
     pods: Sequence[Document]
     staying: Sequence[Document]
-    """Those that were not asked to go."""
+    """Daemons whose deletion was not requested."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """What to do next."""
+    """The next creates and deletes."""
 
     create_on: list[str] = field(default_factory=list)
     delete: list[Document] = field(default_factory=list)
@@ -42,13 +42,13 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One DaemonSet at one moment."""
+    """The rollout state of one DaemonSet."""
 
     daemon_set: Document
     revision_hash: str
     now: datetime
     desired: int
-    """Nodes that should have a daemon."""
+    """Number of nodes that should have a daemon."""
 
     @property
     def is_rolling(self) -> bool:
@@ -56,12 +56,12 @@ class Rollout:
 
     @property
     def surge(self) -> int:
-        """How many nodes may have a new daemon beside an available old one."""
+        """Returns how many nodes may have a new daemon in addition to an available old one."""
         return self._limit("maxSurge", 0) if self.is_rolling else 0
 
     @property
     def unavailable(self) -> int:
-        """How many nodes may be without an available daemon."""
+        """Returns how many nodes may have no available daemon."""
         return self._limit("maxUnavailable", 1) if self.is_rolling else 0
 
     def _limit(self, name: str, default: int) -> int:
@@ -76,14 +76,14 @@ class Rollout:
         return pod is not None and is_available(pod, min_ready_s, self.now)
 
     def generations(self, node: OnNode) -> tuple[Document | None, Document | None]:
-        """The node's daemon of the present template, and that of an earlier one."""
+        """Returns the node's daemon of the current template, and that of an earlier one."""
         new = next((pod for pod in node.staying if self.is_updated(pod)), None)
         old = next((pod for pod in node.staying if not self.is_updated(pod)), None)
         return new, old
 
 
 def keep_up(rollout: Rollout, nodes: Sequence[OnNode]) -> Steps:
-    """One daemon on every node that should have one, none where none may stay."""
+    """Creates a daemon on every node that needs one, and deletes daemons that may not stay."""
     steps = Steps()
     for node in nodes:
         if not node.verdict.may_stay:
@@ -97,7 +97,7 @@ def keep_up(rollout: Rollout, nodes: Sequence[OnNode]) -> Steps:
 
 
 def _prune(rollout: Rollout, node: OnNode, steps: Steps) -> None:
-    """Clears what ended or is one too many."""
+    """Deletes ended and surplus daemons of a node."""
     living = []
     for pod in node.staying:
         if phase_of(pod) not in TERMINAL:
@@ -112,7 +112,7 @@ def _prune(rollout: Rollout, node: OnNode, steps: Steps) -> None:
         steps.delete += living[1:]
         return
     if not living:
-        if node.verdict.may_start and not node.staying:  # the one that goes need not be waited for
+        if node.verdict.may_start and not node.staying:  # with a surge, need not wait for a terminating daemon
             steps.create_on.append(node.name)
         return
     new, old = rollout.generations(node)
@@ -122,7 +122,7 @@ def _prune(rollout: Rollout, node: OnNode, steps: Steps) -> None:
 
 
 def replace(rollout: Rollout, nodes: Sequence[OnNode], steps: Steps) -> None:
-    """Without a surge: takes old daemons away while not too many nodes are without one; `keep_up` makes the new ones."""
+    """Without a surge: deletes old daemons up to maxUnavailable; `keep_up` creates the new ones."""
     unavailable, candidates = 0, []
     for node in nodes:
         if not node.pods:
@@ -139,7 +139,7 @@ def replace(rollout: Rollout, nodes: Sequence[OnNode], steps: Steps) -> None:
 
 
 def surge_over(rollout: Rollout, nodes: Sequence[OnNode], steps: Steps) -> None:
-    """With a surge: sets new daemons beside old ones; `keep_up` takes the old away once the new are available."""
+    """With a surge: creates new daemons in addition to old ones; `keep_up` deletes old ones when the new are available."""
     surging, available = 0, 0
     candidates: list[str] = []
     leaving: list[Document] = []

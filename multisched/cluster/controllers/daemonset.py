@@ -1,7 +1,7 @@
-"""The DaemonSet controller: one pod on every node that is selected, rolled over by maxUnavailable or by maxSurge.
+"""The DaemonSet controller: one pod on every matching node, updated within maxUnavailable or maxSurge.
 
-Its pods are pinned by node affinity and bound by their scheduler. Source: pkg/controller/daemon (1.36):
-daemon_controller.go, update.go. Not here: the label of the deprecated template generation.
+Node affinity pins its pods, and their scheduler binds them. Source: pkg/controller/daemon (1.36): daemon_controller.go,
+update.go. Omitted: the label of the deprecated template generation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multisched.cluster.controllers.revisions import REVISION_LABEL, TemplateRev
 
 DAEMON_SETS_AT_ONCE = 4
 NODE_EVENTS_COALESCED_S = 0.2
-"""All DaemonSets look at all nodes; a cluster that starts brings thousands of nodes at once."""
+"""Delay of reconciles after node events: every DaemonSet reads all nodes, and a starting cluster adds thousands at once."""
 
 
 class DaemonSetController:
@@ -43,7 +43,7 @@ class DaemonSetController:
         requeue_adopters(context.pods, context.daemon_sets, queue=self.queue)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _node_changed(self, old: Document | None, new: Document | None) -> None:
@@ -52,7 +52,7 @@ class DaemonSetController:
                 self.queue.add_after(key, NODE_EVENTS_COALESCED_S)
 
     async def reconcile(self, key: str) -> float | None:
-        """Pods where they are missing, none where they are too many; else one step of the rollout; then the status."""
+        """Creates missing and deletes surplus daemons; if there are none, does one step of the rollout; then writes the status."""
         daemon_set = self._context.daemon_sets.find(key)
         if daemon_set is None or daemon_set["metadata"].get("deletionTimestamp"):
             return None
@@ -73,7 +73,7 @@ class DaemonSetController:
             await self._pods.delete(daemon_set, steps.delete)
             made = [daemon_pods.new_pod(daemon_set, node, revision_hash=revision_hash) for node in steps.create_on]
             await self._pods.create(daemon_set, made)
-        finally:  # the status shows what was reached, even if a step was refused
+        finally:  # the status shows the current state even if a step was rejected
             is_waiting = await self._write_status(rollout, nodes)
         used = {(pod["metadata"].get("labels") or {}).get(REVISION_LABEL) for node in nodes for pod in node.pods}
         live = {name_of(r) for r in history.revisions if r["metadata"]["labels"].get(REVISION_LABEL) in used}
@@ -82,7 +82,7 @@ class DaemonSetController:
         return min((s for s in (steps.recheck_s, min_ready_s if is_waiting else None) if s is not None), default=None)
 
     def _look(self, daemon_set: Document) -> tuple[list[OnNode], list[Document]]:
-        """All nodes, and the daemons that are on none of them."""
+        """Returns all nodes with their daemons, and the daemons that are on no known node."""
         rule = NodeRule(daemon_set)
         by_node: dict[str, list[Document]] = {}
         for pod in self._pods.of(daemon_set["metadata"]["uid"]):
@@ -96,7 +96,7 @@ class DaemonSetController:
         return nodes, [pod for pods in by_node.values() for pod in pods if not self._pods.is_going(pod)]
 
     async def _write_status(self, rollout: Rollout, nodes: Sequence[OnNode]) -> bool:
-        """Whether some pod is ready and not yet available."""
+        """Writes the status; returns whether some pod is ready but not yet available."""
         wanted = [node for node in nodes if node.verdict.may_start]
         oldest = [node.pods[0] for node in wanted if node.pods]
         ready = [pod for pod in oldest if ready_since(pod) is not None]
@@ -120,6 +120,6 @@ def _decisive(node: Document) -> tuple[object, object]:
 
 
 def _age(pod: Document) -> tuple[bool, str, str]:
-    """Bound pods before others, older ones before younger."""
+    """Sort key: bound pods first, then older ones."""
     metadata = pod["metadata"]
     return not pod["spec"]["nodeName"], str(metadata.get("creationTimestamp", "")), str(metadata["name"])

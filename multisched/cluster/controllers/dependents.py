@@ -1,8 +1,8 @@
-"""Who owns whom, over all kinds: the graph behind garbage collection.
+"""The graph of owners and dependents over all kinds, for garbage collection.
 
-Owns one small entry per object of the cluster. Promises that its listener hears the uid of every object whose fate may have
-changed: the object itself, its dependents when it goes, its owners when they may have been waiting for it. Called by the
-garbage collector only.
+Owns one small entry per object of the cluster. Calls its listener with the uid of every object to judge again: the changed
+object, its dependents when it was deleted, and its deleting owners, which may wait for it. Used only by the garbage
+collector.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OBJECT = msgspec.json.Decoder(_Object)
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """One object as the collector sees it."""
+    """The graph's entry for one object."""
 
     resource: Resource
     namespace: str
@@ -57,16 +57,16 @@ class Owned:
 
     @property
     def waits_for_dependents(self) -> bool:
-        """Deleted in the foreground: its dependents go first."""
+        """Reports whether the object is deleted in the foreground: its dependents are deleted first."""
         return self.is_deleting and FOREGROUND in self.finalizers
 
     def blocks(self, owner_uid: str) -> bool:
-        """Whether an owner deleted in the foreground has to wait for this object."""
+        """Reports whether an owner deleted in the foreground must wait for this object."""
         return any(owner.uid == owner_uid and owner.blockOwnerDeletion for owner in self.owners)
 
 
 def read_owned(resource: Resource, raw: bytes | msgspec.Raw) -> Owned:
-    """The entry of one object. Raises msgspec.DecodeError."""
+    """Decodes the entry of an object. Raises msgspec.DecodeError."""
     meta = _OBJECT.decode(raw).metadata
     return Owned(
         resource,
@@ -91,11 +91,11 @@ class Dependents:
         return self._objects.get(uid)
 
     def under(self, uid: str) -> list[Owned]:
-        """The objects that name this one as an owner, whether it is still there or not."""
+        """Returns the objects that name this one as an owner, whether or not it exists."""
         return [self._objects[dependent] for dependent in self._under.get(uid, ())]
 
     def put(self, item: Owned) -> None:
-        """Takes an object's newest state."""
+        """Adds or replaces an object's entry."""
         before = self._objects.get(item.uid)
         if before == item:
             return
@@ -109,7 +109,7 @@ class Dependents:
         self._notify_owners(before)
 
     def remove(self, uid: str) -> None:
-        """Takes an object's end."""
+        """Removes a deleted object's entry."""
         gone = self._objects.pop(uid, None)
         if gone is None:
             return
@@ -134,13 +134,13 @@ class Dependents:
 
 
 class KindView:
-    """Feeds the graph with the objects of one kind; the handler of that kind's watch."""
+    """Handles the watch of one kind: feeds its objects into the graph."""
 
     def __init__(self, graph: Dependents, resource: Resource) -> None:
         self._graph = graph
         self._resource = resource
         self._uids: dict[str, str] = {}
-        """By namespace and name: an object that took another's name ends it, even if its deletion was missed."""
+        """Namespace/name -> uid: an object with a reused name removes the earlier one, even if that deletion was missed."""
 
     def replace(self, items: list[msgspec.Raw]) -> None:
         present = [read_owned(self._resource, item) for item in items]
@@ -162,7 +162,7 @@ class KindView:
         return len(self._uids)
 
     def clear(self) -> None:
-        """The kind itself is gone."""
+        """Removes all objects, when the kind is no longer served."""
         self.replace([])
 
     def _put(self, item: Owned) -> None:

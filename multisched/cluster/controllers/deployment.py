@@ -1,7 +1,7 @@
-"""The Deployment controller: ReplicaSets per template, rolled over or recreated, with history, pause and status.
+"""The Deployment controller: a ReplicaSet per template, rolling updates, Recreate, history, pause and status.
 
-Source: pkg/controller/deployment (1.36): sync.go, rolling.go, recreate.go, progress.go. The template hash is our own; like
-upstream's it means nothing outside the label.
+Source: pkg/controller/deployment (1.36): sync.go, rolling.go, recreate.go, progress.go. The template hash differs from
+upstream's; its value has no meaning beyond the label.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class DeploymentController:
         self._context = context
         self._events = context.events.writer("deployment-controller")
         self._written: dict[str, int] = {}
-        """Per Deployment, the newest version written to one of its ReplicaSets."""
+        """Deployment uid -> newest version written to one of its ReplicaSets."""
         self.queue = ReconcileQueue("deployment", self.reconcile, rng=context.rng, workers=DEPLOYMENTS_AT_ONCE)
         context.deployments.listen(self._changed)
         context.replica_sets.listen(self._replica_set_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _changed(self, old: Document | None, new: Document | None) -> None:
@@ -64,7 +64,7 @@ class DeploymentController:
             self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
-        """One step of the rollout, then the status."""
+        """Does one step of the rollout, then writes the status."""
         deployment = self._context.deployments.find(key)
         if deployment is None:
             return None
@@ -97,7 +97,7 @@ class DeploymentController:
     # --- the new ReplicaSet --------------------------------------------------------------------------------------
 
     async def _new_replica_set(self, deployment: Document, owned: Sequence[Document]) -> Document | None:
-        """The ReplicaSet of the current template, made if there is none yet. None: look again, the cache is behind."""
+        """Returns the ReplicaSet of the current template, created if necessary; None if the cache is stale: reconcile again."""
         new = _find_new(deployment, owned)
         others = [rs for rs in owned if rs is not new]
         revision = max((_revision(rs) for rs in others), default=0) + 1
@@ -114,7 +114,7 @@ class DeploymentController:
         answer = await self._context.client.create(REPLICA_SETS, namespace, body)
         if answer.status == 409:
             taken = self._context.replica_sets.find(f"{namespace}/{body['metadata']['name']}")
-            if taken is not None:  # another template's hash, or a stranger: try the next name
+            if taken is not None:  # a hash collision, or another owner's ReplicaSet: try the next name
                 collisions = (deployment.get("status") or {}).get("collisionCount", 0) + 1
                 await write_status(self._context.client, DEPLOYMENTS, deployment, {"collisionCount": collisions})
             return None
@@ -167,7 +167,7 @@ class DeploymentController:
         if annotations.get(REVISION) != str(revision):
             metadata = deployment["metadata"]
             body = {"metadata": {"uid": metadata["uid"], "annotations": {REVISION: str(revision)}}}
-            client = self._context.client  # through the status, where annotations do not raise the generation
+            client = self._context.client  # annotations written with the status do not raise the generation
             answer = await client.patch(
                 DEPLOYMENTS, metadata["namespace"], metadata["name"], body=body, subresource="status"
             )
@@ -181,7 +181,7 @@ class DeploymentController:
         new_size, old_sizes = _size(new), [_size(rs) for rs in old]
         wanted = scale_new(new_size, old_sizes, desired=desired, surge=surge)
         if await self._scale(deployment, new, wanted):
-            return  # one step at a time: the old ones are judged by the sizes the cache shows next
+            return  # one step at a time: old ReplicaSets are scaled when the cache shows the new size
         for replica_set, size in zip(
             old, scale_old(new_size, old_sizes, desired=desired, unavailable=unavailable), strict=True
         ):
@@ -197,7 +197,7 @@ class DeploymentController:
         return None
 
     async def _scale_paused(self, deployment: Document, owned: Sequence[Document]) -> None:
-        """A paused Deployment rolls nothing; resized, its largest ReplicaSet takes the difference."""
+        """Scales a paused Deployment without a rollout: its largest ReplicaSet takes the difference."""
         active = [rs for rs in owned if rs["spec"].get("replicas", 1)] or list(owned[-1:])
         difference = deployment["spec"].get("replicas", 1) - sum(rs["spec"].get("replicas", 1) for rs in active)
         asked = {(rs["metadata"].get("annotations") or {}).get(DESIRED) for rs in active}
@@ -290,7 +290,7 @@ class DeploymentController:
     def _progress(
         self, deployment: Document, new: Document | None, numbers: dict[str, int], status: Document
     ) -> tuple[Document | None, float | None]:
-        """The Progressing condition, and when to look again for the progress deadline."""
+        """Returns the Progressing condition, and the seconds until the progress deadline must be checked."""
         spec, before = deployment["spec"], deployment.get("status") or {}
         present = next((c for c in before.get("conditions") or () if c["type"] == "Progressing"), None)
         desired, deadline_s = spec.get("replicas", 1), spec.get("progressDeadlineSeconds", 600)
@@ -340,7 +340,7 @@ def _revision(replica_set: Document) -> int:
 
 
 def _renumbered(replica_set: Document, revision: int) -> dict[str, str]:
-    """Annotations of a ReplicaSet that is used again: its new revision, and those that it had before."""
+    """Returns annotations of a reused ReplicaSet: its new revision, and the history of its earlier ones."""
     annotations = replica_set["metadata"].get("annotations") or {}
     had = [name for name in (annotations.get(REVISION_HISTORY), annotations.get(REVISION)) if name]
     return {REVISION: str(revision), **({REVISION_HISTORY: ",".join(had)} if had else {})}
@@ -372,7 +372,7 @@ def _progressing(status: str, reason: str, message: str) -> Document:
 
 
 def _stamped(status: Document, condition: Document, now: str) -> list[Document]:
-    """With lastUpdateTime moved whenever anything of the condition did."""
+    """Sets a condition, with lastUpdateTime changed whenever any field of it changed."""
     before = status.get("conditions") or []
     after = set_condition(status, condition, now)
     for present in after:

@@ -1,8 +1,8 @@
 """The disruption controller: how many pods of each PodDisruptionBudget may be evicted now.
 
-Source: pkg/controller/disruption/disruption.go (1.36). The scale of a pod's controller is known for ReplicaSets
-(through them Deployments) and StatefulSets. Over other pods, a budget in percent or with maxUnavailable allows nothing,
-as upstream does when it finds no scale.
+Source: pkg/controller/disruption/disruption.go (1.36). Knows the scale of ReplicaSets, their Deployments, and StatefulSets.
+For pods of other controllers, a budget in percent or with maxUnavailable allows no disruption, as upstream does when it
+finds no scale.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from multisched.model.api_time import parse_timestamp, timestamp
 
 BUDGETS_AT_ONCE = 4
 EVICTION_TIMEOUT_S = 120.0
-"""An evicted pod that is still there after this long counts as healthy again (DeletionTimeout)."""
+"""An evicted pod that still exists after this time counts as healthy again. Source: DeletionTimeout."""
 POD_EVENTS_COALESCED_S = 0.05
 
 
 class _NoScaleError(Exception):
-    """A budget needs the scale of a controller that has none; the message goes to its condition."""
+    """A budget needs the scale of a controller without a known scale; the message goes into the budget's condition."""
 
 
 class DisruptionController:
@@ -41,7 +41,7 @@ class DisruptionController:
         context.stateful_sets.listen(self._in_namespace_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _in_namespace_changed(self, old: Document | None, new: Document | None) -> None:
@@ -51,7 +51,7 @@ class DisruptionController:
                 self.queue.add_after(key_of(budget), POD_EVENTS_COALESCED_S)
 
     async def reconcile(self, key: str) -> float | None:
-        """Counts, and writes the status if it changed; says when the oldest eviction times out."""
+        """Counts healthy pods and writes a changed status; returns the seconds until the oldest eviction times out."""
         budget = self._context.budgets.find(key)
         if budget is None:
             return None
@@ -91,7 +91,7 @@ class DisruptionController:
             raise _NoScaleError(f"the budget is neither a number nor a percentage: {error}") from error
 
     def _scale(self, pods: Sequence[Document]) -> int:
-        """What the controllers of these pods want in sum, each once; pods without a controller are left out."""
+        """Returns the sum of replicas of these pods' controllers, each counted once; ignores pods without a controller."""
         scales: dict[str, int] = {}
         for pod in pods:
             owner = controller_of(pod)
@@ -101,7 +101,7 @@ class DisruptionController:
         return sum(scales.values())
 
     def _controller_scale(self, pod: Document, owner: Document) -> tuple[str, int]:
-        """The uid and the scale of the topmost controller that has one."""
+        """Returns uid and replicas of the pod's topmost controller."""
         context, namespace = self._context, pod["metadata"]["namespace"]
         caches = {"ReplicaSet": context.replica_sets, "StatefulSet": context.stateful_sets}
         cache = caches.get(owner["kind"])
@@ -119,7 +119,7 @@ class DisruptionController:
     async def _write(
         self, budget: Document, numbers: Disruption, allowed: int, disrupted: dict[str, str], condition: Document
     ) -> None:
-        """On exactly the version that was judged: an eviction in between has taken from what is allowed."""
+        """Writes the status, with the version read as a precondition: an eviction since then has lowered disruptionsAllowed."""
         metadata, before = budget["metadata"], budget.get("status") or {}
         now = timestamp(self._context.now())
         generation = metadata.get("generation", 0)
@@ -148,7 +148,7 @@ class DisruptionController:
 
 
 def _still_disrupted(budget: Document, pods: Sequence[Document], now: datetime) -> tuple[dict[str, str], float | None]:
-    """Evicted pods whose deletion has not been seen yet, and seconds until the first of them is given up."""
+    """Returns evicted pods that still exist and have not timed out, and the seconds until the first of them times out."""
     evicted = (budget.get("status") or {}).get("disruptedPods") or {}
     waiting = {pod["metadata"]["name"] for pod in pods if not is_terminating(pod)}
     still: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""The ephemeral volume controller: makes the claim behind each generic ephemeral volume of a pod, owned by the pod.
+"""The ephemeral volume controller: creates the claim of each generic ephemeral volume of a pod, owned by the pod.
 
-Source: pkg/controller/volume/ephemeral/controller.go (1.36). The garbage controller takes the claim when the pod goes.
+Source: pkg/controller/volume/ephemeral/controller.go (1.36). The garbage collector deletes the claim with the pod.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EphemeralVolumeController:
         context.claims.listen(self._claim_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _pod_changed(self, old: Document | None, new: Document | None) -> None:
@@ -40,14 +40,14 @@ class EphemeralVolumeController:
             self.queue.add(key_of(new))
 
     def _claim_changed(self, old: Document | None, new: Document | None) -> None:
-        """A claim that was deleted by hand is made again, or made at last if another's was in the way."""
+        """Requeues the pods of a deleted claim: the claim must be created again, or its name has become free."""
         if old is not None and new is None:
             metadata = old["metadata"]
             for pod in self._context.pods.under(claim_index(metadata["namespace"], metadata["name"])):
                 self._pod_changed(None, pod)
 
     async def reconcile(self, key: str) -> float | None:
-        """Makes what is missing. Raises RefusedError for a claim that the server does not take."""
+        """Creates missing claims. Raises RefusedError if the server rejects a claim."""
         pod = self._context.pods.find(key)
         if pod is None or is_terminating(pod):
             return None

@@ -1,7 +1,7 @@
-"""Events of controllers, as `kubectl describe` shows them: one per object, reason and message, counted up when it recurs.
+"""Events of controllers, as `kubectl describe` shows them: one per object, reason and message, with a count of repetitions.
 
-Owns the events that are not written yet. Recording one never waits. No object fills the store with its events: those
-that do not fit may be lost, since the objects show the same facts. Called by the controllers of this folder.
+Owns the queue of events to write. Recording never waits. Events are dropped if the queue is full or an object has too many;
+the objects' status has the same information.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 WAITING_EVENTS_MAX = 4_096
 BURST_PER_OBJECT, REFILL_S = 25, 300.0
-"""Events that one object may have at once, and how long until it may have one more; as client-go's spam filter."""
+"""Burst of events per object, and seconds until one more is allowed; the same as client-go's spam filter."""
 OBJECTS_COUNTED_MAX = 4_096
 _EXISTS = 409
 
@@ -42,11 +42,11 @@ class EventRecorder:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     def writer(self, component: str) -> EventWriter:
-        """What a controller of this name tells its events to."""
+        """Returns a writer for the events of this component."""
         return EventWriter(self, component)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Writes queued events until cancelled."""
         while True:
             await self._has_waiting.wait()
             self._has_waiting.clear()
@@ -57,7 +57,7 @@ class EventRecorder:
                     logger.info("event lost", extra={"error": str(error)})
 
     def add(self, event: Document) -> None:
-        """Takes an event to write, if its object has not had too many lately."""
+        """Queues an event, unless its object exceeds its rate limit."""
         if self._may_have_one_more(event["involvedObject"]["uid"]):
             now = timestamp(self._clock.now())
             self._waiting.append({**event, "firstTimestamp": now, "lastTimestamp": now, "count": 1})
@@ -88,14 +88,14 @@ class EventRecorder:
 
 
 class EventWriter:
-    """Tells the events of one component."""
+    """Records the events of one component."""
 
     def __init__(self, recorder: EventRecorder, component: str) -> None:
         self._recorder = recorder
         self._component = component
 
     def record(self, resource: Resource, about: Document, kind: str, reason: str, message: str) -> None:
-        """`kind` is Normal or Warning."""
+        """Records an event about an object; `kind` is Normal or Warning."""
         metadata = about["metadata"]
         digest = hashlib.sha256("\0".join((metadata["uid"], self._component, kind, reason, message)).encode())
         self._recorder.add(

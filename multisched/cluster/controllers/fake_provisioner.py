@@ -1,8 +1,8 @@
-"""A provisioner that makes volumes out of nothing: the other half of dynamic provisioning, as a CSI driver's sidecar does it.
+"""A provisioner of volumes without storage, which does the part of a CSI driver's sidecar in dynamic provisioning.
 
-Owns no state. It serves claims of classes with its name. Each gets a volume bound to it, in the zone of the node that
-the scheduler chose. A released volume is deleted. Runs beside the controllers of the embedded cluster, and against a
-real API server as well. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
+Has no state. It serves claims of classes with its name. It creates a volume for each, bound to the claim and in the zone
+of the node that the scheduler selected. It deletes released volumes. It runs with the controllers of the embedded cluster, and
+also against a real API server. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.model.wire import Transport
 
 FAKE_PROVISIONER = "disk.multisched.io"
-"""The provisioner, and CSI driver, of storage classes that this makes volumes for."""
+"""The name of this provisioner and its CSI driver, as in storage classes."""
 
 ZONE = "topology.kubernetes.io/zone"
 CLAIMS_AT_ONCE = 8
 
 
 async def run_provisioner(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
-    """The provisioner by itself, against any API server, until cancelled."""
+    """Runs only the provisioner, against any API server, until cancelled."""
     context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
     provisioner = FakeProvisioner(context)
     caches = (context.claims, context.volumes, context.storage_classes)
@@ -46,7 +46,7 @@ async def run_provisioner(transport: Transport, *, clock: WallClock, rng: random
 
 
 class FakeProvisioner:
-    """One control loop over claims that wait for a volume, and volumes that wait to go."""
+    """One control loop over claims that need a volume, and released volumes."""
 
     def __init__(self, context: ControllerContext, name: str = FAKE_PROVISIONER) -> None:
         self._context = context
@@ -58,11 +58,11 @@ class FakeProvisioner:
         context.storage_classes.listen(self._class_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _changed(self, old: Document | None, new: Document | None) -> None:
-        """Claims have a namespace and volumes have none, so their keys do not meet."""
+        """Queues claims and volumes; their keys cannot collide, since volumes have no namespace."""
         if new is not None:
             self.queue.add(key_of(new))
 
@@ -72,7 +72,7 @@ class FakeProvisioner:
                 self.queue.add(key_of(claim))
 
     async def reconcile(self, key: str) -> float | None:
-        """Makes or deletes one volume. Raises RefusedError where the server does not let it."""
+        """Creates or deletes one volume. Raises RefusedError if the server rejects a write."""
         claim, volume = self._context.claims.find(key), self._context.volumes.find(key)
         if claim is not None and self._is_awaited(claim):
             await self._provision(claim)
@@ -118,7 +118,7 @@ class FakeProvisioner:
             self._events.record(CLAIMS, claim, "Normal", "ProvisioningSucceeded", text)
 
     async def _accessible_from(self, claim: Document, storage_class: Document) -> list[Document] | None:
-        """Node selector terms of the new volume, none for one that every node reaches; None: the chosen node is gone."""
+        """Returns node selector terms of the new volume, empty if all nodes can reach it; None if the selected node was deleted."""
         node_name = annotations_of(claim).get(SELECTED_NODE)
         if node_name:
             answer = (await self._context.client.get(NODES, "", node_name)).expect(404)
@@ -133,7 +133,7 @@ class FakeProvisioner:
         ]
 
     async def _give_up_node(self, claim: Document) -> None:
-        """The scheduler chooses again when its choice is taken from the claim."""
+        """Removes the selected node from the claim, so that the scheduler selects another."""
         metadata = claim["metadata"]
         text = f'failed to get target node: nodes "{annotations_of(claim)[SELECTED_NODE]}" not found'
         self._events.record(CLAIMS, claim, "Warning", "ProvisioningFailed", text)

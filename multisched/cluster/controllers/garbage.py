@@ -1,7 +1,7 @@
-"""The garbage collector: objects go when their owners went, before them, or not at all.
+"""The garbage collector: deletes objects whose owners were deleted, and performs foreground deletion and orphaning.
 
-Owns the graph of dependents and one watch per kind. Nothing is deleted on the word of a watch alone. An owner counts as
-absent only after the server said so; deletes carry the version they were decided on.
+Owns the graph of dependents and one watch per kind. A watch alone never causes a deletion: an owner counts as absent only
+after the API server confirmed it, and a delete has the version it was decided on as a precondition.
 Source: pkg/controller/garbagecollector/garbagecollector.go (1.36), attemptToDeleteItem and processDeletingDependentsItem.
 """
 
@@ -43,18 +43,18 @@ class GarbageController:
         self.queue = ReconcileQueue("garbage", self.reconcile, rng=context.rng, workers=GARBAGE_AT_ONCE)
 
     async def run(self) -> None:
-        """Works until cancelled. Judges nothing before every kind has been listed."""
+        """Runs until cancelled. Deletes nothing before every kind has been listed."""
         async with asyncio.TaskGroup() as group:
             await self._discover(group)
             group.create_task(self.queue.run(), name="garbage")
             while True:
                 await self._rediscover.wait()
-                await asyncio.sleep(DISCOVERY_SETTLE_S)  # a new kind is served a moment after its definition is stored
+                await asyncio.sleep(DISCOVERY_SETTLE_S)  # a kind is served shortly after its definition is stored
                 self._rediscover.clear()
                 await self._discover(group)
 
     async def _discover(self, group: asyncio.TaskGroup) -> None:
-        """Watches every kind there is, and forgets those that went."""
+        """Watches every served kind, and removes kinds that are no longer served."""
         while True:
             try:
                 await self._kinds.refresh()
@@ -89,7 +89,7 @@ class GarbageController:
     # --- one object ----------------------------------------------------------------------------------------------
 
     async def reconcile(self, uid: str) -> float | None:
-        """Decides one object's fate."""
+        """Decides whether to delete, orphan or keep one object."""
         item = self._graph.find(uid)
         if item is None:
             return None
@@ -115,7 +115,7 @@ class GarbageController:
             await self._remove_finalizer(item, FOREGROUND)
 
     async def _judge(self, item: Owned) -> float | None:
-        """Keeps an object that has an owner left; deletes one whose owners are all gone or wait for it to go."""
+        """Keeps an object that has an existing owner; deletes one whose owners are all deleted or wait for its deletion."""
         live = await self._read(item.resource, item.namespace, item.name)
         if live is None or live["metadata"]["uid"] != item.uid or live["metadata"].get("deletionTimestamp"):
             return None
@@ -144,14 +144,14 @@ class GarbageController:
         return self._graph.find(owner.uid) is not None or self._kinds.find(owner.apiVersion, owner.kind) is not None
 
     async def _find(self, owner: Owner, namespace: str) -> Owned | None:
-        """The owner, or None if the server says that there is none of that uid in reach of this namespace."""
+        """Returns the owner; None if the server confirms that none with this uid exists in this namespace or cluster-wide."""
         found = self._graph.find(owner.uid)
         if found is not None:
             return found if found.namespace in ("", namespace) else None
         if owner.uid in self._absent:
             return None
         resource = self._kinds.find(owner.apiVersion, owner.kind)
-        assert resource is not None, "judged only when the kind is known"
+        assert resource is not None, "the caller checked that the kind is known"
         if not resource.is_namespaced or namespace:
             answer = await self._client.get(resource, namespace if resource.is_namespaced else "", owner.name)
             if answer.expect(404).is_success:
@@ -197,7 +197,7 @@ class GarbageController:
         await self._edit(item, live, {"finalizers": left or None})
 
     async def _edit(self, item: Owned, live: Document, change: Document) -> None:
-        """A merge patch on exactly the version read: custom kinds know no other, and lists are replaced whole."""
+        """Sends a merge patch with the version read as a precondition. Custom kinds support no other patch; lists are replaced whole."""
         versions = {"uid": item.uid, "resourceVersion": live["metadata"]["resourceVersion"]}
         body = {"metadata": {**versions, **change}}
         answer = await self._client.patch(item.resource, item.namespace, item.name, body=body)
@@ -209,7 +209,7 @@ class GarbageController:
 
 
 class _DefinitionsView(KindView):
-    """CustomResourceDefinitions: when one comes, changes or goes, the kinds are asked for anew."""
+    """Watches CustomResourceDefinitions; runs discovery again after each change."""
 
     def __init__(self, graph: Dependents, resource: Resource, rediscover: asyncio.Event) -> None:
         super().__init__(graph, resource)
@@ -218,7 +218,7 @@ class _DefinitionsView(KindView):
     def replace(self, items: list[msgspec.Raw]) -> None:
         had_some = bool(self)
         super().replace(items)
-        if items or had_some:  # one may have come between the discovery and this list
+        if items or had_some:  # a definition may have been added between discovery and this list
             self._rediscover.set()
 
     def put(self, item: msgspec.Raw) -> None:

@@ -1,7 +1,7 @@
-"""The Job controller: pods until enough of them succeeded, or too many failed, or time ran out.
+"""The Job controller: runs pods until enough succeeded, too many failed, or the deadline passed.
 
-Source: pkg/controller/job/job_controller.go (1.36). Not here: pod failure policies, success policies, backoffLimitPerIndex,
-and tracking finalizers (a finished pod that somebody deletes is remembered only through the status).
+Source: pkg/controller/job/job_controller.go (1.36). Omitted: pod failure policies, success policies, backoffLimitPerIndex,
+and tracking finalizers (a finished pod that a user deletes is counted only in the status).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class JobController:
         requeue_adopters(context.pods, context.jobs, queue=self.queue)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     async def reconcile(self, key: str) -> float | None:
-        """Ends the Job, or brings its active pods to the wanted number; then writes the status."""
+        """Finishes the Job, or adjusts its active pods to the wanted number; then writes the status."""
         job = self._context.jobs.find(key)
         if job is None or job["metadata"].get("deletionTimestamp"):
             return None
@@ -99,7 +99,7 @@ class JobController:
         return min((s for s in (wait_s, deadline_s) if s is not None and s > 0), default=None)
 
     def _verdict(self, job: Document, *, done: int, failed: int, active: int) -> tuple[str, str, str] | None:
-        """Type, reason and message of the condition that ends the Job; None while it goes on."""
+        """Returns type, reason and message of the condition that finishes the Job; None for an unfinished Job."""
         spec, status = job["spec"], job.get("status") or {}
         if failed > spec.get("backoffLimit", 6):
             return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
@@ -119,7 +119,7 @@ class JobController:
         return (end - self._context.now()).total_seconds()
 
     def _backoff_left_s(self, pods: Sequence[Document], failed: int) -> float:
-        """Seconds until a failed pod may be replaced: doubling from ten seconds after the last failure."""
+        """Returns the seconds until a failed pod may be replaced: a delay after the last failure, from 10 s, doubled per failure."""
         ends = [_ended_at(p) for p in pods if phase_of(p) == "Failed"]
         last = max((end for end in ends if end), default="")
         if not failed or not last:
@@ -156,7 +156,7 @@ class JobController:
         return None
 
     async def _expire(self, job: Document) -> float | None:
-        """Deletes a finished Job once its ttlSecondsAfterFinished has passed."""
+        """Deletes a finished Job after its ttlSecondsAfterFinished."""
         ttl_s = job["spec"].get("ttlSecondsAfterFinished")
         if ttl_s is None:
             return None
@@ -184,7 +184,7 @@ class JobController:
 
 
 def wanted_active(spec: Document, *, done: int) -> int:
-    """How many pods should be active now. A work queue (no completions) starts none after its first success."""
+    """Returns how many pods should be active. A work queue (no completions) starts none after its first success."""
     parallelism, completions = int(spec.get("parallelism", 1)), spec.get("completions")
     if completions is None:
         return 0 if done else parallelism
@@ -192,7 +192,7 @@ def wanted_active(spec: Document, *, done: int) -> int:
 
 
 def completed_indexes(status: Document, succeeded: Sequence[Document]) -> set[int]:
-    """Indexes that succeeded, those that the status remembers included."""
+    """Returns the indexes that succeeded, including those in the status."""
     indexes = {_index_of(pod) for pod in succeeded}
     for part in filter(None, str(status.get("completedIndexes") or "").split(",")):
         first, _, last = part.partition("-")
@@ -201,7 +201,7 @@ def completed_indexes(status: Document, succeeded: Sequence[Document]) -> set[in
 
 
 def format_indexes(indexes: set[int]) -> str:
-    """`0-2,5`: as upstream, a run of two is written `1,2`."""
+    """Formats indexes like `0-2,5`; as upstream, a run of two is written `1,2`."""
     parts: list[str] = []
     rest = sorted(indexes)
     while rest:

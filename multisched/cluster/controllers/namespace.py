@@ -1,6 +1,6 @@
-"""The namespace controller: every namespace has its default ServiceAccount, and a deleted one is emptied before it goes.
+"""The namespace controller: creates the default ServiceAccount of every namespace, and empties deleted namespaces.
 
-Source: pkg/controller/namespace/deletion/namespaced_resources_deleter.go (1.36; pods go first, as since 1.34) and
+Source: pkg/controller/namespace/deletion/namespaced_resources_deleter.go (1.36; pods are deleted first, as since 1.34) and
 pkg/controller/serviceaccount/serviceaccounts_controller.go.
 """
 
@@ -28,7 +28,7 @@ class NamespaceController:
         context.service_accounts.listen(self._account_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _account_changed(self, old: Document | None, new: Document | None) -> None:
@@ -36,7 +36,7 @@ class NamespaceController:
             self.queue.add(f"/{old['metadata']['namespace']}")
 
     async def reconcile(self, key: str) -> float | None:
-        """Gives a living namespace its account; takes everything from a dying one, then its finalizer."""
+        """Creates the account of an active namespace; deletes all objects of a terminating one, then its finalizer."""
         namespace = self._context.namespaces.find(key)
         if namespace is None:
             return None
@@ -60,11 +60,11 @@ class NamespaceController:
     async def _ensure_account(self, namespace: str) -> None:
         if self._context.service_accounts.find(f"{namespace}/{_ACCOUNT}") is None:
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _ACCOUNT}}
-            # 403, 404: the namespace has just begun to go, or is gone
+            # 403: the namespace is terminating; 404: it was deleted
             (await self._client.create(SERVICE_ACCOUNTS, namespace, account)).expect(403, 404, 409)
 
     async def _empty(self, resource: Resource, namespace: str) -> bool:
-        """Deletes all objects of a kind; whether some are still there (grace, finalizers)."""
+        """Deletes all objects of a kind; reports whether some still exist (grace period, finalizers)."""
         path = resource.path(namespace)
         if not await self._has_some(path):
             return False

@@ -1,7 +1,7 @@
 """The taint of cordoned nodes: `node.kubernetes.io/unschedulable:NoSchedule` while spec.unschedulable is true.
 
-Source: pkg/controller/nodelifecycle/node_lifecycle_controller.go (1.36), doNoScheduleTaintingPass. Left out: taints of node
-conditions, and evictions from nodes that do not answer.
+Source: pkg/controller/nodelifecycle/node_lifecycle_controller.go (1.36), doNoScheduleTaintingPass. Omitted: taints from node
+conditions, and evictions from unreachable nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_SCHEDULE: Final = "NoSchedule"
 
 
 class NodeLifecycleController:
-    """Taints nodes that are cordoned, and removes the taint from those that are not."""
+    """Adds the taint to cordoned nodes, and removes it from others."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -27,11 +27,11 @@ class NodeLifecycleController:
         requeue_changed(context.nodes, queue=self.queue)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     async def reconcile(self, key: str) -> float | None:
-        """Adds or removes the taint. Another's write in between is refused with 409, and the node is looked at again."""
+        """Adds or removes the taint. If another client wrote the node meanwhile, the write gets a 409 and is retried."""
         node = self._context.nodes.find(key)
         if node is None:
             return None

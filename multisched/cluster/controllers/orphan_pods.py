@@ -1,7 +1,7 @@
-"""Pods that nobody controls, and who would take them over: their labels against the selectors of one namespace.
+"""Pods without a controller, and the owners that would adopt them: labels matched against selectors within a namespace.
 
-Pods and owners are filed under a pair of labels, so that neither walks over all of the other. Source:
-pkg/controller/controller_ref_manager.go (1.36), ClaimObject; `ControlledPods.claim` writes what comes of it.
+Pods and owners are indexed by a label, so that neither is compared with all of the other. Source:
+pkg/controller/controller_ref_manager.go (1.36), ClaimObject; `ControlledPods.claim` writes the adoptions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 
 
 def selector_index(owner: Document) -> Iterator[str]:
-    """The one key under which a pod must be filed that the owner's selector matches; none where it has no selector."""
+    """Yields one index key that every pod matching the owner's selector has; none if the owner has no selector."""
     selector = owner["spec"].get("selector")
     if selector is not None:
         pair = min((selector.get("matchLabels") or {}).items(), default=None)
@@ -23,7 +23,7 @@ def selector_index(owner: Document) -> Iterator[str]:
 
 
 def orphan_index(pod: Document) -> Iterator[str]:
-    """The keys of a pod that may be adopted."""
+    """Yields the index keys of a pod that may be adopted."""
     if _may_be_adopted(pod):
         namespace = pod["metadata"]["namespace"]
         yield _key(namespace, None)
@@ -32,7 +32,7 @@ def orphan_index(pod: Document) -> Iterator[str]:
 
 
 def orphans_of(owner: Document, pods: ObjectCache) -> list[Document]:
-    """The pods that the owner is to take over; none while it is going itself."""
+    """Returns the pods that the owner should adopt; none if the owner is terminating."""
     if owner["metadata"].get("deletionTimestamp"):
         return []
     filed = [pod for key in selector_index(owner) for pod in pods.under(key)]
@@ -41,7 +41,7 @@ def orphans_of(owner: Document, pods: ObjectCache) -> list[Document]:
 
 
 def requeue_adopters(pods: ObjectCache, owners: ObjectCache, *, queue: ReconcileQueue) -> None:
-    """Feeds the queue with the owners that may take over a pod which comes, loses its controller, or is labelled anew."""
+    """Queues the owners that may adopt a pod which was added, lost its controller, or was relabelled."""
 
     def listener(old: Document | None, new: Document | None) -> None:
         if new is None or not _may_be_adopted(new) or (old is not None and _same(old, new)):

@@ -1,9 +1,8 @@
-"""The persistent volume controller: brings claims and volumes together, and frees volumes whose claim is gone.
+"""The persistent volume controller: binds claims and volumes, and releases volumes of deleted claims.
 
-Source: pkg/controller/volume/persistentvolume/pv_controller.go (1.36). There are two control loops, one over claims and
-one over volumes. Every write names the version that was judged, so that two claims cannot take one volume. Volumes are
-made and deleted by others (`fake_provisioner`, or whoever runs as a class's provisioner); recycling does not exist
-here.
+Source: pkg/controller/volume/persistentvolume/pv_controller.go (1.36). There are two control loops, over claims and over
+volumes. Every write has the version read as a precondition, so that two claims cannot get one volume. Provisioners create
+and delete volumes (`fake_provisioner`, or another one named by the class); recycling is not supported.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ COMPONENT = "persistentvolume-controller"
 
 
 class _Writes:
-    """What both loops write, each on the version that was read."""
+    """Writes of both loops, with the version read as a precondition."""
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
         self.events = context.events.writer(COMPONENT)
 
     async def patch(self, resource: Resource, document: Document, body: Document, subresource: str = "") -> Document:
-        """The object as it is afterwards. Raises RefusedError, 409 where somebody was faster."""
+        """Patches an object; returns its new state. Raises RefusedError, 409 if it has changed since it was read."""
         metadata = document["metadata"]
         versions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         answer = await self.context.client.patch(
@@ -62,7 +61,7 @@ class _Writes:
         return await self.patch(VOLUMES, volume, {"status": {"phase": phase}}, "status")
 
     async def claim_status(self, claim: Document, phase: str, volume: Document | None) -> Document:
-        """Capacity is the volume's when the claim becomes bound, and left alone later: volumes are resized."""
+        """Writes a claim's status. Sets capacity only when the claim becomes bound, since volumes can be resized later."""
         before = claim.get("status") or {}
         modes = volume["spec"].get("accessModes") if volume is not None else None
         changed: Document = {} if before.get("phase") == phase else {"phase": phase}
@@ -77,7 +76,7 @@ class _Writes:
         return await self.patch(CLAIMS, claim, {"status": changed}, "status")
 
     async def bind(self, volume: Document, claim: Document) -> None:
-        """Volume first, so that a claim never points at a volume that is not its own; each step may be the first again."""
+        """Binds the volume first, so that a claim never names a volume of another claim. Every step may be repeated."""
         volume = await self._bind_volume(volume, claim)
         volume = await self.volume_phase(volume, "Bound")
         annotations, spec = {}, {}
@@ -121,7 +120,7 @@ class ClaimController:
         context.storage_classes.listen(self._class_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _changed(self, old: Document | None, new: Document | None) -> None:
@@ -129,7 +128,7 @@ class ClaimController:
             self.queue.add(key_of(new))
 
     def _volume_changed(self, old: Document | None, new: Document | None) -> None:
-        """Whom the volume belongs to, who names it, and, if it is free, everybody who could take it."""
+        """Queues the claim in the volume's claimRef, claims that name the volume, and for a free volume all that may bind to it."""
         for volume in (old, new):
             if volume is None:
                 continue
@@ -151,7 +150,7 @@ class ClaimController:
             self.queue.add(key_of(claim))
 
     async def reconcile(self, key: str) -> float | None:
-        """Takes one claim a step further. Raises RefusedError where somebody was faster."""
+        """Does one step for a claim. Raises RefusedError if an object has changed since it was read."""
         claim = self._context.claims.find(key)
         if claim is None:
             return None
@@ -163,7 +162,7 @@ class ClaimController:
             await self._find_volume(claim)
         return None
 
-    # -- claims that are not bound yet -----------------------------------------------------------------------------
+    # -- unbound claims --------------------------------------------------------------------------------------------
 
     async def _find_volume(self, claim: Document) -> None:
         context, metadata = self._context, claim["metadata"]
@@ -187,7 +186,7 @@ class ClaimController:
         await self._writes.claim_status(claim, "Pending", None)
 
     async def _takes_default_class(self, claim: Document) -> bool:
-        """A default class that came later than the claim is its class too."""
+        """Sets the default class of a claim without a class, in case the class was created after the claim."""
         name = None if has_class(claim) else default_class(self._context.storage_classes.objects.values())
         if name is None:
             return False
@@ -205,7 +204,7 @@ class ClaimController:
         self._writes.events.record(CLAIMS, claim, "Normal", reason, text)
 
     async def _ask_provisioner(self, claim: Document, storage_class: Document | None) -> None:
-        """Names the provisioner on the claim, which is how it hears of it."""
+        """Names the provisioner in the claim's annotations, which the provisioner watches."""
         events = self._writes.events
         if storage_class is None:
             text = f'storageclass.storage.k8s.io "{class_of(claim)}" not found'
@@ -247,7 +246,7 @@ class ClaimController:
         self._writes.events.record(CLAIMS, claim, "Warning", reason, text)
         await self._writes.claim_status(claim, "Pending", None)
 
-    # -- claims that were bound ------------------------------------------------------------------------------------
+    # -- bound claims ----------------------------------------------------------------------------------------------
 
     async def _keep(self, claim: Document) -> None:
         name = claim["spec"].get("volumeName") or ""
@@ -280,7 +279,7 @@ class VolumeController:
         context.claims.listen(self._claim_changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _changed(self, old: Document | None, new: Document | None) -> None:
@@ -298,7 +297,7 @@ class VolumeController:
                 self.queue.add(key_of(volume))
 
     async def reconcile(self, key: str) -> float | None:
-        """Brings one volume's phase up to date. Raises RefusedError where somebody was faster."""
+        """Updates one volume's phase. Raises RefusedError if an object has changed since it was read."""
         volume = self._context.volumes.find(key)
         if volume is None:
             return None
@@ -320,7 +319,7 @@ class VolumeController:
         return None
 
     async def _claim_of(self, reference: Document) -> Document | None:
-        """Asked of the server where the cache says that it is gone: a volume must not be freed because a watch lags."""
+        """Returns the volume's claim. Asks the server if the cache has none, so that a stale cache does not release a volume."""
         namespace, name = reference.get("namespace", ""), reference.get("name", "")
         claim = self._context.claims.find(f"{namespace}/{name}")
         if claim is not None and claim["metadata"]["uid"] == reference["uid"]:
@@ -342,7 +341,7 @@ class VolumeController:
         self._writes.events.record(VOLUMES, volume, "Warning", "VolumeFailedDelete", text)
 
     async def _give_back(self, volume: Document) -> None:
-        """The claim took another volume: one that was made for it goes, any other is free again."""
+        """Unbinds a volume whose claim has another volume: one provisioned for the claim is released, others become available."""
         annotations = annotations_of(volume)
         if PROVISIONED_BY in annotations and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
             await self._release(volume)

@@ -1,8 +1,8 @@
-"""One queue of keys to reconcile: level-triggered, one worker per key at a time, backoff on errors.
+"""A work queue of keys: level-triggered, one worker per key at a time, backoff on errors.
 
-Owns which keys wait, run, or are due later. Promises that a key added while it runs is run again afterwards, and that a
-key whose reconcile failed comes back after a growing delay. A reconcile function reads caches and returns, in seconds,
-when it wants to be called again (None: on the next change). Called by the controllers of this folder.
+A key added while it is reconciled is reconciled again afterwards. A key whose reconcile failed is retried after a growing
+delay. A reconcile function reads caches and returns the seconds after which it must be called again (None: at the next
+change). Used by the controllers of the embedded cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 60.0
 DELAY_MAX_S = 24 * 3600.0
 RESOLUTION_S = 0.001
-"""What is due within this time is due: loops fire timers a little early, and a key must not spin until its moment."""
+"""Timers within this time are due: loops fire timers slightly early, and a key must not spin until its exact time."""
 _CONFLICT = 409
 
 Reconcile = Callable[[str], Awaitable[float | None]]
@@ -32,7 +32,7 @@ Reconcile = Callable[[str], Awaitable[float | None]]
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Counts since the start, and what waits now."""
+    """Counts since the start, and current queue lengths."""
 
     waiting: int
     running: int
@@ -42,7 +42,7 @@ class QueueStatistics:
 
 
 class ReconcileQueue:
-    """Keys in, calls of one reconcile function out, at most `workers` at once."""
+    """Calls one reconcile function for queued keys, at most `workers` concurrently."""
 
     def __init__(self, name: str, reconcile: Reconcile, *, rng: random.Random, workers: int = 4) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class ReconcileQueue:
         self._reconciled = self._failed = 0
 
     def add(self, key: str) -> None:
-        """Runs the key soon; once, however often it is added before it runs."""
+        """Queues the key; adding it again before it runs has no effect."""
         if key in self._running:
             self._again.add(key)
         elif key not in self._waiting:
@@ -70,7 +70,7 @@ class ReconcileQueue:
             self._has_ready.set()
 
     def add_after(self, key: str, delay_s: float) -> None:
-        """Runs the key after a delay; the earliest of several delays counts."""
+        """Queues the key after a delay; the earliest of several delays applies."""
         due = asyncio.get_running_loop().time() + min(max(delay_s, 0.0), DELAY_MAX_S)
         if due < self._due.get(key, math.inf):
             self._due[key] = due
@@ -81,7 +81,7 @@ class ReconcileQueue:
         return QueueStatistics(len(self._waiting), len(self._running), len(self._due), self._reconciled, self._failed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_timers(), name=f"{self.name} timers")
             for number in range(self._workers):
@@ -120,7 +120,7 @@ class ReconcileQueue:
                 self.add(key)
 
     async def _run_one(self, key: str) -> None:
-        """A reconcile is a request of its own: whatever it meets ends here, is logged, and is tried again later."""
+        """Reconciles one key. Logs any exception and retries the key, so that it affects no other key."""
         self._reconciled += 1
         try:
             requeue_after_s = await self._reconcile(key)

@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: as many pods as wanted, and the least missed ones first to go.
+"""The ReplicaSet controller: keeps the wanted number of pods; deletes those first whose loss matters least.
 
 Source: pkg/controller/replicaset/replica_set.go and controller_utils.go, ActivePodsWithRanks (1.36).
 """
@@ -29,7 +29,7 @@ from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 
 REPLICA_SETS_AT_ONCE = 16
 PODS_PER_RECONCILE = 500
-"""As upstream's burstReplicas."""
+"""The same as upstream's burstReplicas."""
 
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASE_RANK = {"Pending": 0, "Unknown": 1, "Running": 2}
@@ -48,7 +48,7 @@ class ReplicaSetController:
         requeue_adopters(context.pods, context.replica_sets, queue=self.queue)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     async def reconcile(self, key: str) -> float | None:
@@ -94,7 +94,7 @@ class ReplicaSetController:
 
 
 def victims(pods: Sequence[Document], count: int) -> list[Document]:
-    """The pods to delete first: unassigned, not running, not ready, cheap, crowded on their node, young."""
+    """Returns the pods to delete first: unassigned, not running, not ready, low deletion cost, many on their node, young."""
     crowd = Counter(pod["spec"]["nodeName"] for pod in pods)
 
     def rank(pod: Document) -> tuple[object, ...]:

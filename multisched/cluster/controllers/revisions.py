@@ -1,10 +1,10 @@
-"""Revisions of a pod template, kept as ControllerRevisions: what StatefulSets and DaemonSets roll to, and back to.
+"""Revisions of a pod template, stored as ControllerRevisions: StatefulSets and DaemonSets update to them and roll back to them.
 
-Owns nothing but a view of the stored revisions. Promises one revision per template, numbered in the order in which the
-templates came into use, and that nobody's live revision is dropped. Called by the controllers of those two kinds.
+Each template has one revision, numbered in the order in which templates were last used. Revisions in use are never
+deleted. Called by the controllers of those two kinds.
 
-Source: pkg/controller/history/controller_history.go (1.36). As in upstream a revision holds a strategic merge patch
-that puts its template back; `kubectl rollout undo` sends it. The hash in its name is our own.
+Source: pkg/controller/history/controller_history.go (1.36). As upstream, a revision contains a strategic merge patch that
+restores its template; `kubectl rollout undo` sends it. The hash in its name differs from upstream's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from multisched.cluster.client.object_client import (
 from multisched.cluster.controllers.context import ControllerContext
 
 REVISION_LABEL = "controller-revision-hash"
-"""On pods: the revision they were made from."""
+"""Pod label: the hash of the revision from which the pod was created."""
 COLLISIONS_MAX = 10
-"""Names tried for one revision before its owner waits for its next turn."""
+"""Names tried for one revision; after that, the owner is retried later."""
 _NAME_CHARACTERS_MAX = 223
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _HASH_CHARACTERS = 10
@@ -36,7 +36,7 @@ _CONFLICT = 409
 
 
 def template_hash(template: Document, collisions: int = 0) -> str:
-    """Ten characters that name a pod template."""
+    """Returns a hash of a pod template, ten characters long."""
     data = orjson.dumps(template, option=orjson.OPT_SORT_KEYS) + (str(collisions).encode() if collisions else b"")
     number = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
     characters = []
@@ -48,15 +48,15 @@ def template_hash(template: Document, collisions: int = 0) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TemplateHistory:
-    """The revisions of one owner, oldest first, the one of its present template among them."""
+    """The revisions of one owner, oldest first, including `update`, that of its current template."""
 
     revisions: Sequence[Document]
     update: Document
     collisions: int
-    """Name collisions so far; goes into the owner's status."""
+    """Name collisions so far, for the owner's status."""
 
     def current(self, name: str) -> Document:
-        """The revision that the owner's status names; the present one where that is gone."""
+        """Returns the revision with this name, from the owner's status; `update` if it does not exist."""
         return next((r for r in self.revisions if name_of(r) == name), self.update)
 
 
@@ -69,7 +69,7 @@ class TemplateRevisions:
         self._hash_label = hash_label
 
     async def history(self, owner: Document) -> TemplateHistory:
-        """Stores the owner's present template as its newest revision if it is not that already."""
+        """Returns the owner's revisions, after storing its current template as the newest one if necessary."""
         known = sorted(self._known(owner), key=_age)
         data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
         collisions = int((owner.get("status") or {}).get("collisionCount") or 0)
@@ -84,7 +84,7 @@ class TemplateRevisions:
         return TemplateHistory([*(r for r in known if r is not equal), renewed], renewed, collisions)
 
     async def truncate(self, owner: Document, history: TemplateHistory, live: Collection[str]) -> None:
-        """Deletes the oldest revisions beyond the owner's limit; `live` names those that must stay."""
+        """Deletes the oldest revisions beyond the owner's limit, except those named in `live`."""
         limit = owner["spec"].get("revisionHistoryLimit", 10)
         idle = [revision for revision in history.revisions if name_of(revision) not in live]
         for revision in idle[: max(0, len(idle) - limit)] if limit >= 0 else ():
@@ -99,7 +99,7 @@ class TemplateRevisions:
         return [r for r in self._context.revisions.under(uid) if (controller_of(r) or {}).get("uid") == uid]
 
     async def _create(self, owner: Document, data: Document, number: int, collisions: int) -> tuple[Document, int]:
-        """The stored revision; a stranger of the same name moves ours to another one."""
+        """Stores a revision; if another owner's revision has its name, tries further names. Returns it with the collision count."""
         metadata = owner["metadata"]
         labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
         for tried in range(collisions, collisions + COLLISIONS_MAX):
@@ -126,13 +126,13 @@ class TemplateRevisions:
             stored = taken.expect().document
             holder = controller_of(stored)
             if stored["data"] == data and (holder or {}).get("uid") == metadata["uid"]:
-                return stored, tried  # our own: the view of the stored revisions was behind
+                return stored, tried  # the owner's own revision: the cache was stale
             if stored["data"] == data and holder is None and not stored["metadata"].get("deletionTimestamp"):
                 return await self._adopt(owner, stored), tried
         raise RefusedError(answer)
 
     async def _adopt(self, owner: Document, revision: Document) -> Document:
-        """Takes over the revision that an owner of the same name left: its pods, adopted too, are of it."""
+        """Adopts the orphaned revision of an earlier owner of the same name, to which adopted pods refer."""
         metadata = revision["metadata"]
         references = [*(metadata.get("ownerReferences") or ()), owner_reference(self._owners, owner)]
         known = {name: metadata[name] for name in ("uid", "resourceVersion")}
@@ -152,7 +152,7 @@ class TemplateRevisions:
 
 
 def template_of(revision: Document) -> Document:
-    """The pod template that a revision puts back."""
+    """Returns the pod template of a revision."""
     return {name: value for name, value in revision["data"]["spec"]["template"].items() if name != "$patch"}
 
 

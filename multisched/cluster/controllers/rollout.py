@@ -1,6 +1,6 @@
-"""The arithmetic of rolling updates and disruption budgets: plain functions of numbers.
+"""The arithmetic of rolling updates and disruption budgets: pure functions of numbers.
 
-Owns nothing. Source: pkg/controller/deployment/rolling.go and util/deployment_util.go, apimachinery intstr (1.36).
+Source: pkg/controller/deployment/rolling.go and util/deployment_util.go, apimachinery intstr (1.36).
 Called by the Deployment and disruption controllers.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 def resolve_int_or_percent(value: int | str, total: int, *, round_up: bool) -> int:
-    """`3`, `"3"` or `"25%"` of a total; never negative. Raises ValueError for anything else."""
+    """Resolves `3`, `"3"` or `"25%"` of a total; never negative. Raises ValueError for anything else."""
     if isinstance(value, int):
         return max(0, value)
     text = value.strip()
@@ -22,7 +22,7 @@ def resolve_int_or_percent(value: int | str, total: int, *, round_up: bool) -> i
 
 
 def resolve_fenceposts(max_surge: int | str, max_unavailable: int | str, desired: int) -> tuple[int, int]:
-    """Surge and unavailability in pods; if both come to nothing, one pod may be unavailable."""
+    """Returns maxSurge and maxUnavailable in pods; if both are 0, one pod may be unavailable."""
     surge = resolve_int_or_percent(max_surge, desired, round_up=True)
     unavailable = resolve_int_or_percent(max_unavailable, desired, round_up=False)
     return (surge, 1) if surge == 0 and unavailable == 0 else (surge, unavailable)
@@ -30,15 +30,15 @@ def resolve_fenceposts(max_surge: int | str, max_unavailable: int | str, desired
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A ReplicaSet in numbers."""
+    """Replica counts of a ReplicaSet."""
 
     replicas: int
-    """Wanted by its spec."""
+    """As in its spec."""
     available: int
 
 
 def scale_new(new: Size, old: Sequence[Size], *, desired: int, surge: int) -> int:
-    """Replicas that the new ReplicaSet should have now: up as far as the surge allows, down to what is desired."""
+    """Returns the replicas of the new ReplicaSet: raised as far as the surge allows, never above `desired`."""
     if new.replicas >= desired:
         return desired
     room = desired + surge - new.replicas - sum(size.replicas for size in old)
@@ -46,7 +46,7 @@ def scale_new(new: Size, old: Sequence[Size], *, desired: int, surge: int) -> in
 
 
 def scale_old(new: Size, old: Sequence[Size], *, desired: int, unavailable: int) -> list[int]:
-    """Replicas that the old ReplicaSets, oldest first, should have now: unhealthy pods go first, then available ones
+    """Returns the replicas of the old ReplicaSets, oldest first: unhealthy pods are removed first, then available ones
     while at least `desired - unavailable` pods stay available."""
     min_available = desired - unavailable
     total = new.replicas + sum(size.replicas for size in old)
@@ -69,7 +69,7 @@ def scale_old(new: Size, old: Sequence[Size], *, desired: int, unavailable: int)
 
 @dataclass(frozen=True, slots=True)
 class Disruption:
-    """The numbers of a PodDisruptionBudget's status."""
+    """Pod counts of a PodDisruptionBudget's status."""
 
     expected: int
     desired_healthy: int
@@ -88,7 +88,7 @@ def disruption(
     scale: int,
     healthy: int,
 ) -> Disruption:
-    """How many pods may be evicted. `pods` match the selector now; `scale` is what their controllers want in sum.
+    """Computes the allowed disruptions. `pods` match the selector now; `scale` is the sum of their controllers' replicas.
 
     Source: pkg/controller/disruption/disruption.go, getExpectedPodCount.
     """

@@ -1,7 +1,7 @@
-"""Runs the small controllers of the embedded cluster as one coroutine.
+"""Runs the controllers of the embedded cluster as one coroutine.
 
-Owns the caches and control loops of one run. Promises to end, with everything it started, when it is cancelled. Called by
-the embedded cluster, the simulation and tests.
+Owns the caches and control loops of one run, and ends all of them when it is cancelled. Called by the embedded cluster, the
+simulation and tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from multisched.model.wire import Transport
 
 
 async def run_controllers(transport: Transport, *, clock: WallClock, rng: random.Random) -> None:
-    """Works until cancelled. Every watch starts at once; controllers start when all first lists have been read."""
+    """Runs until cancelled. Starts every watch at once, and the controllers when all first lists have been read."""
     context = ControllerContext(ObjectClient(transport), clock=clock, rng=rng)
     controllers: list[Controller] = [
         ReplicaSetController(context),

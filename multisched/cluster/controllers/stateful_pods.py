@@ -1,6 +1,6 @@
-"""What makes a pod the member of a StatefulSet: its ordinal, its names, its claims, and whose those claims are.
+"""The members of a StatefulSet: their ordinals, names and claims, and the owners of those claims.
 
-Owns nothing: pure rules over documents. Called by the StatefulSet controller.
+Pure rules over documents. Called by the StatefulSet controller.
 Source: pkg/controller/statefulset/stateful_set_utils.go (1.36).
 """
 
@@ -18,7 +18,7 @@ DELETE = "Delete"
 
 
 def ordinals(stateful_set: Document) -> range:
-    """The ordinals that its pods should have."""
+    """Returns the ordinals that its pods should have."""
     spec = stateful_set["spec"]
     start = int((spec.get("ordinals") or {}).get("start", 0))
     return range(start, start + int(spec.get("replicas", 1)))
@@ -29,24 +29,24 @@ def pod_name(stateful_set: Document, ordinal: int) -> str:
 
 
 def ordinal_of(stateful_set: Document, pod: Document) -> int:
-    """The pod's ordinal in this StatefulSet; -1 for a pod that is not called after it."""
+    """Returns the pod's ordinal in this StatefulSet; -1 if the pod's name does not belong to it."""
     parent, _, text = pod["metadata"]["name"].rpartition("-")
     is_member = parent == stateful_set["metadata"]["name"] and text.isascii() and text.isdigit()
     return int(text) if is_member else -1
 
 
 def identity_labels(stateful_set: Document, ordinal: int) -> dict[str, str]:
-    """Labels that distinguish one member from the others."""
+    """Returns the labels that identify one member."""
     return {POD_NAME_LABEL: pod_name(stateful_set, ordinal), POD_INDEX_LABEL: str(ordinal)}
 
 
 def revision_of(pod: Document) -> str:
-    """The revision that the pod was made from; empty if it does not say."""
+    """Returns the name of the pod's revision; empty if it has no such label."""
     return str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
 
 
 def new_pod(stateful_set: Document, ordinal: int, *, template: Document, revision: str) -> Document:
-    """The pod to create for an ordinal; its claims come before the template's own volumes."""
+    """Builds the pod for an ordinal; volumes of its claims precede the template's own volumes."""
     name = pod_name(stateful_set, ordinal)
     pod = pod_from_template(template, owner=stateful_set, resource=STATEFUL_SETS, name=name)
     pod["metadata"]["labels"] |= identity_labels(stateful_set, ordinal) | {REVISION_LABEL: revision}
@@ -64,7 +64,7 @@ def new_pod(stateful_set: Document, ordinal: int, *, template: Document, revisio
 
 
 def claims_of(stateful_set: Document, ordinal: int) -> Iterator[tuple[str, Document]]:
-    """The claims of one member, each with the volume it is behind."""
+    """Yields the claims of one member, each with the name of its volume."""
     metadata, spec = stateful_set["metadata"], stateful_set["spec"]
     selected = (spec.get("selector") or {}).get("matchLabels") or {}
     for claim in spec.get("volumeClaimTemplates") or ():
@@ -79,16 +79,16 @@ def claims_of(stateful_set: Document, ordinal: int) -> Iterator[tuple[str, Docum
         yield volume, {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": made, "spec": claim["spec"]}
 
 
-# --- whose a claim is: the retention policy, kept as owner references ------------------------------------------------
+# --- owners of claims: the retention policy, implemented by owner references -----------------------------------------
 
 
 def is_stale(claim: Document, stateful_set: Document, pod_name: str) -> bool:
-    """Whether a claim that goes with its last pod must be gone before a pod of this name may come back."""
+    """Reports whether a claim is owned by an earlier pod of this name, and so must be deleted before a new pod is created."""
     return _policy(stateful_set)[1] and any(_names(r, PODS, pod_name) for r in _references(claim))
 
 
 def claim_owners(claim: Document, stateful_set: Document, pod: Document) -> list[Document] | None:
-    """The owner references that the retention policy wants; None if the claim has them, or is not ours to touch."""
+    """Returns the owner references that the retention policy requires; None if the claim has them or must not be changed."""
     references = _references(claim)
     named = [
         (reference, owner["metadata"]["uid"])
@@ -97,13 +97,13 @@ def claim_owners(claim: Document, stateful_set: Document, pod: Document) -> list
         if _names(reference, resource, owner["metadata"]["name"])
     ]
     if any(reference.get("uid") != uid for reference, uid in named):
-        return None  # left by another StatefulSet or pod of the same name: the garbage collector's
+        return None  # owned by an earlier StatefulSet or pod of the same name: left to the garbage collector
     ours = [reference for reference, _ in named]
     others = [r for r in references if r not in ours]
     deletes_with_set, deletes_with_scale = _policy(stateful_set)
     wanted: list[Document] = []
     if (deletes_with_set or deletes_with_scale) and any(r.get("controller") for r in others):
-        return others if ours else None  # somebody else controls it
+        return others if ours else None  # another object controls it
     is_scaled_down = ordinal_of(stateful_set, pod) not in ordinals(stateful_set)
     if deletes_with_scale and is_scaled_down:
         wanted = [owner_reference(PODS, pod)]
@@ -114,7 +114,7 @@ def claim_owners(claim: Document, stateful_set: Document, pod: Document) -> list
 
 
 def _policy(stateful_set: Document) -> tuple[bool, bool]:
-    """Whether claims go with the StatefulSet, and whether they go when it is scaled down."""
+    """Returns whether claims are deleted with the StatefulSet, and whether they are deleted when it is scaled down."""
     policy: Mapping[str, str] = stateful_set["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
     return policy.get("whenDeleted") == DELETE, policy.get("whenScaled") == DELETE
 

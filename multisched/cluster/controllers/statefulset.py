@@ -1,7 +1,7 @@
-"""The StatefulSet controller: pods with names that stay, made and taken away in order, each with claims of its own.
+"""The StatefulSet controller: pods with stable names, created and deleted in order, each with its own claims.
 
-Source: pkg/controller/statefulset/stateful_set_control.go (1.36), with the feature gates as that release ships them: a
-rolling update takes one pod at a time.
+Source: pkg/controller/statefulset/stateful_set_control.go (1.36), with that release's default feature gates: a rolling
+update replaces one pod at a time.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _Members:
 
     stateful_set: Document
     replicas: dict[int, Document]
-    """By ordinal, of those that should be there."""
+    """Ordinal -> pod, for wanted ordinals."""
     condemned: list[Document]
-    """Those beyond the wanted ordinals, the highest first."""
+    """Pods with other ordinals, highest first."""
     now: datetime
 
     @property
@@ -81,11 +81,11 @@ class StatefulSetController:
         requeue_owner_of_pods(context.pods, kind="StatefulSet", queue=self.queue)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     async def reconcile(self, key: str) -> float | None:
-        """One step towards the wanted pods, then the status."""
+        """Does one step towards the wanted pods, then writes the status."""
         stateful_set = self._context.stateful_sets.find(key)
         if stateful_set is None:
             return None
@@ -99,7 +99,7 @@ class StatefulSetController:
         try:
             if not is_terminating(stateful_set):
                 requeue_s = await self._step(members, history)
-        finally:  # the status shows what was reached, even if the step was refused
+        finally:  # the status shows the current state even if the step was rejected
             ready, available = await self._write_status(members, history)
         pods = [*members.replicas.values(), *members.condemned]
         live = {name_of(history.update), (stateful_set.get("status") or {}).get("currentRevision", "")}
@@ -116,7 +116,7 @@ class StatefulSetController:
         return _Members(stateful_set, replicas, condemned, self._context.now())
 
     async def _claim(self, stateful_set: Document) -> bool:
-        """Takes over pods of the wanted names that nobody controls, and lets go of those it does not match; whether there were any."""
+        """Adopts orphaned pods with wanted names, and releases pods that the selector no longer matches; reports whether there were any."""
         if is_terminating(stateful_set):
             return False
         orphans = [
@@ -127,14 +127,14 @@ class StatefulSetController:
         return await self._pods.claim(stateful_set, orphans)
 
     def _pod_of_name(self, stateful_set: Document, ordinal: int) -> Document | None:
-        """The pod that has a member's name, be it a member or not."""
+        """Returns the pod with a member's name, whether or not it is a member."""
         namespace = stateful_set["metadata"]["namespace"]
         return self._context.pods.find(f"{namespace}/{stateful_pods.pod_name(stateful_set, ordinal)}")
 
     # --- one step ------------------------------------------------------------------------------------------------
 
     async def _step(self, members: _Members, history: TemplateHistory) -> float | None:
-        """Scaling up before scaling down before updating; in order, each waits for the one before it."""
+        """Scales up, then scales down, then updates; each only when the one before is done."""
         is_done, requeue_s = await self._fill(members, history)
         if is_done:
             for pod in members.condemned:
@@ -145,7 +145,7 @@ class StatefulSetController:
         return requeue_s
 
     async def _fill(self, members: _Members, history: TemplateHistory) -> tuple[bool, float | None]:
-        """Whether nothing stands in the way of scaling down, and when to look again."""
+        """Creates missing members; returns whether scaling down may begin, and the seconds until the next check."""
         missing: list[int] = []
         is_done, requeue_s = True, None
         for ordinal in ordinals(members.stateful_set):
@@ -157,7 +157,9 @@ class StatefulSetController:
                 if self._pod_of_name(members.stateful_set, ordinal) is not None or self._has_claim_to_go(
                     members.stateful_set, ordinal
                 ):
-                    requeue_s = LAG_RECHECK_S  # what is in the way is not ours, and tells us nothing when it goes
+                    requeue_s = (
+                        LAG_RECHECK_S  # another owner's pod or an old claim; its deletion causes no event for this key
+                    )
                 else:
                     missing.append(ordinal)
             if members.is_ordered and not is_settled:
@@ -167,7 +169,7 @@ class StatefulSetController:
         return is_done, requeue_s
 
     async def _settle(self, members: _Members, ordinal: int, pod: Document) -> bool:
-        """Puts one pod that should be there in order; False: those after it have to wait for it."""
+        """Repairs one wanted pod; reports whether it is available, so that the next ones may follow."""
         stateful_set = members.stateful_set
         if phase_of(pod) in TERMINAL:
             if not self._pods.is_going(pod):
@@ -204,7 +206,7 @@ class StatefulSetController:
         await each(missing, make)
 
     async def _scale_down(self, members: _Members) -> bool:
-        """Whether nothing is left to take away. In order: one at a time, and none while another is unwell."""
+        """Deletes surplus pods; reports whether none is left. In order: one at a time, and only while all others are available."""
         if not members.is_ordered:
             for pod in members.condemned:
                 if not self._pods.is_going(pod):
@@ -220,7 +222,7 @@ class StatefulSetController:
         return not members.condemned
 
     async def _roll(self, members: _Members, update: str) -> None:
-        """Replaces the last pod of another revision, once all after it are available."""
+        """Replaces the last pod of another revision, if all pods after it are available."""
         rolling = members.stateful_set["spec"]["updateStrategy"].get("rollingUpdate") or {}
         for ordinal in reversed(ordinals(members.stateful_set)[rolling.get("partition", 0) :]):
             pod = members.replicas.get(ordinal)
@@ -251,7 +253,7 @@ class StatefulSetController:
     # --- claims --------------------------------------------------------------------------------------------------
 
     def _has_claim_to_go(self, stateful_set: Document, ordinal: int) -> bool:
-        """Whether a claim of an earlier pod of this ordinal is on its way out: a new one must not be given to it."""
+        """Reports whether a claim of an earlier pod of this ordinal must be deleted first: a new pod must not use it."""
         name = stateful_pods.pod_name(stateful_set, ordinal)
         known = (self._context.claims.find(key_of(c)) for _, c in stateful_pods.claims_of(stateful_set, ordinal))
         return any(
@@ -285,7 +287,7 @@ class StatefulSetController:
     # --- status --------------------------------------------------------------------------------------------------
 
     async def _write_status(self, members: _Members, history: TemplateHistory) -> tuple[int, int]:
-        """How many are ready, and how many of them are available."""
+        """Writes the status; returns the numbers of ready and of available pods."""
         stateful_set, update = members.stateful_set, name_of(history.update)
         current = name_of(history.current((stateful_set.get("status") or {}).get("currentRevision", "")))
         pods = [*members.replicas.values(), *members.condemned]
@@ -318,7 +320,7 @@ def _may_be_adopted(stateful_set: Document, pod: Document) -> bool:
 
 
 def _is_held_back(stateful_set: Document, ordinal: int) -> bool:
-    """Whether a new pod of this ordinal is still made from the current revision, not from the one being rolled out."""
+    """Reports whether a new pod of this ordinal is created from the current revision instead of the update revision."""
     strategy, status = stateful_set["spec"]["updateStrategy"], stateful_set.get("status") or {}
     index = ordinal - ordinals(stateful_set).start
     rolling = strategy.get("rollingUpdate")

@@ -1,7 +1,7 @@
-"""Storage protection: a claim that pods use, and a volume that is bound, do not go before they are free.
+"""Storage protection: keeps a deleted claim while pods use it, and a deleted volume while it is bound.
 
-Source: pkg/controller/volume/pvcprotection and pvprotection (1.36). The finalizers are put on at creation, by admission; who
-came without one (before admission knew it) gets it here.
+Source: pkg/controller/volume/pvcprotection and pvprotection (1.36). Admission adds the finalizers at creation; this controller
+adds them to objects created without one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OBJECTS_AT_ONCE = 4
 
 
 class ProtectionController:
-    """One control loop over the objects of a kind and their finalizer; `is_used` says which have to stay."""
+    """One control loop over the objects of a kind; `is_used` reports whether the finalizer must stay."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ProtectionController:
         cache.listen(self._changed)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         await self.queue.run()
 
     def _changed(self, old: Document | None, new: Document | None) -> None:
@@ -45,7 +45,7 @@ class ProtectionController:
             self.queue.add(key_of(new))
 
     async def reconcile(self, key: str) -> float | None:
-        """Puts the finalizer on what lives, takes it from what goes and is free."""
+        """Adds the finalizer to objects that are not deleted, and removes it from deleted objects that are no longer used."""
         document = self._cache.find(key)
         if document is None:
             return None
@@ -67,7 +67,7 @@ class ProtectionController:
 
 
 def claim_protection(context: ControllerContext) -> ProtectionController:
-    """Claims stay while a pod that has a node uses them."""
+    """Returns a controller that keeps claims while a pod with a node uses them."""
 
     def is_used(claim: Document) -> bool:
         metadata = claim["metadata"]
@@ -86,7 +86,7 @@ def claim_protection(context: ControllerContext) -> ProtectionController:
 
 
 def volume_protection(context: ControllerContext) -> ProtectionController:
-    """Volumes stay while they are bound."""
+    """Returns a controller that keeps volumes while they are bound."""
 
     def is_used(volume: Document) -> bool:
         return bool((volume.get("status") or {}).get("phase") == "Bound")
@@ -95,7 +95,7 @@ def volume_protection(context: ControllerContext) -> ProtectionController:
 
 
 def _is_done_with(pod: Document, claim: Document) -> bool:
-    """A pod's own claim goes as soon as its kubelet is done with it; any other when the pod itself is gone."""
+    """Reports whether a pod no longer uses a claim: one it owns when its kubelet has stopped it, another only after its deletion."""
     owner, metadata = controller_of(claim), pod["metadata"]
     is_own = owner is not None and owner["uid"] == metadata["uid"]
     return is_own and bool(metadata.get("deletionTimestamp")) and not metadata.get("deletionGracePeriodSeconds")

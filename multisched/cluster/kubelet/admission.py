@@ -1,7 +1,7 @@
-"""The kubelet's own admission check: whether a pod that was bound to a node fits there. Our overcommit alarm.
+"""The kubelet's admission check: whether a pod that was bound to a node fits there. It detects overcommit.
 
-Owns how much the admitted pods of each node request. Promises to count on its own, from the pod's manifest, without the
-scheduler's code that it watches over. Called by Kubelets only.
+Owns the sum of requests of the admitted pods of each node, computed from the pod's manifest without any code of the
+scheduler. Called only by Kubelets.
 Source: pkg/kubelet/lifecycle/predicate.go (1.36), component-helpers resource.PodRequests.
 """
 
@@ -28,7 +28,7 @@ class _Resources(msgspec.Struct, frozen=True, gc=False):
 
 
 class Container(msgspec.Struct, frozen=True, gc=False):
-    """What a kubelet must know of a container."""
+    """The fields of a container that a kubelet reads."""
 
     name: str = ""
     image: str = ""
@@ -53,7 +53,7 @@ class _PodStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class KubeletPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod as its kubelet reads it."""
+    """The fields of a pod that a kubelet reads."""
 
     metadata: Meta
     spec: _PodSpec = _PodSpec()
@@ -65,7 +65,7 @@ class KubeletPod(msgspec.Struct, frozen=True, gc=False):
 
 
 def amounts(quantities: Quantities | None) -> Amounts:
-    """Parsed quantities; one that does not parse counts as nothing (the API server refuses such pods)."""
+    """Parses quantities; ignores invalid ones (the API server rejects such pods)."""
     parsed: Amounts = {}
     for name, text in (quantities or {}).items():
         try:
@@ -76,7 +76,7 @@ def amounts(quantities: Quantities | None) -> Amounts:
 
 
 def pod_requests(pod: KubeletPod) -> Amounts:
-    """What the pod holds on its node: containers and sidecars together, or the costliest moment of its init containers."""
+    """Returns the pod's requests: the sum of containers and sidecars, or the peak of its init containers if that is higher."""
     total: Amounts = {}
     for container in pod.spec.containers:
         _add(total, _requests_of(container))
@@ -118,7 +118,7 @@ def _raise(total: Amounts, floor: Amounts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod was not admitted, in the kubelet's words."""
+    """Why a pod was rejected, in the kubelet's words."""
 
     reason: str
     message: str
@@ -126,15 +126,15 @@ class Refusal:
 
 @dataclass(slots=True)
 class NodeAccount:
-    """One node: its allocatable and the pods it admitted."""
+    """One node: its allocatable and its admitted pods."""
 
     allocatable: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
     pods: dict[str, Amounts] = field(default_factory=dict)
-    """Requests by pod uid."""
+    """Pod uid -> requests."""
 
     def refusal(self, requests: Amounts) -> Refusal | None:
-        """None if the requests fit. Extended resources that the node does not have are not the kubelet's to judge."""
+        """Returns why the requests do not fit, or None. Ignores extended resources unknown to the node, as the kubelet does."""
         for name, requested in requests.items():
             capacity = self.allocatable.get(name, 0)
             if not requested or ("/" in name and name not in self.allocatable):
@@ -149,19 +149,19 @@ class NodeAccount:
         return None
 
     def admit(self, uid: str, requests: Amounts) -> None:
-        """Counts the pod; once, whatever it requested before."""
+        """Counts the pod with these requests, replacing earlier ones."""
         self.release(uid)
         self.pods[uid] = requests
         _add(self.used, requests)
 
     def release(self, uid: str) -> None:
-        """Stops counting the pod; nothing happens if it was not counted."""
+        """Stops counting the pod; does nothing if it is not counted."""
         requests = self.pods.pop(uid, None)
         for name, amount in (requests or {}).items():
             self.used[name] -= amount
 
     def overcommitted(self) -> Iterable[str]:
-        """Resources of which the admitted pods hold more than there is: after allocatable shrank, or a restart."""
+        """Returns resources whose admitted requests exceed allocatable: after allocatable shrank, or after a restart."""
         return [
             name
             for name, used in self.used.items()
@@ -169,7 +169,7 @@ class NodeAccount:
         ]
 
     def validate_state(self) -> None:
-        """Asserts that the sums are those of the pods."""
+        """Asserts that the sums match the admitted pods."""
         sums: Amounts = {}
         for requests in self.pods.values():
             _add(sums, requests)

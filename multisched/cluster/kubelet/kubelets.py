@@ -1,9 +1,9 @@
-"""Fake kubelets: one object that plays the kubelets of all fake nodes of a cluster, by stages.
+"""Fake kubelets: one object that acts as the kubelets of all fake nodes of a cluster, as stages describe.
 
-Owns what each bound pod and each node will do next, and what each node has admitted. Keeps nodes Ready and their Leases
-fresh, moves pods through the stages it was given, and ends deleted pods within their grace. It fails pods that do not
-fit their node (`OutOfcpu` and so on) and counts them: the overcommit alarm. It speaks to any API server through a
-Transport. Called by the embedded cluster and by `multisched kubelets`.
+Owns the next action of each bound pod and each node, and the admitted pods of each node. Keeps nodes Ready and renews their
+Leases, plays the configured stages of pods, and removes deleted pods within their grace period. It fails and counts pods that
+do not fit their node (`OutOfcpu` and so on), to detect overcommit. It uses any API server through a Transport. Called by the
+embedded cluster and by `multisched kubelets`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WRITTEN = msgspec.json.Decoder(_Written)
 
 @dataclass(frozen=True, slots=True)
 class KubeletStatistics:
-    """Counts since the start; `nodes`, `pods` and `overcommitted` are of now."""
+    """Counts since the start; `nodes`, `pods` and `overcommitted` are current values."""
 
     nodes: int
     pods: int
@@ -57,9 +57,9 @@ class KubeletStatistics:
     failed: int
     deleted: int
     rejected: dict[str, int]
-    """Pods that did not fit their node, by reason: not empty means that somebody overcommitted."""
+    """Pods that did not fit their node, by reason; not empty if a scheduler overcommitted a node."""
     overcommitted: int
-    """Nodes whose admitted pods hold more than allocatable."""
+    """Nodes whose admitted pods request more than allocatable."""
     refused_writes: int
     lease_renewals: int
     relists: int
@@ -67,10 +67,10 @@ class KubeletStatistics:
 
 @dataclass(slots=True)
 class _PodRun:
-    """One bound pod and what will happen to it next."""
+    """One bound pod and its next action."""
 
     pod: KubeletPod | None
-    """Kept only while something is due."""
+    """Kept only while an action is due."""
     node: str
     matching: tuple[Stage, ...] = ()
     stage: Stage | None = None
@@ -78,7 +78,7 @@ class _PodRun:
     is_rejected: bool = False
     due_s: float = 0.0
     written_version: int = 0
-    """Events older than our own last write say nothing new."""
+    """The version of the last own write; older watch events are ignored."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class _Counts:
 
 
 class Kubelets:
-    """The kubelets of every node that `node_selector` (a label selector; empty: all nodes) selects."""
+    """The kubelets of all nodes that `node_selector` matches (a label selector; empty: all nodes)."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Kubelets:
         lease_interval_s: float = 10.0,
         status_interval_s: float = 300.0,
     ) -> None:
-        """An interval of 0 turns that heartbeat off."""
+        """An interval of 0 disables that heartbeat."""
         self._client = ObjectClient(transport)
         self._clock = clock
         self._rng = rng
@@ -125,14 +125,14 @@ class Kubelets:
         self._watch = ObjectWatch(self._client, PODS.path(), self, rng=rng, query={"fieldSelector": "spec.nodeName!="})
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run(), name="kubelet nodes")
             group.create_task(self._watch_pods(), name="kubelet pod watch")
             group.create_task(self._queue.run(), name="kubelet pods")
 
     async def wait_synced(self) -> None:
-        """Returns once the first lists of nodes and pods have been read."""
+        """Waits until the first lists of nodes and pods have been read."""
         await self._nodes.synced.wait()
         await self._watch.synced.wait()
 
@@ -153,19 +153,19 @@ class Kubelets:
         )
 
     def validate_state(self) -> None:
-        """Asserts that every account adds up and counts only pods that are there."""
+        """Asserts that every account is consistent and counts only known pods."""
         for account in self._nodes.accounts.values():
             account.validate_state()
             assert account.pods.keys() <= self._runs.keys()
 
     async def _watch_pods(self) -> None:
-        await self._nodes.synced.wait()  # pods are judged by their nodes: those come first
+        await self._nodes.synced.wait()  # the admission of pods needs their nodes
         await self._watch.run()
 
-    # --- what the watch says -------------------------------------------------------------------------------------
+    # --- watch events --------------------------------------------------------------------------------------------
 
     def replace(self, items: list[msgspec.Raw]) -> None:
-        """Everything that frees room comes before what asks for it, so that no pod is refused for one already gone."""
+        """Processes pods that free resources before others, so that no pod is rejected because of one that has ended."""
         pods = [_POD.decode(item) for item in items]
         present = {pod.metadata.uid for pod in pods}
         for uid in [uid for uid in self._runs if uid not in present]:
@@ -180,7 +180,7 @@ class Kubelets:
         self._forget(_POD.decode(item).metadata.uid)
 
     def _take_node(self, name: str) -> None:
-        """A node came: pods that were bound to it before it did are judged now."""
+        """Processes the pods that were bound to a node before it was known."""
         for uid in self._unplaced.pop(name, ()):
             run = self._runs.get(uid)
             if run is not None and run.pod is not None:
@@ -221,7 +221,7 @@ class Kubelets:
             run.refusal = refusal
 
     def _plan(self, run: _PodRun, pod: KubeletPod) -> None:
-        """Chooses what happens next; what was chosen for the same reasons before stays chosen."""
+        """Chooses the next stage; keeps the chosen one while the same stages match."""
         uid = pod.metadata.uid
         if run.refusal is not None:
             run.pod, run.stage, run.matching = pod, None, ()
@@ -255,15 +255,15 @@ class Kubelets:
             if not waiting:
                 del self._unplaced[run.node]
 
-    # --- what is written -----------------------------------------------------------------------------------------
+    # --- writes --------------------------------------------------------------------------------------------------
 
     async def _advance(self, uid: str) -> float | None:
-        """Plays the stage that is due. Called by the queue, which retries when this raises."""
+        """Plays the due stage. Called by the queue, which retries after an exception."""
         run = self._runs.get(uid)
         if run is None or run.pod is None:
             return None
         if self._nodes.account(run.node) is None:
-            self._unplaced.setdefault(run.node, set()).add(uid)  # goes on if its node comes back
+            self._unplaced.setdefault(run.node, set()).add(uid)  # continues if its node is created again
             return None
         if run.refusal is not None:
             await self._reject(uid, run)
@@ -296,7 +296,7 @@ class Kubelets:
             await self._write_event(pod, run.node, action.event)
 
     async def _reject(self, uid: str, run: _PodRun) -> None:
-        """Fails a pod that does not fit, after a fresh look at its node: the two watches may lag behind each other."""
+        """Fails a pod that does not fit, after reading its node again: the watch of nodes may lag behind that of pods."""
         await self._nodes.refresh(run.node)
         pod, account = run.pod, self._nodes.account(run.node)
         if self._runs.get(uid) is not run or pod is None or account is None or run.refusal is None:
@@ -329,7 +329,7 @@ class Kubelets:
         return _or_retry(answer)
 
     def _is_written(self, run: _PodRun, stage: Stage | None, answer: Answer) -> bool:
-        """Notes the version written. A refusal ends the stage: what changed meanwhile arrives by the watch."""
+        """Records the version written. A rejection ends the stage; the watch delivers what changed meanwhile."""
         _or_retry(answer)
         if answer.is_success:
             run.written_version = _as_number(_WRITTEN.decode(answer.body).metadata.resourceVersion)
@@ -342,7 +342,7 @@ class Kubelets:
         return False
 
     async def _write_event(self, pod: KubeletPod, node: str, event: StageEvent) -> None:
-        """Events may be lost: a refusal is counted, not retried."""
+        """Writes an Event, without retries; counts a rejection."""
         meta, now = pod.metadata, self._now()
         answer = await self._client.create(
             EVENTS,
@@ -373,7 +373,7 @@ class Kubelets:
         return timestamp(self._clock.now())
 
     def _pod_ip(self, pod: KubeletPod) -> str:
-        """An address of 10.64.0.0/10; unique until four million pods have been started."""
+        """Returns the pod's address in 10.64.0.0/10; unique for the first four million pods."""
         if pod.status.podIP:
             return pod.status.podIP
         self._next_ip = number = (self._next_ip + 1) % _POD_IPS
@@ -381,7 +381,7 @@ class Kubelets:
 
 
 def _or_retry(answer: Answer) -> Answer:
-    """Raises RefusedError for what may go better later; other refusals stand."""
+    """Raises RefusedError for responses that may succeed later; returns others."""
     return answer.expect() if answer.status in _RETRIED or answer.status >= 500 else answer
 
 
@@ -402,5 +402,5 @@ def _staged(pod: KubeletPod) -> StagedObject:
 
 
 def _as_number(version: str) -> int:
-    """Resource versions are numbers since 1.35 says so; an older server's odd one counts as new."""
+    """Parses a resource version, a number since 1.35; one of an older server that is not a number counts as new."""
     return int(version) if version.isdigit() else 2**63

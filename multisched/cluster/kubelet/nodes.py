@@ -1,7 +1,7 @@
-"""The nodes of the fake kubelets: readiness, Leases, heartbeats and what each has admitted.
+"""The nodes of the fake kubelets: readiness, Leases, heartbeats and the admitted pods of each.
 
-Owns one NodeAccount and one heartbeat plan per node. Promises that a node with a kubelet is Ready (unless a stage says
-otherwise) and that its Lease is renewed. Called by Kubelets only.
+Owns one NodeAccount and one heartbeat plan per node. Keeps nodes Ready (unless a stage says otherwise) and renews their
+Leases. Called only by Kubelets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _KubeletNode(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def readiness(self) -> str:
-        """True, False, Unknown, or empty while no kubelet has spoken."""
+        """Returns True, False, Unknown, or an empty string before a kubelet has written the condition."""
         return next((c.status for c in self.status.conditions or () if c.type == "Ready"), "")
 
 
@@ -55,12 +55,12 @@ _NODE = msgspec.json.Decoder(_KubeletNode)
 
 @dataclass(slots=True)
 class _NodeRun:
-    """One node and what will happen to it next. Times are the loop's."""
+    """One node and its next actions. Times are the event loop's."""
 
     node: _KubeletNode
     address: str
     since: str
-    """When the readiness we report began."""
+    """When the reported readiness began."""
     is_ready: bool = True
     reason: str = ""
     message: str = ""
@@ -72,7 +72,7 @@ class _NodeRun:
 
 
 class NodeKeeper:
-    """Watches the nodes that a label selector selects, and speaks for them."""
+    """Watches the nodes that a label selector matches, and writes their status and Leases."""
 
     def __init__(
         self,
@@ -104,17 +104,17 @@ class NodeKeeper:
         self.synced = self._watch.synced
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run(), name="kubelet node watch")
             group.create_task(self._queue.run(), name="kubelet heartbeats")
 
     def account(self, name: str) -> NodeAccount | None:
-        """The account of a node that is there; None for one that is not, or is not ours."""
+        """Returns the account of an existing node that the selector matches; else None."""
         return self.accounts.get(name) if name in self._runs else None
 
     def release(self, name: str, uid: str) -> None:
-        """Stops counting a pod; the account of a node that is gone goes with its last pod."""
+        """Stops counting a pod; removes the account of a deleted node with its last pod."""
         account = self.accounts.get(name)
         if account is not None:
             account.release(uid)
@@ -122,12 +122,12 @@ class NodeKeeper:
                 del self.accounts[name]
 
     def address(self, name: str) -> str:
-        """The node's internal address."""
+        """Returns the node's internal address."""
         run = self._runs.get(name)
         return run.address if run is not None else ""
 
     async def refresh(self, name: str) -> None:
-        """Reads one node afresh. Raises RefusedError or TransportError when no definite answer came."""
+        """Reads one node from the server. Raises RefusedError or TransportError without a definite answer."""
         answer = (await self._client.get(NODES, "", name)).expect(404)
         if answer.is_success and name in self._runs:
             self._take(_NODE.decode(answer.body))
@@ -147,7 +147,7 @@ class NodeKeeper:
         self._forget(_NODE.decode(item).metadata.name)
 
     def _forget(self, name: str) -> None:
-        """The node is gone; its pods, if any, stay counted: they are still there when a node of its name comes back."""
+        """Removes a deleted node; keeps counting its pods, which still exist if a node of the same name is created."""
         self._runs.pop(name, None)
         account = self.accounts.get(name)
         if account is not None and not account.pods:
@@ -171,7 +171,7 @@ class NodeKeeper:
             self._on_node(name)
 
     def _begin(self, node: _KubeletNode) -> _NodeRun:
-        """A new node: heartbeats start at a random moment of their interval, so that thousands do not beat together."""
+        """Starts a node; its first heartbeat is at a random time in the interval, so that thousands are not sent together."""
         now = asyncio.get_running_loop().time()
         self._number += 1
         known = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
@@ -201,7 +201,7 @@ class NodeKeeper:
             self._queue.add_after(name, delay_s)
 
     async def _advance(self, name: str) -> float | None:
-        """Does what is due for one node and says when the next thing is."""
+        """Does what is due for one node; returns the seconds until the next action."""
         run = self._runs.get(name)
         if run is None:
             return None

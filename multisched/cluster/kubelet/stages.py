@@ -1,9 +1,8 @@
-"""Stages: what a fake kubelet does to a pod or a node, when, and with what chance; described by data.
+"""Stages: data that describes what a fake kubelet does to a pod or node, when, and with which probability.
 
-Owns nothing mutable. Promises that a stage file is either understood whole or refused with the document, the field and
-the fix (StageError). The form follows kwok's Stage objects (resourceRef, selector, delay, weight, next), so such files
-look familiar. Where kwok runs jq and Go templates, this reads a fixed set of keys and effects. Called by Kubelets and
-by the command line.
+Immutable. A stage file is accepted completely, or rejected with the document, the field and the fix (StageError). The format
+follows kwok's Stage objects (resourceRef, selector, delay, weight, next). Instead of kwok's jq and Go templates, a fixed set
+of keys and effects is supported. Called by Kubelets and by the command line.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DELAY_SECONDS_MAX = 30 * 86400.0
 
 
 class StageError(ValueError):
-    """A stage file that cannot be understood; the message names the document, the field and the fix."""
+    """An invalid stage file; the message names the document, the field and the fix."""
 
 
 class _OwnerReference(msgspec.Struct, frozen=True, gc=False):
@@ -50,14 +49,14 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):
-    """One condition of a pod or a node."""
+    """One condition of a pod or node."""
 
     type: str = ""
     status: str = ""
 
 
 class StagedObject(msgspec.Struct, frozen=True):
-    """What a selector is asked about."""
+    """The fields of an object that selectors test."""
 
     metadata: Meta
     phase: str
@@ -111,7 +110,7 @@ class _ResourceRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An Event written when the stage is played."""
+    """An Event to write when the stage is played."""
 
     reason: str
     message: str = ""
@@ -119,9 +118,9 @@ class StageEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Next(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the stage does: a phase, readiness or deletion of a pod, readiness of a node, and why.
+    """The effect of a stage: phase, readiness or deletion of a pod, or readiness of a node, with the reason.
 
-    Failed with an `exitCode` means that the containers failed; without one, that the pod did (status.reason is set).
+    Failed with an `exitCode` means that the containers failed; without one, that the pod failed (status.reason is set).
     """
 
     phase: Literal["Running", "Succeeded", "Failed"] | None = None
@@ -162,7 +161,7 @@ class Stage:
     weight: int
     delay_s: float
     jitter_to_s: float | None
-    """With jitter, the delay is uniform between `delay_s` and this."""
+    """With jitter, the delay is uniform between `delay_s` and this value."""
     delay_annotation: str
     tests: tuple[tuple[Callable[[StagedObject], list[str]], Requirement], ...]
 
@@ -170,13 +169,13 @@ class Stage:
         return all(_holds(requirement, read(subject)) for read, requirement in self.tests)
 
     def draw_delay_s(self, metadata: Meta, rng: random.Random) -> float:
-        """Seconds to wait; the annotation, where it is present and a number, takes the place of the fixed delay."""
+        """Draws the delay in seconds; an annotation that exists and is a number replaces the fixed delay."""
         text = (metadata.annotations or {}).get(self.delay_annotation) if self.delay_annotation else None
         if text is not None:
             try:
                 return min(max(float(text), 0.0), DELAY_SECONDS_MAX)
             except ValueError:
-                pass  # somebody else's annotation: the stage's own delay stands
+                pass  # not a number, so probably not meant for this stage: use the stage's own delay
         if self.jitter_to_s is None:
             return self.delay_s
         return rng.uniform(self.delay_s, max(self.delay_s, self.jitter_to_s))
@@ -202,12 +201,12 @@ class StageSet:
     nodes: tuple[Stage, ...]
 
     def matching(self, subject: StagedObject, *, kind: str) -> tuple[Stage, ...]:
-        """The stages that could be played now, in the order of the file."""
+        """Returns the stages that can be played now, in file order."""
         return tuple(stage for stage in (self.pods if kind == "Pod" else self.nodes) if stage.matches(subject))
 
 
 def choose(stages: Sequence[Stage], rng: random.Random) -> Stage | None:
-    """One of the stages, by weight; if all weigh nothing, the first. None of none."""
+    """Draws one stage by weight; the first if all weights are 0; None if there are no stages."""
     if len(stages) < 2 or not any(stage.weight for stage in stages):
         return stages[0] if stages else None
     return rng.choices(stages, [stage.weight for stage in stages])[0]
@@ -241,10 +240,10 @@ _FIELDS = {
     for name in struct.__struct_fields__
 }
 _REPLACED = {
-    "statusTemplate": "Go templates are not run here; write next.phase, next.ready, next.reason and next.message",
+    "statusTemplate": "Go templates are not supported; write next.phase, next.ready, next.reason and next.message",
     "expressionFrom": "write durationFrom.annotation with the annotation's name",
     "jitterDurationFrom": "write jitterDurationMilliseconds, a number",
-    "finalizers": "fake kubelets leave finalizers alone; remove the field",
+    "finalizers": "fake kubelets do not change finalizers; remove the field",
 }
 
 

@@ -1,8 +1,8 @@
-"""The built-in stage sets, written as the stage files a user could pass.
+"""The built-in stage sets, in the format of stage files.
 
-`fast`: pods run at once, Job pods succeed after their `multisched.io/run-seconds` (else one second), deleted pods go.
-`general`: as fast, but each step takes some seconds. `chaos`: general, with containers that fail and nodes that come
-and go.
+`fast`: pods run at once, Job pods succeed after their `multisched.io/run-seconds` (default: one second), deleted pods are
+removed at once. `general`: the same, but each step takes some seconds. `chaos`: general, with failing containers, and nodes
+that become NotReady and Ready again.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ BUILTIN = {"fast": _FAST, "general": _GENERAL, "chaos": _GENERAL + _CHAOS}
 
 @cache
 def builtin_stages(name: str) -> StageSet:
-    """One of the built-in sets. Raises StageError for another name."""
+    """Returns a built-in set. Raises StageError for an unknown name."""
     if name not in BUILTIN:
         raise StageError(f"there is no built-in stage set {name!r}; write one of {', '.join(BUILTIN)}, or a file")
     return load_stages(BUILTIN[name], source=name)

@@ -1,6 +1,6 @@
 """The statuses that fake kubelets write: bodies of strategic merge patches for pods and nodes.
 
-Owns nothing; pure functions of what is known and the time. Called by Kubelets only.
+Pure functions. Called only by Kubelets.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 def rejected_status(pod: KubeletPod, refusal: Refusal, now: str) -> Document:
-    """A pod that the kubelet would not start."""
+    """Returns the status of a pod that the kubelet rejected."""
     return _patch(pod, {"phase": "Failed", "reason": refusal.reason, "message": refusal.message, "startTime": now})
 
 
 def played_status(pod: KubeletPod, action: Next, *, now: str, host_ip: str, pod_ip: str) -> Document:
-    """The status of a pod after a stage with a phase or readiness."""
+    """Returns the status of a pod after a stage with a phase or readiness."""
     if action.phase == "Running":
         return _patch(pod, _running(pod, action, now, host_ip=host_ip, pod_ip=pod_ip))
     if action.phase is not None:
@@ -39,7 +39,7 @@ def played_status(pod: KubeletPod, action: Next, *, now: str, host_ip: str, pod_
 
 
 def _patch(pod: KubeletPod, status: Document) -> Document:
-    """The uid makes the server refuse (409) if another pod has taken the name."""
+    """Builds a patch; with the uid, the server rejects it (409) if another pod has the name now."""
     return {"metadata": {"uid": pod.metadata.uid}, "status": status}
 
 
@@ -123,7 +123,7 @@ def _init_container(container: Container, now: str) -> Document:
 def node_status(
     *, name: str, address: str, ready: bool, reason: str, message: str, now: str, transition: str, allocatable: bool
 ) -> Document:
-    """A node's heartbeat. A node without allocatable resources (`allocatable` False) is given a huge default."""
+    """Returns a node's heartbeat. With `allocatable` False the node has no allocatable yet, and gets a large default."""
     status: Document = {
         "conditions": [
             {
@@ -160,7 +160,7 @@ def _pressure_conditions(now: str, transition: str, names: Sequence[str] = _PRES
 
 
 def node_info(name: str) -> Document:
-    """What `kubectl get nodes -o wide` shows of a node's software."""
+    """Returns the node's software versions, as in `kubectl get nodes -o wide`."""
     return {
         "architecture": "amd64",
         "operatingSystem": "linux",

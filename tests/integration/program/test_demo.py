@@ -136,7 +136,7 @@ async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         async with multisched("demo", *SMALL, "--port", str(port), environment=surroundings(temporary)) as command:
-            assert f"Port {port} is another program's" in await command.has_printed("another program")
+            assert f"Port {port} is in use by another program" in await command.has_printed("another program")
             server = (await command.has_printed("export MULTISCHED_SERVER=")).strip().partition("=")[2]
             await command.has_printed("quota: team-blue reclaimed 4 of its 4 CPUs: 2 pods of team-red were evicted")
             environment = {**surroundings(temporary), "MULTISCHED_SERVER": server}

@@ -10,9 +10,9 @@ from multisched.demo.facts import Facts, Forecast, Gang, Quota, Refused, Service
 @pytest.mark.parametrize(
     ("gang", "said"),
     [
-        (Gang("llm", 8, 7, 0), "llm: 7 of 8 members are there; none starts before all can"),
+        (Gang("llm", 8, 7, 0), "llm: 7 of 8 members exist; none starts until all can"),
         (Gang("llm", 8, 8, 3), "llm: 3 of 8 members bound"),
-        (Gang("llm", 8, 8, 8), "llm: all 8 members were bound at once, with the last one"),
+        (Gang("llm", 8, 8, 8), "llm: all 8 members were bound together with the last one"),
     ],
 )
 def test_a_gang_waits_for_its_last_member(gang: Gang, said: str) -> None:

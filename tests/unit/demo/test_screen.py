@@ -51,7 +51,7 @@ def test_without_a_terminal_only_changes_are_printed() -> None:
     assert head == EXPORT
     assert [line for line in lines if not line.startswith("try: ")] == [
         "   1.5s job: queued 1000, bound 0, 500 binds/s, p50 12.3 ms, p99 1.50 s",
-        "   1.5s gang: default/llm: 7 of 8 members are there; none starts before all can",
+        "   1.5s gang: default/llm: 7 of 8 members exist; none starts until all can",
         "   1.5s job: queued 990, bound 10, 500 binds/s, p50 12.3 ms, p99 1.50 s",
         "   1.5s job: queued 0, bound 1000, 500 binds/s, p50 12.3 ms, p99 1.50 s",
     ]
@@ -73,7 +73,7 @@ def test_eighty_columns_and_twenty_four_lines_show_all() -> None:
         "peak 5.4 cores at Sat 20:00",
         "peak 4.6 cores at Mon 05:00",
         "fullest: work-037, cpu 53% at Sun 20:00; mean 31%, by requests 7%",
-        "all 8 members were bound at once",
+        "all 8 members were bound together",
         "team-blue reclaimed 20 of its 20 CPUs: 10 pods of team-red were evicted",
         "0/212 nodes are available",
         "its fix  lower it",

@@ -63,9 +63,9 @@ def test_a_day_that_never_comes_is_never_due() -> None:
         ("* * * * 7", "day of week: '7' is out of range"),
         ("*/0 * * * *", "minute"),
         ("5-1 * * * *", "out of range"),
-        ("a * * * *", "minute: 'a' is no number"),
+        ("a * * * *", "minute: 'a' is not a number"),
         ("@sometimes", "@sometimes"),
-        ("@every soon", "no duration"),
+        ("@every soon", "not a duration"),
     ],
 )
 def test_an_unreadable_schedule_names_its_field(schedule: str, message: str) -> None:

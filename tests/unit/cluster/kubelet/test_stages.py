@@ -45,7 +45,7 @@ def test_an_unknown_built_in_set_is_refused_with_the_known_ones() -> None:
         (a_stage("  next: {}"), "does nothing to a pod"),
         (a_stage("  next: {ready: true}\n  weight: -1"), "weight: -1 is negative"),
         (a_stage("  next: {phase: Running, delete: true}"), "exclude each other"),
-        (a_stage("  next: {statusTemplate: x}"), "Go templates are not run here"),
+        (a_stage("  next: {statusTemplate: x}"), "Go templates are not supported"),
         (a_stage("  next: {phase: Running}", kind="Node"), "a node takes ready"),
         (a_stage("  delay: {durationMilliseconds: -5}\n  next: {delete: true}"), "-5 is out of range"),
         (
