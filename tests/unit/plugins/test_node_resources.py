@@ -428,7 +428,7 @@ def test_bad_fit_args_are_refused_with_path_and_fix(document: Document, message:
 def test_balance_refuses_weights_and_doubles() -> None:
     with pytest.raises(PluginArgsError, match=r"args\.resources\[0\]\.weight: 2 is not within"):
         NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu", "weight": 2}]})
-    with pytest.raises(PluginArgsError, match=r"args\.resources\[1\]\.name: cpu is there twice"):
+    with pytest.raises(PluginArgsError, match=r"args\.resources\[1\]\.name: cpu is listed twice"):
         NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu"}, {"name": "cpu"}]})
 
 
