@@ -1,1 +1,1 @@
-"""The commands of `multisched forecast`: documents of a forecast in words, tables and one page."""
+"""The commands of `multisched forecast`, which print documents of a forecast as text, tables and an HTML page."""

@@ -1,1 +1,1 @@
-"""Where usage comes from: sources, what they deliver, and what is left out of it."""
+"""Sources of usage, their readings, and the removal of implausible samples."""

@@ -1,1 +1,1 @@
-"""From usage to profiles: the fit, its backtest, attribution of node totals, and the refit that repeats them."""
+"""Learning of profiles from usage: the fit, its backtest, attribution of node totals, and the periodic refit."""

@@ -1,4 +1,4 @@
-"""Attributed profiles: weights from node totals as curves, where no use per replica is measured. Pure."""
+"""Attributed profiles: converts weights from node totals to curves, for dimensions not measured per replica. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from domains.forecast.learning.attribution import Attribution
 from domains.forecast.units import HOUR_S
 
 BAND_ERRORS: Final = 2.0
-"""Standard errors of the weight on each side of the band."""
+"""Half width of the band, in standard errors of the weight."""
 
 
 def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
-    """The same profiles, of services and dimensions of both; what was NONE and has a weight becomes ATTRIBUTED.
+    """Returns the profiles with attributed curves added; curves with origin NONE and a known weight become ATTRIBUTED.
 
-    The curve is the weight times the service's shape of the week times the peak of whole nodes over what is expected of them.
-    Nodes average over their services, so a service's own peak may be higher. Undetermined weights stay NONE.
-    The band and the error are of the weight: two standard errors to each side, and one over the weight.
-    Raises ValueError where the two are of different time zones.
+    Curve = weight * weekly shape of the service * peak share (quantile of node use / expected node use). Nodes average
+    over their services, so the true peak of a service can be higher. Undetermined weights stay NONE. The band is two
+    standard errors of the weight to each side; `error` is the standard error / the weight.
+    Raises ValueError if the time zones differ.
     """
     if profiles.zone != found.zone:
         raise ValueError(
-            f"zone: profiles are in {profiles.zone}, the attribution in {found.zone}; fit both in one zone"
+            f"zone: profiles have {profiles.zone}, the attribution has {found.zone}; fit both in the same zone"
         )
     measured = profiles.numbers()
     services = profiles.services + tuple(name for name in found.services if name not in measured)
@@ -63,7 +63,7 @@ def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
 
 
 def _widened(tested: Backtest | None, shape: tuple[int, ...]) -> Backtest | None:
-    """What is attributed is not tested."""
+    """Returns the backtest widened to `shape`; attributed series have NaN (not tested)."""
     if tested is None:
         return None
     wide = np.full((4, *shape), np.nan, np.float32)
@@ -72,7 +72,7 @@ def _widened(tested: Backtest | None, shape: tuple[int, ...]) -> Backtest | None
 
 
 def _relative_error(found: Attribution) -> NDArray[np.float32]:
-    """float32[services, dimensions]: the weight's standard error over the weight; NaN where the weight is nothing."""
+    """Returns float32[services, dimensions]: standard error / weight; NaN where the weight is 0."""
     is_some = found.weight > 0
     relative: NDArray[np.float32] = np.full(found.weight.shape, np.nan, np.float32)
     np.divide(found.standard_error, found.weight, out=relative, where=is_some)
@@ -80,7 +80,7 @@ def _relative_error(found: Attribution) -> NDArray[np.float32]:
 
 
 def _curves(found: Attribution, profiles: Profiles) -> tuple[Curves, Curves, Curves]:
-    """Peak, low and high, float32[services, dimensions, slots] of the attribution."""
+    """Returns (peak, low, high) of the attributed services, each float32[services, dimensions, slots]."""
     hour = np.arange(profiles.slots) * profiles.slot_s // HOUR_S
     shape = found.own_shape[:, :, hour]
     peak_shape = shape * found.peak_share[:, None]

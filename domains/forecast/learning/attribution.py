@@ -1,13 +1,13 @@
-"""Attribution: what each service uses per replica, where only the totals of whole nodes are measured.
+"""Attribution: use per replica of each service, estimated from totals of whole nodes.
 
-Regression over combinations: whenever replicas come and go, a node's total changes by their weights. Each node keeps a
-level of its own (daemons, what never moves), so only changes speak. A service that never moved is reported as
-undetermined, and so are services that always moved together. Nothing is guessed. Pure; NaN stands for no measurement.
+A regression: when replicas are added to or removed from a node, its total changes by their weights. Each node has a
+level of its own (daemons, services that never moved), so only changes give information. Services that never moved, or
+always moved together, are reported as undetermined and not guessed. Pure; NaN means no measurement.
 
 Model: total[node, t] = shape[t] * (level[node, time] + sum over services of replicas[node, service, t] *
-weight[service, time]) + noise. Here shape is what all nodes follow over the week. Time is a part of the day
-(`timed_weights`), since services have days of their own. The result is the mean over the week, >= 0: least squares over
-stretches without a move, weighted by their samples and the node's noise.
+weight[service, time]) + noise. `shape` is the weekly shape common to all nodes. `time` is a part of the day
+(`timed_weights`), because services have different daily shapes. The result is the mean weight over the week, >= 0. It is
+computed by least squares over stretches without a replica change, weighted by number of samples and noise of the node.
 """
 
 from __future__ import annotations
@@ -35,107 +35,111 @@ from domains.forecast.learning.timed_weights import IDLE_SHARE, Block, Solution,
 from domains.forecast.units import DAY_S, HOUR_S
 
 SHAPE_MIN: Final = 0.1
-"""Of its mean: hours of less use count as so much, else their noise would be blown up."""
+"""Lower limit of the shape, whose mean is 1; division by a smaller shape would amplify noise."""
 CLIP_DEVIATIONS: Final = 5.0
 DEVIATION_PER_MEDIAN: Final = 1.4826
 NOISE_SHARE_MIN: Final = 1e-3
-"""Of the mean variance, and of the mean total: no node counts as less noisy."""
+"""Lower limit of a node's noise: this share of the mean variance, and of the mean total (squared)."""
 SHARE_MIN: Final = 0.01
-"""Of a service's column in directions that are not determined: from there on it is confused with others."""
+"""A service with more than this share in undetermined directions is CONFUSED."""
 PARTNER_MIN: Final = 0.1
-"""Of what ties a service to itself there: who is tied to it so much is named."""
+"""A partner of a CONFUSED service is named if their tie exceeds this share of the service's tie to itself."""
 CORRELATION_MIN: Final = 0.7
-"""Of two weights' errors: who is named for a weight that is too noisy."""
+"""A partner of a NOISY service is named if the correlation of their errors exceeds this."""
 SPREAD_SAMPLES_MIN: Final = 12
-"""Of a stretch: with fewer, what is usual on its node tells which samples are spikes."""
+"""With fewer samples in a stretch, spikes are judged by the deviation of the whole node."""
 EXPECTED_SAMPLES_MIN: Final = 6
-"""Of a stretch and time: fewer follow their own mean too closely to tell how far samples lie above it."""
+"""Smallest number of samples of a stretch and time used for `peak_share`; fewer lie too close to their own mean."""
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 
 class Verdict(IntEnum):
-    """Why a weight is known or not."""
+    """Whether a weight is determined, and if not, why."""
 
     DETERMINED = 0
     STILL = 1
-    """It moved too seldom."""
+    """The service moved too seldom."""
     CONFUSED = 2
-    """It moved, but together with others."""
+    """The service moved only together with others."""
     NOISY = 3
-    """Its standard error is too large."""
+    """The standard error is too large."""
     UNMEASURED = 4
-    """The nodes it moved between have no samples in this dimension."""
+    """The nodes between which it moved have no samples in this dimension."""
 
 
 class AttributionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked when made."""
+    """Settings of the attribution; checked on creation."""
 
     moves_min: int = 5
-    """Arrivals or departures, whichever are more, within the window."""
+    """Smallest number of moves in the window: the larger of arrivals and departures."""
     separation_min: float = 1e-3
-    """Smallest eigenvalue of the correlation of changes that counts as determined: 0 is never apart, 1 is independent."""
+    """Smallest eigenvalue of the correlation of changes that counts as determined. 0: always together; 1: independent."""
     relative_error_max: float = 0.04
-    """Largest standard error of a weight, relative to it: nearly all weights are then within a tenth."""
+    """Largest standard error of a weight, relative to the weight; nearly all weights are then within 10 %."""
     has_shape: bool = True
-    """Whether use follows one shape of the day, or of the week where there are two, that all share."""
+    """Whether all use shares one shape: of the week with at least two weeks of samples, else of the day."""
     zone: str = "UTC"
-    """IANA name: days and weeks of the shape are those of its wall clock."""
+    """IANA name of the time zone of the shape."""
     rest_days: tuple[int, ...] = (5, 6)
-    """Of the week, Monday is 0: their hours are other times than those of working days."""
+    """Weekdays (Monday is 0) whose hours are separate times from those of working days."""
     quantile: float = 0.95
-    """Of a node's samples over what is expected of it: `peak_share`."""
+    """Quantile for `peak_share`."""
 
     def __post_init__(self) -> None:
         if self.moves_min < 1:
-            raise ValueError(f"moves_min: {self.moves_min} must be at least 1; what never moved is never determined")
+            raise ValueError(
+                f"moves_min must be at least 1, got {self.moves_min}; without moves no weight is determined"
+            )
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(f"zone: {self.zone!r} is no time zone; give an IANA name such as Europe/Berlin") from error
+            raise ValueError(
+                f"zone: {self.zone!r} is not a time zone; give an IANA name such as Europe/Berlin"
+            ) from error
         for name in ("separation_min", "relative_error_max", "quantile"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is not between 0 and 1")
 
 
 class Undetermined(msgspec.Struct, frozen=True):
-    """A weight that the placement history does not tell."""
+    """A weight that the placement history does not determine."""
 
     service: str
     dimension: str
     verdict: Verdict
     confused_with: tuple[str, ...] = ()
-    """By name; empty where it cannot be separated from the nodes it stands on."""
+    """Names of the services it cannot be separated from; empty if it cannot be separated from the level of its nodes."""
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """Weights per replica: the mean use over the window. Arrays are [services, dimensions]."""
+    """Weights: mean use per replica over the window. Arrays are [services, dimensions] if not stated otherwise."""
 
     services: tuple[str, ...]
     dimensions: tuple[str, ...]
     weight: NDArray[np.float32]
     """NaN where undetermined."""
     standard_error: NDArray[np.float32]
-    """NaN where there is none."""
+    """NaN where unknown."""
     verdict: NDArray[np.uint8]
     moves: NDArray[np.int64]
-    """int64[services]"""
+    """int64[services]: the larger of arrivals and departures."""
     undetermined: tuple[Undetermined, ...]
     shape: NDArray[np.float32]
-    """float32[dimensions, 168]: of the week, mean 1; use in that hour over the mean use, of all together."""
+    """float32[dimensions, 168]: common weekly shape: use in each hour / mean use, over all nodes; mean 1."""
     own_shape: NDArray[np.float32]
-    """float32[services, dimensions, 168]: the same of each service; where its weight is not known, that of all."""
+    """float32[services, dimensions, 168]: weekly shape of each service; the common shape if its weight is unknown."""
     peak_share: NDArray[np.float32]
-    """float32[dimensions]: the quantile of what nodes use, over what their replicas and the hour let expect; at least 1."""
+    """float32[dimensions]: quantile of node use / node use expected by the model, at least 1."""
     zone: str
-    """Of the shape."""
+    """Time zone of the shapes."""
     newest_s: float
-    """When the last step of the totals begins."""
+    """Begin of the last step of the totals."""
 
 
 def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
-    """Weights of all services of the placement_intervals. Raises ValueError for placement intervals or totals that cannot be."""
+    """Estimates the weights of all services in the placement intervals. Raises ValueError for invalid intervals or totals."""
     moves = replica_changes_of(totals)
     services, dimensions = len(moves.services), len(totals.dimensions)
     weight, error = (np.full((services, dimensions), np.nan, np.float32) for _ in range(2))
@@ -181,7 +185,7 @@ def _believable(values: NDArray[np.float32]) -> Matrix:
 def _solved(
     values: Matrix, moves: ReplicaChanges, times: Times, settings: AttributionSettings
 ) -> tuple[Solution, float]:
-    """Weights, and how far samples lie above what is expected of them, at least 1."""
+    """Returns the solution, and `peak_share` of the dimension."""
     shares: list[tuple[float, float]] = []
 
     def blocks() -> Iterator[Block]:
@@ -196,7 +200,7 @@ def _solved(
 
 
 def _own_shape(solution: Solution, times: Times, shape: NDArray[np.float32], services: int) -> NDArray[np.float32]:
-    """float32[services, 168], mean 1 over the window."""
+    """Returns float32[services, 168]: weekly shapes of services, with mean 1 over the window."""
     own = np.repeat(shape[None, :], services, axis=0)
     timed = solution.timed.T
     mean = timed @ times.share
@@ -207,9 +211,9 @@ def _own_shape(solution: Solution, times: Times, shape: NDArray[np.float32], ser
 
 
 def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.float32], Matrix]:
-    """float32[168] of the week, and float64[steps]: mean total of the nodes by hour, over the mean of all hours.
+    """Returns the common shape (mean total of nodes by hour / mean of all hours), as float32[168] and float64[steps].
 
-    Samples far from what is usual on their node at their hour are clipped first.
+    First clips samples far from the median of their node and hour.
     """
     steps = values.shape[1]
     period = 168 if steps * totals.step_s >= 14 * DAY_S else 24
@@ -231,7 +235,7 @@ def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.fl
 def _blocks(
     values: Matrix, moves: ReplicaChanges, times: Times, quantile: float
 ) -> Iterator[tuple[Block, float, float]]:
-    """Stretches of each block of nodes; the quantile of samples over the mean of their stretch and time; how many there are."""
+    """Yields for each block of nodes: the block, the quantile of sample / mean of its stretch and time, number of samples."""
     for nodes in node_blocks(moves, len(values) if values.size else 0):
         stretches = stretches_of(moves, nodes, values.shape[1])
         count, mean, variance, share = _summary(values[nodes], stretches, times, quantile)
@@ -247,10 +251,10 @@ def _blocks(
 def _summary(
     values: Matrix, stretches: Stretches, times: Times, quantile: float
 ) -> tuple[Matrix, Matrix, Vector, float]:
-    """Samples and mean by stretch and time, the variance of each node around these means, and the quantile of samples over
-    them; spikes clipped.
+    """Returns number and mean of samples by stretch and time, the variance of each node around these means, and the quantile
+    of sample / mean. Spikes are clipped.
 
-    A spike is found by the median of its own stretch, so that no move is taken for one.
+    Spikes are found by the median of their stretch, so that a replica change is not taken for one.
     """
     cells = len(stretches.node) * times.count
     cell = (stretches.of_step * times.count + times.of_step).ravel()
@@ -270,9 +274,9 @@ def _summary(
 
 
 def _clipped(values: Matrix, stretches: Stretches) -> Vector:
-    """float64[nodes * steps]: NaN where a move happened.
+    """Returns float64[nodes * steps]: samples clipped around the median of their stretch; NaN in steps with a change.
 
-    Samples are no further from the median of their stretch than is usual in it or on its node.
+    The limit is CLIP_DEVIATIONS times the larger of the deviations in the stretch and on the node.
     """
     stretch, flat = stretches.of_step.ravel(), np.where(stretches.is_settled, values, np.nan).ravel()
     known = np.bincount(stretch, np.isfinite(flat), len(stretches.node)).astype(np.int64)
@@ -289,7 +293,7 @@ def _clipped(values: Matrix, stretches: Stretches) -> Vector:
 
 
 def _medians(flat: Vector, stretch: NDArray[np.int64], known: NDArray[np.int64]) -> Vector:
-    """float64[stretches]: the upper of two middle ones; NaN without any."""
+    """Returns float64[stretches]: medians (the upper of two middle values); NaN without samples."""
     order = np.lexsort((flat, stretch))
     first = np.searchsorted(stretch, np.arange(len(known)))
     medians: Vector = flat[order[np.minimum(first + known // 2, len(flat) - 1)]]
@@ -299,7 +303,7 @@ def _medians(flat: Vector, stretch: NDArray[np.int64], known: NDArray[np.int64])
 def _judge(
     solution: Solution, moves: ReplicaChanges, settings: AttributionSettings
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
-    """Weights, standard errors and verdicts per service; who is confused with whom."""
+    """Returns weights, standard errors and verdicts per service, and partners that cannot be separated (see `_partners`)."""
     weight, error = np.full(len(moves.services), np.nan), np.full(len(moves.services), np.nan)
     verdict = np.where(moves.count < settings.moves_min, Verdict.STILL, Verdict.UNMEASURED).astype(np.uint8)
     seen, found, spread = solution.seen, solution.weight, solution.error
@@ -319,7 +323,7 @@ def _judge(
 
 
 def _ties(correlation: Matrix, separation_min: float) -> Matrix:
-    """The projector on the directions that the history hardly shows: what ties services to one another."""
+    """Returns the projector on the undetermined directions; its entries are the ties between services."""
     size, direction = np.linalg.eigh(correlation)
     hidden = direction[:, size < separation_min]
     ties: Matrix = hidden @ hidden.T
@@ -334,7 +338,7 @@ def _partners(
     names: list[str],
     seen: NDArray[np.intp],
 ) -> dict[int, tuple[str, ...]]:
-    """Service number -> names of those it cannot be separated from."""
+    """Returns service number -> names of the services it cannot be separated from."""
     partners: dict[int, tuple[str, ...]] = {}
     error = np.sqrt(np.diag(covariance))
     for place in np.flatnonzero(is_confused | is_noisy).tolist():

@@ -1,6 +1,6 @@
-"""The backtest: how well each kind of profile would have foretold the last days, had it been made before them.
+"""The backtest: how well each kind of profile, fitted to the days before, would have predicted the last days. Pure.
 
-Pure functions; the fit asks them which kind a series gets, the command line shows them.
+The fit chooses the kind of each series by the errors; the command line shows them.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ HOLDOUT_DAYS_MIN = 1.0
 
 
 class Judged(NamedTuple):
-    """What the held-out days say of each series."""
+    """Results of the backtest for each series."""
 
     errors: Backtest
     regression_share: Shares
-    """How much of the regression is kept: see `shrinkage`."""
+    """Share of the regression curve that is kept; see `shrinkage`."""
     slot_share: Shares
-    """The same of slot quantiles."""
+    """Share of the slot quantiles that is kept."""
 
 
 def known_days(values: Series, step_s: float) -> NDArray[np.float64]:
-    """float64[series]: days of samples."""
+    """Returns float64[series]: number of days of samples."""
     days: NDArray[np.float64] = np.count_nonzero(values == values, axis=1) * np.float64(step_s / DAY_S)
     return days
 
 
 def backtest(values: Series, step_s: float, grid: SlotGrid, settings: FitSettings) -> Judged:
-    """Of float32[series, steps] on that grid, samples of holidays already NaN.
+    """Tests all kinds of profiles. `values`: float32[series, steps] on the grid, with NaN on holidays.
 
-    Each series is judged on `holdout_days`, halved until it has as many days before them.
+    Holds out the last `holdout_days` of each series, halved until the series has as many days before them.
     """
     count = len(values)
     errors, shares = np.full((3, count), np.nan, np.float32), np.ones((2, count), np.float32)
@@ -70,8 +70,8 @@ def _rows(values: Series, chosen: NDArray[np.intp]) -> Series:
 def _judge(
     values: Series, days: NDArray[np.float64], cut: int, step_s: float, grid: SlotGrid, settings: FitSettings
 ) -> tuple[NDArray[np.float64], Shares]:
-    """float64[3, series]: errors of the regression, of slot quantiles and of one quantile, made before the cut.
-    And float32[2, series]: how much of the first two is kept."""
+    """Returns float64[3, series]: errors of regression, slot quantiles and flat quantile, fitted to the steps before `cut`;
+    and float32[2, series]: kept shares of the first two."""
     before, known, truth, slot = values[:, :cut], grid.until(cut), values[:, cut:], grid.slot[cut:]
     level = (settings.quantile,)
     known_before = known_days(before, step_s)
@@ -80,7 +80,9 @@ def _judge(
     fits = np.flatnonzero((days >= settings.regression_days_min) & (known_before > 0))
     if len(fits):
         regression[fits] = season_curves(_rows(before, fits), known, settings, level)[0]
-    slotted = slot_curves(before, days, known, settings, level)[0]  # in the form that all days will give them
+    slotted = slot_curves(before, days, known, settings, level)[
+        0
+    ]  # `days` of the whole series: the form of the final fit
     flat = flat_curves(before, grid.slots, level)[0]
     plain = wave_curves(before, known, level)[0]
     above_regression, above_slots, above_flat, above_plain = (

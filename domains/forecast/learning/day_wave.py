@@ -1,8 +1,7 @@
-"""The plainest day: one quantile for the whole week, on a single wave of 24 hours.
+"""Day wave: one quantile for the whole week plus a single sine wave with a period of 24 hours; the target of shrinkage.
 
-What shrinkage goes towards. It has two numbers besides the quantile, which samples of few days say well. A weak day
-keeps its evening, and noise gets next to none. The wave goes through the medians of the times of day, which few absurd
-samples do not move. Pure functions.
+It has two parameters besides the quantile, which few days of samples determine well: a weak daily pattern is kept, and
+noise yields almost no wave. The wave is fitted to the medians by time of day, so outliers have little influence. Pure.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from domains.forecast.curves.slot_grid import SlotGrid
 from domains.forecast.learning.quantiles import Series, flat_quantiles, grouped_quantiles
 
 SLOTS_MIN: Final = 3
-"""Of a day: fewer show no wave."""
+"""Smallest number of slots per day for which a wave is fitted."""
 
 
 def wave_curves(values: Series, grid: SlotGrid, levels: Sequence[float]) -> NDArray[np.float32]:
-    """float32[levels, series, slots]: the quantile of all samples less the wave, plus the wave; never below 0."""
+    """Returns float32[levels, series, slots]: wave + quantile of (samples - wave), at least 0."""
     wave = _wave(values, grid)
     rest = values - np.take(wave, grid.slot_of_day(), axis=1)
     week = np.tile(wave, (1, grid.slots // grid.slots_per_day))
@@ -30,7 +29,7 @@ def wave_curves(values: Series, grid: SlotGrid, levels: Sequence[float]) -> NDAr
 
 
 def _wave(values: Series, grid: SlotGrid) -> NDArray[np.float32]:
-    """float32[series, slots of a day], around 0."""
+    """Returns float32[series, slots per day]: the wave, with mean 0."""
     per_day = grid.slots_per_day
     if per_day < SLOTS_MIN:
         return np.zeros((len(values), per_day), np.float32)

@@ -1,7 +1,7 @@
-"""The fit: usage in, profiles out. Pure; runs for seconds on large fleets, so callers keep it off the event loop.
+"""The fit: computes profiles from usage. Pure; takes seconds for large fleets, so callers run it off the event loop.
 
-Values that cannot be measurements are left out (NaN, negative, infinite, absurd). A series never becomes a silent zero.
-`Profiles.origin` says what each curve is made of. Memory beside input and output is bounded by CHUNK series.
+Invalid values (NaN, negative, infinite, too large) are skipped. A series without enough samples gets the origin NONE
+and NaN, never zeros. `Profiles.origin` says how each curve was computed. Extra memory is limited to CHUNK series.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import DAY_S, WEEK_S
 
 CHUNK: Final = 256
-"""Series that are fitted together: their arrays stay in the processor's cache."""
+"""Series fitted together, so that their arrays fit into the CPU cache."""
 VALUE_MAX: Final = 1e18
-"""Largest believable sample; what is beyond is taken for a mistake."""
+"""Largest accepted sample; larger ones are skipped as mistakes."""
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Profiles:
-    """Profiles of all services. Raises ValueError where the grid of the usage is none."""
+    """Computes the profiles of all services. Raises ValueError for an invalid grid or shape of the usage."""
     _check(usage)
     series, step_s = _series(usage, settings)
     grid = _grid(usage, series.shape[1], step_s, settings)
@@ -42,7 +42,7 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     curves = np.empty((3, len(series), grid.slots), np.float32)
     origin, error = np.empty(len(series), np.uint8), np.empty(len(series), np.float32)
     tested = np.empty((4, len(series)), np.float32)
-    # Series that begin together are fitted together: they share their factorisations (`season`).
+    # Series with the same first step are fitted together, because they share factorisations (`season`).
     order = np.argsort((series == series).argmax(axis=1) if series.size else np.zeros(len(series)), kind="stable")
     for begin in range(0, len(series), CHUNK):
         part = order[begin : begin + CHUNK]
@@ -77,7 +77,7 @@ def _check(usage: Usage) -> None:
 
 
 def _series(usage: Usage, settings: FitSettings) -> tuple[Series, float]:
-    """float32[services * dimensions, steps], and the step: a step longer than a slot is cut into equal shorter ones."""
+    """Returns float32[services * dimensions, steps] and the step length; divides steps longer than a slot."""
     values = usage.values.reshape(len(usage.services) * len(usage.dimensions), usage.values.shape[2]).astype(
         np.float32, copy=False
     )
@@ -98,7 +98,7 @@ def _grid(usage: Usage, steps: int, step_s: float, settings: FitSettings) -> Slo
 
 
 def _clean(values: Series, grid: SlotGrid) -> Series:
-    """A copy with NaN in place of what is no measurement, and of holidays."""
+    """Returns a copy with NaN for invalid samples and on holidays."""
     is_good = (values >= 0) & (values <= VALUE_MAX)
     if not grid.is_kept.all():
         is_good &= grid.is_kept
@@ -106,7 +106,7 @@ def _clean(values: Series, grid: SlotGrid) -> Series:
 
 
 def _newest_s(usage: Usage) -> float:
-    """When the newest step with a sample of any series begins; the start of the grid where there is none."""
+    """Returns the begin of the newest step with a sample; the start of the grid if there is none."""
     steps = np.flatnonzero(np.isfinite(usage.values).any(axis=(0, 1)))
     return usage.start_s + usage.step_s * (int(steps[-1]) if len(steps) else 0)
 
@@ -119,7 +119,7 @@ def _frozen(values: NDArray[_Scalar]) -> NDArray[_Scalar]:
 def _fit_chunk(
     values: Series, step_s: float, grid: SlotGrid, settings: FitSettings
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32], Backtest]:
-    """Curves float32[3, series, slots], their origins, their errors, and the errors that the choice was made by."""
+    """Returns curves (low, peak, high; float32[3, series, slots]), origins, errors, and the errors of all kinds."""
     days = known_days(values, step_s)
     judged = backtest(values, step_s, grid, settings)
     errors, levels = judged.errors, settings.levels
@@ -145,7 +145,7 @@ def _fit_chunk(
 def _shrunk(
     curves: NDArray[np.float32], values: Series, kept: Shares, grid: SlotGrid, levels: Sequence[float]
 ) -> NDArray[np.float32]:
-    """float32[levels, series, slots]: as `shrinkage.shrunk`; the plainest days are learned of those alone that need them."""
+    """Returns float32[levels, series, slots]: see `shrinkage.shrunk`; computes day waves only for series that need them."""
     some = np.flatnonzero(kept < 1)
     if len(some):
         curves[:, some] = shrunk(curves[:, some], wave_curves(values[some], grid, levels), kept[some])

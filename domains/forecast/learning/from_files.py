@@ -1,6 +1,6 @@
-"""History: the profiles that CSV files give, learned once, at the start, and what was left out on the way.
+"""History: profiles learned from CSV files once, at start, and the skipped lines.
 
-Immutable and independent of any clock: the window reaches back from the newest sample.
+Immutable and independent of the clock: the window ends with the newest sample.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ if TYPE_CHECKING:
 
 
 HISTORIES_KEPT: Final = 2
-"""Per process; samples are let go of, a history is the profiles alone."""
+"""Cached histories per process; they contain profiles only, no samples."""
 
 
 class History(msgspec.Struct, frozen=True):
-    """What files say."""
+    """Result of learning from files."""
 
     profiles: Profiles | None = None
     """None: there are no files."""
     sample_count: int = 0
     problems: Sequence[LineProblem] = ()
-    """The first bad lines, word for word."""
+    """The first skipped lines."""
     problem_count: int = 0
     notes: Sequence[str] = ()
-    """What the files are short of, and what stands in."""
+    """Messages about missing data and the fallbacks used."""
 
 
 def load_history(files: Sequence[str], *, fit: FitSettings, window_days: float) -> History:
-    """Reads the files, unless this process has read the same ones before and they are unchanged since: what-if builds the
-    domain anew for each question. Raises HistoryError.
+    """Learns profiles from the files. Raises HistoryError.
+
+    Caches results by file names, sizes and modification times, because what-if rebuilds the domain for each request.
     """
     return _loaded(tuple((name, *file_version(name)) for name in files), fit, window_days)
 

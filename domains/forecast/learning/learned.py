@@ -1,7 +1,7 @@
-"""Learning: what a refit makes of history, and where the latest profiles are kept between two lives of the program.
+"""Learning of profiles from configured sources, and the profiles file that saves them across restarts.
 
-Imported only where there is something to learn from, since it costs the start of the program more than all the rest of the
-domain. `learn` runs in the background task's process, or in a worker thread. The file is replaced whole: no reader sees half of it.
+Imported only if `history` or `profilesFile` is configured, because the import takes longer than the rest of the domain.
+`learn` runs in the background process, or in a worker thread. The profiles file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError
 
 PODS_PER_PIECE: Final = 2_000
-"""Pods whose services are named in one go, in some two milliseconds."""
+"""Pods processed before yielding to the event loop: about two milliseconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Knows the profiles of before, and makes the refit that learns others."""
+    """Loads the saved profiles, and creates the refit."""
 
     def __init__(self, settings: LearningSettings, capacities: Mapping[str, Capacity | MeasuredCapacity]) -> None:
         self._settings = settings
@@ -52,11 +52,12 @@ class Learner:
 
     @property
     def known(self) -> Profiles | None:
-        """The profiles of an earlier life; None where there are none."""
+        """Returns the profiles saved by an earlier run; None if there are none."""
         return self._known
 
     def refit(self, context: PluginContext, ledger: PeakLedger, adopt: Callable[[Profiles], None]) -> Refit | None:
-        """What is to be run beside the cycles; None without any source. What-if and simulations read files only."""
+        """Creates the refit, to be run in the background; returns None without a source. What-if and simulations read
+        files only."""
         history = self._settings.history
         if history is None:
             return None
@@ -84,7 +85,7 @@ class Learner:
         )
 
     def _covered(self) -> frozenset[str]:
-        """Dimensions of before of which something is known, and which are still asked for."""
+        """Returns the dimensions with values in the saved profiles that are still configured."""
         if self._known is None:
             return frozenset()
         asked = {one.name for one in self._settings.dimensions}
@@ -97,11 +98,11 @@ class Learner:
     def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:
         for name, capacity in self._measured.items():
             answered = capacities.get(name)
-            if answered:  # an empty answer takes nothing away
+            if answered:  # an empty answer does not replace earlier values
                 capacity.measure(answered)
 
     def _of_before(self) -> Profiles | None:
-        """Raises PluginArgsError where the file cannot be used and there is nothing else to learn from."""
+        """Reads the saved profiles. Raises PluginArgsError if the file is unusable and no history is configured."""
         file, is_needed = self._settings.profiles_file, self._settings.history is None
         if not file:
             return None
@@ -110,18 +111,18 @@ class Learner:
         except (OSError, ProfilesFileError) as error:
             text = error.strerror if isinstance(error, OSError) else str(error)
             if is_needed:
-                raise PluginArgsError.at("args.profilesFile", f"{file}: {text}; name a file of profiles") from error
+                raise PluginArgsError.at("args.profilesFile", f"{file}: {text}; name a profiles file") from error
             if not isinstance(error, FileNotFoundError):
-                logger.warning("profiles of before are not used", extra={"file": file, "error": text})
+                logger.warning("saved profiles are not used", extra={"file": file, "error": text})
             return None
 
 
 class Lesson(msgspec.Struct, frozen=True):
-    """What the process of the background task learns by. Picklable."""
+    """Settings of learning in the background process. Picklable."""
 
     settings: LearningSettings
     sources: Mapping[int, CsvSettings | PrometheusSettings]
-    """Those that can be read there, by their place among all."""
+    """The sources read in the process (all except polling ones), by index in the configuration."""
 
 
 def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
@@ -129,7 +130,7 @@ def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> 
 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:
-    """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
+    """Learns profiles, with attribution of dimensions measured only per node. Raises ValueError."""
     asked = settings.fit
     profiles = fit(reading.usage, asked, version, now_s)
     if reading.totals is not None:
@@ -140,7 +141,7 @@ def learn(settings: LearningSettings, reading: Reading, version: int, now_s: flo
 
 
 def keep(settings: LearningSettings, profiles: Profiles) -> str:
-    """Writes the profiles file. Why it cannot, in words: the profiles are good all the same."""
+    """Writes the profiles file, if configured; returns an error text or "". A failure does not invalidate the profiles."""
     file = settings.profiles_file
     if not file:
         return ""
@@ -154,7 +155,7 @@ def keep(settings: LearningSettings, profiles: Profiles) -> str:
 
 
 async def known_pods(ledger: PeakLedger) -> dict[PodName, str]:
-    """(namespace, name) -> service of every pod that stands on some node."""
+    """Returns (namespace, name) -> service of all assumed and confirmed pods."""
     pods = list((ledger.pods or {}).values())
     found: dict[PodName, str] = {}
     for start in range(0, len(pods), PODS_PER_PIECE):

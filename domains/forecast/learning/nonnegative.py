@@ -1,4 +1,4 @@
-"""Least squares with weights that are not negative, by block principal pivoting. One pure function."""
+"""Non-negative least squares by block principal pivoting. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOLERANCE: Final = 1e-10
-"""Of the right-hand side: what is less below zero counts as zero."""
+"""Negative values above minus this share of the largest right-hand side count as zero."""
 TRIES: Final = 3
-"""Exchanges of all at once that may fail to help before one at a time is exchanged."""
+"""Number of full exchanges without progress before single exchanges (Murty's rule)."""
 PIVOTS_PER_WEIGHT: Final = 20
 
 
 def nonnegative(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[weights]: x >= 0 that minimises x @ matrix @ x / 2 - right @ x; the matrix is positive definite.
+    """Returns float64[weights]: x >= 0 that minimises x @ matrix @ x / 2 - right @ x. `matrix` must be positive definite.
 
-    Negative weights, and negative gradients of zero weights, change sides all at once; Murty's rule when that stops
-    helping.
+    Each step exchanges all variables with a negative weight or a negative gradient; without progress it uses Murty's
+    rule.
     Source: Kim and Park, Fast nonnegative matrix factorization, SIAM J. Sci. Comput. 33 (2011), section 3.
     """
     count = len(right)

@@ -1,4 +1,4 @@
-"""Opens the sources that the configuration names, for the plugin that learns from them."""
+"""Creation of the configured sources of history."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from multisched.framework.plugin_args import PluginArgsError
 def open_sources(
     settings: HistorySettings, measures: Measures | None, known: KnownPods, heard: Heard | None = None
 ) -> list[Source]:
-    """In the order of the configuration, which is their precedence. Nothing is asked yet.
+    """Creates the sources in the order of the configuration, which is their precedence. Sends no request.
 
-    Without `measures` (what-if, simulations) only files are opened. Raises PluginArgsError for certificates that cannot be used.
+    Without `measures` (what-if, simulations) creates only sources of files. Raises PluginArgsError for unusable
+    certificates.
     """
     found: list[Source] = []
     for one in openable(settings, measures):
@@ -36,14 +37,14 @@ def open_sources(
 
 
 def openable(settings: HistorySettings, measures: Measures | None) -> list[SourceSettings]:
-    """What `open_sources` opens, in the same order."""
+    """Returns the settings of the sources that `open_sources` creates, in the same order."""
     return [one for one in settings.sources if measures is not None or isinstance(one, CsvSettings)]
 
 
 def open_history(
     one: CsvSettings | PrometheusSettings, settings: HistorySettings, meters: Meters | None, known: KnownPods
 ) -> Source:
-    """One that can read again what it forgot. Raises PluginArgsError."""
+    """Creates a source that can read past data, so it may be recreated at any time. Raises PluginArgsError."""
     if isinstance(one, CsvSettings):
         return CsvSource(one, settings.dimensions)
     assert meters is not None
@@ -55,5 +56,5 @@ def open_history(
 
 
 def refit_settings(settings: HistorySettings) -> RefitSettings:
-    """When history is read, and how much of it."""
+    """Returns the schedule and window of refits."""
     return RefitSettings(float(settings.refresh_s), float(settings.step_s), settings.steps)

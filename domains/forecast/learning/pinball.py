@@ -1,4 +1,4 @@
-"""Pinball loss: what the backtest judges curves by, and shrinkage their mixtures. Pure."""
+"""Pinball loss, the error measure of the backtest and of shrinkage. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from domains.forecast.learning.quantiles import Series
 
 
 def pinball(above: Series, quantile: float) -> NDArray[np.float64]:
-    """float64[series]: mean loss over the known samples, by how far the truth lies above a curve; NaN without any."""
+    """Returns float64[series]: mean pinball loss over the known samples; NaN without samples. `above`: truth - curve."""
     loss = np.maximum(quantile * above, (quantile - 1) * above)
     is_known = loss == loss
     count = np.count_nonzero(is_known, axis=1)

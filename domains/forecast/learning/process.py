@@ -1,6 +1,6 @@
-"""The assistant of the refit, in the background task's own process: the study, with what it has read so far.
+"""The part of the refit that runs in the background process: owns the study and its sources.
 
-Imported there only.
+Imported only in that process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from multisched.framework.background import ProcessPorts
 
 
 class LearningAssistant:
-    """Implements `framework.background.Assistant`: an Order in, Findings or Refused out; a Look in, Seen or Refused out."""
+    """Implements `framework.background.Assistant`: answers an Order with Findings or Refused, a Look with Seen or Refused."""
 
     def __init__(self, lesson: Lesson, ports: ProcessPorts) -> None:
-        """Raises PluginArgsError, for certificates that went bad since the start."""
+        """Raises PluginArgsError for certificates that became unusable since program start."""
         history = lesson.settings.history
-        assert history is not None, "there is nothing to learn from"
+        assert history is not None, "no history is configured"
         self._in_thread = ports.in_thread
         self._pods: Mapping[PodName, str] = {}
         sources = {
@@ -41,5 +41,5 @@ class LearningAssistant:
 
 
 def learning_assistant(settings: Lesson, ports: ProcessPorts) -> LearningAssistant:
-    """Called by the process."""
+    """Creates the assistant; called in the background process."""
     return LearningAssistant(settings, ports)

@@ -1,6 +1,6 @@
-"""Quantiles of many series at once, over groups of their samples; NaN stands for no sample everywhere.
+"""Quantiles of many series at once, over groups of their samples; NaN means no sample. Pure.
 
-Pure functions for the fit and the backtest. They agree with `np.nanquantile`, which goes through a Python function per row.
+Same results as `np.nanquantile`, which is slower because it calls a Python function per row.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Series = NDArray[np.float32]
 
 
 def grouped_quantiles(values: Series, group: Numbers, groups: int, levels: Sequence[float]) -> NDArray[np.float32]:
-    """float32[levels, series, groups]: quantiles of the steps of each group, linearly interpolated; NaN: none has a sample.
+    """Returns float32[levels, series, groups]: linearly interpolated quantiles over the steps of each group; NaN without samples.
 
-    `group` is int64[steps]; a negative one leaves the step out.
+    `group`: int64[steps]; steps with a negative group are skipped.
     """
     places = _places(group, groups)
     padded = np.concatenate([values, np.full((len(values), 1), np.nan, values.dtype)], axis=1)
@@ -29,7 +29,7 @@ def grouped_quantiles(values: Series, group: Numbers, groups: int, levels: Seque
 
 
 def _places(group: Numbers, groups: int) -> Numbers:
-    """int64[groups, largest group]: the steps of each group, padded with the number of steps."""
+    """Returns int64[groups, largest group]: the steps of each group, padded with the number of steps."""
     steps = len(group)
     order = np.argsort(group, kind="stable")
     order = order[np.searchsorted(group[order], 0) :]
@@ -40,7 +40,7 @@ def _places(group: Numbers, groups: int) -> Numbers:
 
 
 def sorted_quantiles(ordered: NDArray[np.float32], levels: Sequence[float]) -> NDArray[np.float32]:
-    """float32[levels, ...]: quantiles along the last axis of what is sorted along it, NaN last."""
+    """Returns float32[levels, ...]: quantiles along the last axis, which must be sorted with NaN last."""
     known = np.count_nonzero(ordered == ordered, axis=-1)
     last = np.maximum(known - 1, 0)
     found = np.empty((len(levels), *known.shape), np.float32)
@@ -54,5 +54,5 @@ def sorted_quantiles(ordered: NDArray[np.float32], levels: Sequence[float]) -> N
 
 
 def flat_quantiles(values: Series, levels: Sequence[float]) -> NDArray[np.float32]:
-    """float32[levels, series]: over all samples."""
+    """Returns float32[levels, series]: quantiles over all samples of a series."""
     return sorted_quantiles(np.sort(values, axis=1), levels)

@@ -1,9 +1,9 @@
-"""The refit: has profiles learned from history again and again, and puts them in force.
+"""The refit: periodically learns profiles from history and activates them.
 
-Owns when that happens and how it went. The last good profiles stay in force whatever a source or the fit does. Nothing
-is computed on the loop: the background task's process reads and learns (`learning/process.py`). Its loss is one failed
-refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run by the
-plugin's `run`; read by metrics and `/readyz`.
+Owns the schedule and the state of refits. After a failure the last good profiles stay active. Reading and learning run
+in the background process (`learning/process.py`), not on the event loop; if that process dies, one refit fails. Polling
+sources run here, because a restart of the process would lose their samples. Run by the plugin's `run`; its state is
+read by metrics and `/readyz`.
 """
 
 from __future__ import annotations
@@ -29,82 +29,82 @@ from multisched.framework.measures import Grid
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 30.0
-"""After a failed refit, doubled with each that follows it, up to the interval."""
+"""Wait after the first failed refit; doubled with each further failure, up to the interval."""
 JITTER: Final = 0.1
-"""Of each wait, added by chance: the replicas of a Deployment do not ask all at once."""
+"""Random extension of each wait, as a share, so that the replicas of a Deployment do not query at the same time."""
 ERROR_CHARS_MAX: Final = 1_000
 LOOK_S: Final = 60.0
-"""Between two looks at what nodes use, and no less than a step."""
+"""Shortest interval between measurements of node loads; it is also at least a step."""
 
 PROCESS_GRACE_S: Final = 60.0
-"""Beyond the deadlines of reading and learning: until a process has started, and has handed over what it found."""
+"""Time for process start and transfer of results, added to the deadlines of reading and learning."""
 
 Measured = Callable[[Mapping[str, Mapping[str, float]]], None]
 """Dimension -> node -> capacity in plain units."""
 
 
 class Away(msgspec.Struct, frozen=True):
-    """How the study is made in a process."""
+    """How the study is created in the background process."""
 
     factory: str
     settings: object
     pods: Callable[[], Awaitable[Mapping[PodName, str]]]
-    """Pods there are -> service: what the process cannot know."""
+    """Returns existing pods -> service, which the process does not know."""
 
 
 class RefitSettings(msgspec.Struct, frozen=True):
-    """When, and over how much."""
+    """Schedule and window of refits."""
 
     interval_s: float
     step_s: float
     steps: int
-    """Of the window."""
+    """Number of steps of the window."""
     deadline_s: float = 1_800.0
-    """For one refit: reading, and then learning, each."""
+    """Deadline for reading, and again for learning."""
 
 
 class RefitState(msgspec.Struct):
-    """How it went so far; a copy is handed out."""
+    """State of the refits; handed out as a copy."""
 
     refits: int = 0
-    """That were put in force."""
+    """Number of successful refits."""
     failures: int = 0
     failures_in_a_row: int = 0
     last_error: str = ""
-    """Why the last refit failed; empty where it did not."""
+    """Why the last refit failed; empty if it succeeded."""
     last_error_s: float = 0.0
-    """Epoch seconds."""
+    """Time of the last failure, in epoch seconds."""
     version: int = 0
-    """Of the profiles in force; 0: there are none."""
+    """Version of the active profiles; 0: none."""
     made_s: float = 0.0
     newest_s: float = 0.0
-    """The newest sample in them."""
+    """Time of their newest sample, in epoch seconds."""
     duration_s: float = 0.0
-    """Of the last refit that was put in force."""
+    """Duration of the last successful refit."""
     polls_failed: int = 0
     notes: tuple[str, ...] = ()
-    """What the last reading left out or guessed."""
+    """Messages about what the last reading skipped or guessed."""
     unkept: str = ""
-    """Why the profiles in force are not kept for the next start; empty where they are, or need not be."""
+    """Why the active profiles were not saved to the profiles file; empty if they were, or no file is configured."""
 
     def age_s(self, now_s: float) -> float:
-        """How old the newest sample in force is; NaN where there are no profiles."""
+        """Returns the age of the newest sample in the active profiles; NaN without profiles."""
         return now_s - self.newest_s if self.version else math.nan
 
     def detail(self, now_s: float) -> str:
-        """In a sentence, for `/readyz`."""
+        """Returns the state as a sentence, for `/readyz`."""
         words = profiles_text(self.version, self.age_s(now_s)) if self.version else NO_PROFILES
         if self.last_error:
             since = duration_text(now_s - self.last_error_s)
             refits = "1 refit" if self.failures_in_a_row == 1 else f"{self.failures_in_a_row} refits"
             words += f"; {refits} failed, the last {since} ago: {self.last_error}"
         if self.unkept:
-            words += f"; not kept for the next start: {self.unkept}"
+            words += f"; not saved for the next start: {self.unkept}"
         return words
 
 
 class Refit:
-    """One for each plugin that learns."""
+    """Runs the refits of one plugin."""
 
     def __init__(
         self,
@@ -120,11 +120,11 @@ class Refit:
         loads: NodeLoads | None = None,
         covered: frozenset[str] = frozenset(),
     ) -> None:
-        """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for.
+        """`adopt` is called on the loop, between cycles; `measured` is called before it if capacities are queried.
 
-        `in_force`: profiles of an earlier life, adopted by the caller. `away`: None computes in threads. `loads`: gets
-        what nodes use, where a source can be asked about the moment. `covered`: dimensions that `in_force` knows and
-        that are still asked for.
+        `in_force`: saved profiles of an earlier run, already adopted by the caller. `away`: if None, learning runs in
+        threads. `loads`: receives measured loads, if a source can return the current load. `covered`: dimensions with
+        values in `in_force` that are still configured.
         """
         self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
         rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
@@ -138,20 +138,20 @@ class Refit:
         self._settings = settings
         self._state = RefitState()
         self._covered = covered
-        """Dimensions that had samples when profiles were last learned."""
+        """Dimensions that had samples at the last successful refit."""
         if in_force is not None:
             self._note_in_force(in_force)
 
     def state(self) -> RefitState:
-        """A copy."""
+        """Returns a copy of the state."""
         return msgspec.structs.replace(self._state)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Until cancelled. Raises nothing that a source or the fit can cause."""
+        """Runs refits, polls and load measurements until cancelled. Errors of sources and fits are recorded, not raised."""
         async with anyio.create_task_group() as tasks:
             for source in self._polled.values():
                 tasks.start_soon(self._poll, source, ports)
-            self._process = None  # that of an earlier life of the background task ended with it
+            self._process = None  # a process of an earlier run of the background task has ended with that run
             if self.loads is not None and self._study.looks:
                 tasks.start_soon(self._look_at, self.loads, ports)
             while True:
@@ -159,7 +159,7 @@ class Refit:
                 await asyncio.sleep(self._wait_s(ports))
 
     async def once(self, ports: BackgroundPorts) -> bool:
-        """One refit; True if its profiles are in force now."""
+        """Runs one refit; returns whether its profiles were activated."""
         self._is_under_way = True
         try:
             return await self._once(ports)
@@ -177,7 +177,7 @@ class Refit:
             self._note_failure(str(error), ports)
             return False
         except TimeoutError as error:
-            self._note_failure(str(error) or f"not done within {self._settings.deadline_s:g} s", ports)
+            self._note_failure(str(error) or f"not finished within {self._settings.deadline_s:g} s", ports)
             return False
         except Exception as error:
             logger.exception("refit failed")
@@ -196,9 +196,10 @@ class Refit:
         return True
 
     async def _found(self, ports: BackgroundPorts) -> Findings:
-        """Raises SourceError, TimeoutError, BackgroundProcessError, and where there is no process whatever the fit raises."""
+        """Reads and learns. Raises SourceError, TimeoutError, BackgroundProcessError, and without a process all errors of
+        the fit."""
         settings, now_s = self._settings, ports.clock.now().timestamp()
-        # The step that has not ended yet is left for the next time.
+        # Excludes the current, unfinished step.
         end = math.floor(now_s / settings.step_s)
         grid = Grid((end - settings.steps) * settings.step_s, settings.step_s, settings.steps)
         order = Order(grid, self._state.version + 1, now_s, settings.deadline_s, self._covered)
@@ -219,13 +220,13 @@ class Refit:
         return found
 
     def _opened(self, ports: BackgroundPorts) -> BackgroundProcess | None:
-        """The process that computes; None where there is none to be had."""
+        """Returns the background process, started on first use; None if processes are not available."""
         if self._process is None and self._away is not None and ports.process is not None:
             self._process = ports.process(self._away.factory, self._away.settings)
         return self._process
 
     async def _look_at(self, loads: NodeLoads, ports: BackgroundPorts) -> None:
-        """What nodes use at the moment, again and again while no refit is under way."""
+        """Measures node loads periodically, except during a refit."""
         every_s = max(LOOK_S, self._settings.step_s)
         while True:
             await asyncio.sleep(every_s)
@@ -269,15 +270,15 @@ class Refit:
         return wait_s * (1 + JITTER * ports.rng.random())
 
     def _report(self, notes: tuple[str, ...]) -> None:
-        """Keeps the notes, and logs those that the last reading did not have: nobody looks for what nobody knows of."""
+        """Stores the notes, and logs those that are new since the last reading."""
         for note in sorted(set(notes) - set(self._state.notes), key=notes.index):
             logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})
         self._state.notes = notes
 
     def _report_unkept(self, why: str) -> None:
-        """Logs a file that cannot be written once, and not at each refit."""
+        """Logs a failure to save the profiles file, once per distinct reason."""
         if why and why != self._state.unkept:
-            logger.warning("profiles are not kept; the next start has none of them", extra={"profilesFile": why})
+            logger.warning("profiles not saved; the next start will not have them", extra={"profilesFile": why})
         self._state.unkept = why
 
     def _note_failure(self, text: str, ports: BackgroundPorts) -> None:

@@ -1,4 +1,4 @@
-"""ReplicaChanges: stays as changes of replica counts on a grid of steps, and the stretches between them. Pure, for attribution."""
+"""ReplicaChanges: changes of replica counts on a grid of steps, and the stretches without changes. Pure, for attribution."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from domains.forecast.curves.slot_grid import Numbers
 from domains.forecast.curves.usage import NodeTotals
 
 BLOCK_COUNTS_MAX: Final = 8_000_000
-"""Replica counts (stretches x services) that are held at once: 64 MB."""
+"""Limit of replica counts (stretches x services) in memory at once: 64 MB."""
 
 
 class ReplicaChanges(msgspec.Struct, frozen=True):
-    """Net changes: a replica that restarts on its node within one step has not moved. Sorted by node, then step."""
+    """Net changes of replica counts, sorted by node, then step. A replica restarted on its node within a step is no change."""
 
     services: tuple[str, ...]
     node: Numbers
     step: Numbers
-    """The step in which it happened, so that its total is mixed; 0: from the start."""
+    """The step of the change, whose total is a mixture of before and after; 0: present from the start."""
     service: Numbers
     change: Numbers
-    """Of replicas."""
+    """Change of the number of replicas."""
     count: Numbers
-    """int64[services]: arrivals or departures within the window, whichever are more."""
+    """int64[services]: the larger of arrivals and departures within the window."""
 
 
 class Stretches(msgspec.Struct, frozen=True):
-    """Times without a move on each node of a block, sorted by node, then time."""
+    """Stretches: intervals without a replica change on a node, for a block of nodes; sorted by node, then time."""
 
     node: Numbers
-    """int64[stretches]: place within the block."""
+    """int64[stretches]: index of the node within the block."""
     replicas: NDArray[np.float64]
-    """float64[stretches, services]"""
+    """float64[stretches, services]: number of replicas."""
     of_step: Numbers
-    """int64[nodes, steps]"""
+    """int64[nodes, steps]: the stretch of each step."""
     is_settled: NDArray[np.bool_]
-    """bool[nodes, steps]: no move happened within the step."""
+    """bool[nodes, steps]: whether no replica changed within the step."""
 
 
 def replica_changes_of(totals: NodeTotals) -> ReplicaChanges:
-    """Placement intervals on nodes without totals are left out.
+    """Computes the changes from placement intervals; skips nodes without totals.
 
-    Raises ValueError for intervals or totals that cannot be.
+    Raises ValueError for invalid intervals or totals.
     """
     _check(totals)
     steps = totals.values.shape[2]
@@ -80,7 +80,7 @@ def _check(totals: NodeTotals) -> None:
     if not totals.step_s > 0 or not math.isfinite(totals.step_s):
         raise ValueError(f"totals.step_s: {totals.step_s} must be more than 0")
     if len(set(totals.nodes)) < len(totals.nodes):
-        raise ValueError("totals.nodes: a node is named twice")
+        raise ValueError("totals.nodes: contains a duplicate")
     for interval in totals.placement_intervals:
         if not interval.begin_s <= interval.end_s:
             raise ValueError(
@@ -91,7 +91,7 @@ def _check(totals: NodeTotals) -> None:
 
 
 def node_blocks(moves: ReplicaChanges, nodes: int) -> Iterator[slice]:
-    """Runs of nodes whose replica counts fit into BLOCK_COUNTS_MAX; one node at least."""
+    """Yields blocks of consecutive nodes, each with at most BLOCK_COUNTS_MAX replica counts or a single node."""
     counts = (np.bincount(moves.node, minlength=nodes) + 1) * max(len(moves.services), 1)
     begin, held = 0, 0
     for node, needed in enumerate(counts.tolist()):
@@ -104,7 +104,7 @@ def node_blocks(moves: ReplicaChanges, nodes: int) -> Iterator[slice]:
 
 
 def stretches_of(moves: ReplicaChanges, nodes: slice, steps: int) -> Stretches:
-    """Of a block of nodes."""
+    """Computes the stretches of a block of nodes."""
     count = nodes.stop - nodes.start
     chosen = slice(*np.searchsorted(moves.node, [nodes.start, nodes.stop]))
     node, step = moves.node[chosen] - nodes.start, moves.step[chosen]
@@ -112,7 +112,7 @@ def stretches_of(moves: ReplicaChanges, nodes: slice, steps: int) -> Stretches:
     changes = np.zeros((len(begins), len(moves.services)))
     at = np.searchsorted(begins, node * (steps + 1) + step)
     np.add.at(changes, (at, moves.service[chosen]), moves.change[chosen])
-    # Every stay ends within the grid or with it, so each node ends with no replicas and the next begins from none.
+    # All intervals end at or before the end of the grid, so counts return to zero at the end of each node.
     replicas = np.cumsum(changes, axis=0)
     grid = np.arange(count)[:, None] * (steps + 1) + np.arange(steps)
     is_settled = np.ones((count, steps + 1), np.bool_)

@@ -1,10 +1,10 @@
-"""The seasonal regression: Fourier terms of the day and the week, ridge, in closed form, many series at once.
+"""The seasonal regression: closed-form ridge regression on Fourier terms of day and week, many series at once. Pure.
 
-Pure functions. A series is first reduced to the means of its bins (an hour of a certain day). One design matrix holds
-for all series; those that begin and end on the same days share one factorisation. Bins missing in between are filled
-with what is fitted, again and again. That comes to the same as leaving them out. Outliers are clipped to what the fit
-can explain and fitted again (the modified residuals of Huber and Dutter), which leaves the matrix alone. The peak is
-the mean plus the quantile of the samples' own residuals at that time of day: evenings vary more than nights.
+A series is first reduced to the means of its bins (an hour of one date). All series use the same design matrix; series
+that begin and end on the same days share a factorisation. Missing bins in between are iteratively filled with fitted
+values, which converges to the fit without them. Outliers are clipped to a limit around the fit and fitted again
+(modified residuals of Huber and Dutter), so the matrix does not change. The peak is the mean plus a quantile of the
+residuals at that time of day, because evenings vary more than nights.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import HOUR_S
 
 CLIP_DEVIATIONS: Final = 3.0
-"""Residuals of bins beyond so many robust standard deviations are outliers."""
+"""Residuals of bins beyond this many robust standard deviations are clipped as outliers."""
 REJECT_RATIO: Final = 4.0
-"""Residuals so many times beyond that are mistakes, and say nothing: as if the bin were missing."""
+"""Residuals beyond this multiple of the clipping limit are ignored, like missing bins."""
 CLIP_PASSES: Final = 5
 ABSURD_DEVIATIONS: Final = 10.0
 ABSURD_RATIO: Final = 4.0
-"""So many times more or less than usual, and so many deviations away: left out of the first fit."""
+"""Bins more than this factor above or below the usual value, and more than ABSURD_DEVIATIONS away, are excluded from the
+first fit."""
 DEVIATION_PER_MEDIAN: Final = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+"""Standard deviation of a normal distribution / its median absolute deviation."""
 QUIET_SHARE: Final = 0.5
-"""A time of day counts as at least so noisy, of the noise of the whole series: a few equal samples are no certainty."""
+"""Lower limit of the noise at a time of day, as a share of the noise of the series; a few equal samples are no evidence."""
 LEVEL_PENALTY: Final = 1e-6
 SIDEBAND_PENALTIES: Final = (0.1, 3.0, 300.0, 1000.0)
-"""By distance from the daily harmonic, in bins of one hour: what differs from day to day must be shown by more than a week."""
+"""Penalties by distance from the daily harmonic, for bins of one hour. Differences between days need several weeks of
+evidence."""
 FEW_HOLES: Final = 0.05
-"""Of a series' bins: so few missing are filled well enough by the passes against outliers."""
+"""Up to this share of missing bins, the clipping passes fill them well enough."""
 MANY_HOLES: Final = 0.5
-"""With more missing a series is fitted by a factorisation of its own: each filling leaves that share of the error."""
+"""Above this share of missing bins, a series gets its own factorisation, because each filling leaves that share of the error."""
 FILL_PASSES: Final = 1
-"""Fillings more in each pass, where more than few bins are missing: eleven in all, which leave 5e-4 of half."""
+"""Extra fillings per clipping pass between FEW_HOLES and MANY_HOLES; with eleven in total the error is at most 0.5^11."""
 REST_HARMONICS: Final = 6
 REST_PENALTY: Final = 3.0
 PENALTY_HARMONIC: Final = 4.0
-"""The harmonic of the day at which the penalty is doubled; it grows with the square."""
+"""The harmonic of the day at which the penalty doubles; it grows with the square of the harmonic."""
 
 
 class Design(msgspec.Struct, frozen=True):
@@ -55,14 +57,14 @@ class Design(msgspec.Struct, frozen=True):
     terms: NDArray[np.float64]
     """float64[slots, terms]"""
     penalty: NDArray[np.float64]
-    """float64[terms]: ridge."""
+    """float64[terms]: ridge penalties."""
 
 
 @lru_cache(maxsize=8)
 def season_design(slots: int, slots_per_day: int, settings: FitSettings) -> Design:
-    """Cosines and sines of the harmonics of the week that lie within the sidebands of a harmonic of the day.
+    """Returns cosines and sines of the week's harmonics within the sidebands of the day's harmonics.
 
-    Those of the day once more for rest days alone: a weekend begins at once, which few harmonics of the week can follow.
+    The day's harmonics occur a second time for rest days only, because few harmonics cannot follow an abrupt weekend.
     """
     day_harmonics, week_sidebands, rest_days = settings.day_harmonics, settings.week_sidebands, settings.rest_days
     harmonic = np.arange(1, (slots + 1) // 2)
@@ -85,7 +87,7 @@ def season_design(slots: int, slots_per_day: int, settings: FitSettings) -> Desi
 def season_curves(
     values: Series, grid: SlotGrid, settings: FitSettings, levels: Sequence[float]
 ) -> NDArray[np.float32]:
-    """float32[levels, series, slots]: quantiles by the regression, never below 0. Each series needs a sample."""
+    """Returns float32[levels, series, slots]: quantiles by the regression, at least 0. Each series needs a sample."""
     values, unit = _in_own_units(values)
     mean = season_mean(values, grid, settings)
     residual = values - np.take(mean, grid.slot, axis=1)
@@ -96,7 +98,7 @@ def season_curves(
 
 
 def season_mean(values: Series, grid: SlotGrid, settings: FitSettings) -> NDArray[np.float32]:
-    """float32[series, slots]: the robust mean by the regression."""
+    """Returns float32[series, slots]: the robust mean by the regression."""
     is_known = values == values
     counts = np.add.reduceat(is_known, grid.bin_begin, axis=1, dtype=np.float32)
     sums = np.add.reduceat(np.where(is_known, values, np.float32(0)), grid.bin_begin, axis=1)
@@ -115,11 +117,11 @@ def season_mean(values: Series, grid: SlotGrid, settings: FitSettings) -> NDArra
 
 
 def _spans(has_samples: NDArray[np.bool_], day: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """The bins that each series is fitted to, and the share of them that is missing: those from its first to its last.
+    """Returns the bins to which each series is fitted, bool[series, bins], and the share of them that is missing.
 
-    A series that begins or ends within a day (days end with the grid) gives that day's bins up. Where less than a week
-    is left, it gives up those of a quarter day. So few spans differ. A series with many bins missing is fitted to those
-    it has.
+    The bins are those from the first to the last one with samples, without incomplete days at both ends (days are counted
+    back from the end of the grid); for short series, without incomplete quarter days. So there are few distinct spans. A
+    series with many missing bins is fitted to its existing bins only.
     """
     bins = has_samples.shape[1]
     first = has_samples.argmax(axis=1)
@@ -135,7 +137,7 @@ def _spans(has_samples: NDArray[np.bool_], day: int) -> tuple[NDArray[np.bool_],
 
 
 def _in_own_units(values: Series) -> tuple[Series, NDArray[np.float32]]:
-    """Series over their means, so that squares of bytes per second stay within float32; and the means."""
+    """Returns series / means, and the means, so that squares of large values fit into float32."""
     mean = means_of(values)
     unit: NDArray[np.float32] = np.where(mean > 0, mean, np.float32(1))
     own: Series = values / unit[:, None]
@@ -143,7 +145,7 @@ def _in_own_units(values: Series) -> tuple[Series, NDArray[np.float32]]:
 
 
 def means_of(values: Series) -> NDArray[np.float32]:
-    """float32[series]: of the samples that are known; 0 where none is."""
+    """Returns float32[series]: mean of the known samples; 0 without samples."""
     is_known = values == values
     sums = np.where(is_known, values, np.float32(0)).sum(axis=1, dtype=np.float64)
     means: NDArray[np.float64] = sums / np.maximum(is_known.sum(axis=1), 1)
@@ -153,7 +155,7 @@ def means_of(values: Series) -> NDArray[np.float32]:
 def _fit_bins(
     bins: Series, known: NDArray[np.intp], fills: int, grid: SlotGrid, settings: FitSettings
 ) -> NDArray[np.float32]:
-    """float32[series, slots] of series[series, bins]; NaN where a bin is a hole, which is filled `fills` times more a pass."""
+    """Returns float32[series, slots] fitted to `bins`, float32[series, bins]; fills NaN bins `fills` extra times per pass."""
     slot = grid.bin_slot[known]
     smoother = _smoother(slot, grid.bin_age_days[known], grid, settings)
     hour = slot % grid.slots_per_day
@@ -176,9 +178,9 @@ def _fit_bins(
 
 
 def _without_absurd(bins: Series, kind: Numbers, kinds: int) -> Series:
-    """The same bins, holes and those far from what is usual at their time of working or rest days replaced by the usual.
+    """Returns the bins with missing and absurd ones replaced by the median of their time of working or rest days.
 
-    Only the first fit reads this: from the bins themselves, one spike of a hundred times would bend it beyond repair.
+    Used by the first fit only, which a single spike of a hundred times would otherwise distort too much.
     """
     by_kind = grouped_quantiles(bins, kind, kinds, (0.5,))[0]
     by_kind = np.where(np.isnan(by_kind), flat_quantiles(bins, (0.5,))[0][:, None], by_kind)
@@ -193,7 +195,7 @@ def _without_absurd(bins: Series, kind: Numbers, kinds: int) -> Series:
 def _smoother(
     slot: NDArray[np.int64], age_days: NDArray[np.float64], grid: SlotGrid, settings: FitSettings
 ) -> NDArray[np.float32]:
-    """float32[bins, slots]: bins times this are the fitted slots."""
+    """Returns float32[bins, slots]: the matrix that maps bins to fitted slots (bins @ matrix)."""
     design = season_design(grid.slots, grid.slots_per_day, settings)
     weight = 0.5 ** (age_days / settings.half_life_days)
     per_slot = np.bincount(slot, weight, grid.slots)
@@ -204,7 +206,10 @@ def _smoother(
 
 
 def _residual_quantiles(residual: Series, grid: SlotGrid, levels: Sequence[float]) -> NDArray[np.float32]:
-    """float32[levels, series, slots of a day], smoothed over the neighbouring hour; by all residuals where a slot has none."""
+    """Returns float32[levels, series, slots per day]: quantiles of residuals, smoothed over neighbouring hours.
+
+    A slot without residuals gets the quantile of all residuals.
+    """
     spread = grouped_quantiles(residual, grid.slot_of_day(), grid.slots_per_day, levels)
     is_missing = np.isnan(spread[0])
     if is_missing.any():

@@ -1,12 +1,12 @@
-"""Shrinkage: how far a curve's swing over the week is believed, by what it foretold of the held-out days.
+"""Shrinkage: moves a curve towards a simple day wave, depending on how well the curve predicted the held-out days.
 
-Where a service has no week of its own, its curve is the noise of few samples per slot, and placement would follow that.
-A curve goes towards the plainest day (`day_wave`), by as many quarters as foretell the held-out days nearly as well as
-the best do. Of days that are strong that is few or none, of mere noise all four.
+If a service has no weekly pattern, its curve is noise from few samples per slot, and placement would follow the noise.
+So the curve is mixed with the service's day wave (`day_wave`) in steps of a quarter. The simplest mixture is chosen that
+predicts the held-out days nearly as well as the best one. Strong patterns keep most or all of the curve; noise keeps none.
 
-Sources: J. B. Copas, Regression, Prediction and Shrinkage (1983): a prediction is shrunk by what fits new data. L. Breiman
-et al., Classification and Regression Trees (1984), 3.4.3: of those that are as good within the error, the plainest. Loss is
-pinball, as in the backtest, and what it is compared with is a median, so that few absurd samples say little. Pure functions.
+Sources: J. B. Copas, Regression, Prediction and Shrinkage (1983): a prediction is shrunk by its fit to new data. L. Breiman
+et al., Classification and Regression Trees (1984), 3.4.3: of models that are equally good within the error, take the
+simplest. The loss is pinball, as in the backtest; it is compared with a median, so outliers have little influence. Pure.
 """
 
 from __future__ import annotations
@@ -20,36 +20,38 @@ from domains.forecast.learning.pinball import pinball
 from domains.forecast.learning.quantiles import Series, flat_quantiles
 
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""Of the curve that may be kept. Finer ones would take the chance of a week for knowledge."""
+"""Candidate shares of the curve in the mixture. Finer steps would fit the chance of one week."""
 
 PLAINER_LOSS: Final = 0.03
-"""Of the spread: so much more may the plainest day lose than the whole curve, and counts as good. Of noise it is half the loss."""
+"""Tolerated extra loss of the day wave over the whole curve, as a share of the spread."""
 
 Shares = NDArray[np.float32]
-"""float32[series], of SHARES; 1 where nothing tells."""
+"""float32[series], values of SHARES; 1 if not tested."""
 
 
 def mixture_losses(above_curve: Series, above_plain: Series, quantile: float) -> NDArray[np.float64]:
-    """float64[shares, series]: how badly each mixture of a curve and the plainest day foretells the truth.
+    """Returns float64[shares, series]: pinball loss of each mixture of curve and day wave, in the order of SHARES.
 
-    By how far the truth lies above each of them, float32[series, steps]. By SHARES: the first is that of the whole curve.
+    `above_curve`, `above_plain`: truth - curve and truth - day wave, float32[series, steps].
     """
     return np.stack([pinball(_mixed(above_curve, above_plain, np.float32(share)), quantile) for share in SHARES])
 
 
 def kept_shares(losses: NDArray[np.float64], above_curve: Series) -> Shares:
-    """How much of a curve the mixture has that foretells best, where plainer ones may lose a little more.
+    """Returns the share of the curve in the chosen mixture: lowest loss, with PLAINER_LOSS in favour of small shares.
 
-    `losses`: of `mixture_losses`. The spread is how far the truth usually is from the whole curve.
+    `losses`: from `mixture_losses`. The spread is the median distance of the truth from the curve.
     """
     shares, spread = np.array(SHARES, np.float32), flat_quantiles(np.abs(above_curve), (0.5,))[0]
     leaning = losses + PLAINER_LOSS * shares[:, None] * spread
-    chosen: Shares = shares[leaning.argmin(axis=0)]  # the first one of NaN: where nothing tells, all is NaN
+    chosen: Shares = shares[
+        leaning.argmin(axis=0)
+    ]  # for an untested series all losses are NaN; argmin returns 0, share 1
     return chosen
 
 
 def shrunk(curves: NDArray[np.float32], plain: NDArray[np.float32], kept: Shares) -> NDArray[np.float32]:
-    """float32[levels, series, slots]: between each curve and the plain one of the same quantile, of the same shape."""
+    """Returns float32[levels, series, slots]: the mixture of curves and day waves (same shape) with the kept shares."""
     return _mixed(curves, plain, kept[:, None])
 
 

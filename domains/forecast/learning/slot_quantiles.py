@@ -1,6 +1,6 @@
-"""Slot quantiles: the plain profile of a series, without a model; what the regression has to beat.
+"""Slot quantiles: profiles without a model, the baseline for the regression.
 
-Pure functions. By the slot of the week where there are weeks enough, else by the time of working days and of rest days.
+With enough weeks of samples, quantiles by slot of the week; else by time of day, working days and rest days apart. Pure.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from domains.forecast.settings.fit import FitSettings
 
 
 def flat_curves(values: Series, slots: int, levels: Sequence[float]) -> NDArray[np.float32]:
-    """float32[levels, series, slots]: one quantile for the whole week; NaN without a sample."""
+    """Returns float32[levels, series, slots]: one quantile for the whole week; NaN without samples."""
     return np.repeat(flat_quantiles(values, levels)[:, :, None], slots, axis=2)
 
 
 def slot_curves(
     values: Series, days: NDArray[np.float64], grid: SlotGrid, settings: FitSettings, levels: Sequence[float]
 ) -> NDArray[np.float32]:
-    """float32[levels, series, slots]: `days` says how many days of samples each series has.
+    """Returns float32[levels, series, slots]. `days`: number of days of samples of each series.
 
-    A slot without a sample takes the quantile of its time on the other kind of day, else that of all samples.
+    A slot without samples gets the quantile of its time of day over all days, else the quantile of all samples.
     """
     curves = _pooled(values, grid, levels)
     has_weeks = days >= 7 * settings.hour_of_week_weeks_min
@@ -36,7 +36,7 @@ def slot_curves(
 
 
 def _pooled(values: Series, grid: SlotGrid, levels: Sequence[float]) -> NDArray[np.float32]:
-    """By the time of working days and of rest days, no slot left open where a series has a sample at all."""
+    """Returns quantiles by time of day, working days and rest days apart; fills all slots of a series with any sample."""
     per_day = grid.slots_per_day
     by_kind = grouped_quantiles(values, grid.kind_of_day(), 2 * per_day, levels)
     kind = np.arange(grid.slots) % per_day + per_day * grid.is_rest_day

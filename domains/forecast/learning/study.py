@@ -1,8 +1,7 @@
-"""A study: what one refit computes. Reads the sources, lays them over one another, and learns profiles from that.
+"""The study: the computation of a refit. Reads the sources, merges their readings, and learns profiles from them.
 
-Owns the sources, which remember what they have read. Runs in the process of the background task where there is one
-(`learning_process`), else in threads of the program. Code and answers are the same. Asked by `refit`, one order at a
-time.
+Owns the sources, which cache what they have read. Runs in the background process (`process.py`) if available, else in
+threads of the program, with the same code and results. Called by `refit`, one order at a time.
 """
 
 from __future__ import annotations
@@ -26,41 +25,41 @@ from multisched.model.plural import counted, verb
 Learn = Callable[[Reading, int, float], Profiles]
 """(reading, version, now in epoch seconds); runs in a worker thread."""
 Keep = Callable[[Profiles], str]
-"""Keeps profiles for the next start; why it could not, in a sentence. Runs in a worker thread."""
+"""Saves profiles for the next start; returns an error text, or "". Runs in a worker thread."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is to be learned. Picklable."""
+    """Request to learn profiles. Picklable."""
 
     grid: Grid
     version: int
-    """Of the profiles that come of it."""
+    """Version of the new profiles."""
     now_s: float
     deadline_s: float
-    """For reading, and then for learning, each."""
+    """Deadline for reading, and again for learning."""
     covered: frozenset[str] = frozenset()
-    """Dimensions that had samples before, and must not have lost them all."""
+    """Dimensions that had samples before; the refit fails if one has none now."""
     pods: Mapping[PodName, str] = msgspec.field(default_factory=dict)
-    """Pods there are -> service."""
+    """Existing pods -> service."""
     readings: Mapping[int, Reading] = msgspec.field(default_factory=dict)
-    """Of sources that have been read already, by their place among all: others stand in the study."""
+    """Readings of polling sources, by index of the source; the other sources are read by the study."""
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What came of it. Picklable."""
+    """Result of an order. Picklable."""
 
     profiles: Profiles
     covered: frozenset[str]
     notes: tuple[str, ...]
-    """What was left out or guessed."""
+    """Messages about what was skipped or guessed."""
     capacities: Mapping[str, Mapping[str, float]]
-    """Dimension -> node -> capacity in plain units, where a query says it."""
+    """Dimension -> node -> capacity in plain units, for capacities measured by a query."""
     unkept: str = ""
-    """Why the profiles are not kept for the next start; empty where they are, or need not be."""
+    """Why the profiles were not saved; empty if they were, or no file is configured."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Nothing came of it, as may happen with sources; they keep what they have."""
+    """Failure of an order because of a source; caches of sources are unchanged."""
 
     text: str
 
@@ -69,13 +68,13 @@ class Study:
     """Reads the sources of history, and learns profiles from them."""
 
     def __init__(self, sources: Mapping[int, Source], learn: Learn, keep: Keep | None = None) -> None:
-        """`sources`: by their place in the configuration, which is their precedence."""
+        """`sources`: by index in the configuration, which is their precedence."""
         self._sources = dict(sources)
         self._learn = learn
         self._keep = keep
 
     async def run(self, order: Order, in_thread: InThread) -> Findings | Refused:
-        """Raises TimeoutError where learning takes too long, and whatever the fit raises."""
+        """Reads the sources and learns profiles. Raises TimeoutError if learning takes too long, and errors of the fit."""
         try:
             with anyio.fail_after(order.deadline_s):
                 reading = await self._read(order, in_thread)
@@ -87,7 +86,7 @@ class Study:
         try:
             with anyio.fail_after(order.deadline_s):
                 profiles, unkept = await in_thread(lambda: self._learned(reading, order))
-        except TimeoutError as error:  # a process that computes for ever is not asked again
+        except TimeoutError as error:  # an exception makes the caller replace a process that never finishes
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
         note_groups = (
             reading_notes(reading, order.grid.steps),
@@ -98,17 +97,17 @@ class Study:
         return Findings(profiles, covered_by(reading), notes, reading.capacities, unkept)
 
     def _learned(self, reading: Reading, order: Order) -> tuple[Profiles, str]:
-        """The profiles, and why they are not kept."""
+        """Learns and saves profiles; returns them, and the error text of saving."""
         profiles = self._learn(reading, order.version, order.now_s)
         return profiles, "" if self._keep is None else self._keep(profiles)
 
     @property
     def looks(self) -> bool:
-        """True if some source can say what is used at the moment."""
+        """Reports whether a source can return the current load."""
         return any(isinstance(one, LookingSource) for one in self._sources.values())
 
     async def look(self, asked: Look) -> Seen | Refused:
-        """What is used at the moment, as the first source that measures a dimension says."""
+        """Returns the current load; for each dimension from the first source that measures it."""
         found = Seen()
         try:
             with anyio.fail_after(asked.deadline_s):
@@ -132,33 +131,34 @@ class Study:
 
 
 def _cleaned(readings: list[Reading], steps: int) -> Reading:
-    """All of them in one, without samples that cannot be true."""
+    """Merges the readings and removes spikes."""
     reading = readings[0] if len(readings) == 1 else merged(readings, steps)
     usage, count = without_spikes(reading.usage)
     if not count:
         return reading
     samples = f"{counted(count, 'single sample')} {verb(count, 'is', 'are')}"
-    series = f"{verb(count, 'its', 'their')} series ever is"
+    series = f"{verb(count, 'its', 'their')} series usually is"
     gaps = verb(count, "it counts as a gap", "they count as gaps")
     note = f"{samples} over {RATIO:g} times as high as {series}; {gaps}"
     return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
 
 
 def refuse_empty(reading: Reading, covered: frozenset[str]) -> None:
-    """A server that has lost its data, or the label that it is found by, must not take away what is known. Raises SourceError."""
+    """Raises SourceError if a dimension of `covered` has no samples, or no dimension has any.
+
+    Otherwise a server that lost its data, or a renamed label, would replace good profiles by empty ones.
+    """
     now = covered_by(reading)
     lost = sorted(covered - now)
     if lost:
-        raise SourceError(
-            f"dimension {lost[0]} had samples before and has none now; what was learned of it stays in force"
-        )
+        raise SourceError(f"dimension {lost[0]} had samples before and has none now; its last profiles stay active")
     if not now:
         notes = f" ({reading.notes[0]})" if reading.notes else ""
         raise SourceError(f"the sources have no sample in the window{notes}")
 
 
 def covered_by(reading: Reading) -> frozenset[str]:
-    """Dimensions with at least one sample."""
+    """Returns the dimensions with at least one sample."""
     usage, totals = reading.usage, reading.totals
     found = {name for number, name in enumerate(usage.dimensions) if not np.isnan(usage.values[:, number]).all()}
     if totals is not None:

@@ -1,9 +1,9 @@
-"""Timed weights: the least squares behind attribution, for each time of the week on its own and all times tied together.
+"""Timed weights: the least squares of attribution, with a weight of each service for each time of the week.
 
-Services have days of their own: one that moved at noon shows what it uses at noon. So every node has a level, and every
-service a weight, at each time: two hours of working days, or of rest days. The result is the mean over the week. A
-prior ties a service's weights at different times to their mean. So times at which it was never seen to move say little
-and are no certainty. In closed form; bounded by MATRIX_CELLS_MAX. Pure, for attribution.
+Services have different daily shapes, and a move at noon shows the use at noon. So each node has a level, and each
+service a weight, per *time*: by default two hours of working days, or of rest days. The result is the mean over the
+week. A prior ties the weights of a service at different times to their mean; it covers times without moves, with a large
+error. Closed form; limited by MATRIX_CELLS_MAX. Pure, for attribution.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from domains.forecast.units import HOUR_S
 DAY_HOURS: Final = 24
 WEEK_HOURS: Final = 168
 TIME_HOURS: Final = (2, 4, 12)
-"""Hours of a time, the first that MATRIX_CELLS_MAX has room for; with still more services the whole week is one time."""
+"""Candidate lengths of a time in hours; the first within MATRIX_CELLS_MAX is used. If none is, the week is one time."""
 MATRIX_CELLS_MAX: Final = 24_000_000
-"""Times x services x services: 192 MB, twice that for a moment, and some seconds of inverting."""
+"""Limit of times x services x services: 192 MB (briefly twice that), and some seconds of inversion."""
 OWN_SHARE: Final = 0.5
-"""Of a weight: the prior's standard deviation of its weights at different times."""
+"""Standard deviation of a service's weights at different times in the prior, as a share of its mean weight."""
 IDLE_SHARE: Final = 0.1
-"""Of the mean weight: a smaller one is treated as so large where something is relative to it."""
+"""Lower limit of a weight in relative measures, as a share of the mean weight of all services."""
 RIDGE: Final = 1e-6
-"""Of the diagonal: keeps matrices definite, far below what decides a weight."""
+"""Share of the diagonal added to keep matrices positive definite; too small to change a weight."""
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 
 class Times(msgspec.Struct, frozen=True):
-    """How the week is cut."""
+    """Division of the week into times."""
 
     of_hour: Numbers
-    """int64[168]"""
+    """int64[168]: the time of each hour of the week."""
     of_step: Numbers
-    """int64[steps]"""
+    """int64[steps]: the time of each step."""
     share: Vector
-    """float64[times]: of the use of a week, of what follows the common shape; of the steps where there is none."""
+    """float64[times]: share of the weekly use in each time, by the common shape (without one: share of the steps)."""
 
     @property
     def count(self) -> int:
@@ -52,51 +52,52 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Some nodes' stretches; sorted by node."""
+    """Stretches of a block of nodes, sorted by node."""
 
     node: Numbers
-    """int64[stretches]: place within the block."""
+    """int64[stretches]: index of the node within the block."""
     first: Numbers
-    """int64[nodes]: its first stretch."""
+    """int64[nodes]: first stretch of the node."""
     change: Matrix
-    """float64[stretches, services]: replicas, less those of the node's first stretch; exactly 0 for what never moved."""
+    """float64[stretches, services]: replicas - replicas in the node's first stretch; exactly 0 for services that never moved."""
     count: Matrix
-    """float64[stretches, times]: samples."""
+    """float64[stretches, times]: number of samples."""
     mean: Matrix
-    """float64[stretches, times]"""
+    """float64[stretches, times]: mean of the samples."""
     variance: Vector
-    """float64[nodes]: of samples within a stretch and time."""
+    """float64[nodes]: variance of samples within a stretch and time."""
 
 
 class Sums(msgspec.Struct):
-    """The normal equations; services by number."""
+    """The normal equations of each time; services by number."""
 
     matrix: NDArray[np.float64]
     """float64[times, services, services]"""
     right: Matrix
     """float64[times, services]"""
     freedom: float = 0.0
-    """Means of stretches and times, less the levels of nodes and times."""
+    """Degrees of freedom: number of means (stretch and time) - number of levels (node and time)."""
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """Of the services `seen`, by number."""
+    """Weights of the services with changes (`seen`)."""
 
     seen: NDArray[np.intp]
+    """Numbers of the services; the other arrays are in this order."""
     weight: Vector
-    """The mean over the week."""
+    """Mean weight over the week."""
     error: Vector
-    """Its standard error."""
+    """Standard error of the weight."""
     timed: Matrix
-    """float64[times, seen]: the weight at each time."""
+    """float64[times, seen]: weight at each time."""
     correlation: Matrix
-    """Of the changes of any two: where it is nearly singular, they cannot be separated."""
+    """Correlation of the changes; services cannot be separated in directions in which it is nearly singular."""
     covariance: Matrix
-    """Of the weights, each in units of its own: only their ratios mean something."""
+    """Covariance of the weights, each in its own unit; only correlations can be derived from it."""
 
 
 def times_of(start_s: float, step_s: float, shape: Vector, zone: str, rest_days: Iterable[int], services: int) -> Times:
-    """`shape`: float64[steps], the common shape of use."""
+    """Divides the week into times. `shape`: float64[steps], the common shape of use; `services`: their number."""
     hour = np.arange(WEEK_HOURS)
     is_rest = np.isin(hour // DAY_HOURS, list(rest_days))
     of_hour = np.zeros(WEEK_HOURS, np.int64)
@@ -119,7 +120,7 @@ def sums_of(blocks: Iterable[Block], times: int, services: int) -> Sums:
             weighted = block.change * weight[:, None]
             target = block.mean[:, time]
             total = np.maximum(np.add.reduceat(weight, block.first), 1e-300)
-            # Less the levels of the nodes: each is the weighted mean of what stands there.
+            # Eliminates the levels of nodes: a level is the weighted mean of the node's residuals.
             held, level = np.add.reduceat(weighted, block.first, axis=0), np.add.reduceat(weight * target, block.first)
             sums.matrix[time] += weighted.T @ block.change - (held / total[:, None]).T @ held
             sums.right[time] += weighted.T @ target - (level / total) @ held
@@ -129,13 +130,13 @@ def sums_of(blocks: Iterable[Block], times: int, services: int) -> Sums:
 
 
 def _weight(block: Block, time: int) -> Vector:
-    """float64[stretches]"""
+    """Returns float64[stretches]: the weight of each mean, number of samples / variance of the node."""
     weight: Vector = block.count[:, time] / block.variance[block.node]
     return weight
 
 
 def solve(sums: Sums, share: Vector, again: Callable[[], Iterable[Block]]) -> Solution:
-    """Weights of the services that changed at all. Uses up `sums`; `again`: the blocks that they are of, once more."""
+    """Solves for the weights of services with changes. Overwrites `sums`; `again` yields the same blocks a second time."""
     pooled = sums.matrix.sum(axis=0)
     length = np.sqrt(np.diag(pooled))
     seen = np.flatnonzero(length > 1e-9 * max(float(length.max(initial=0.0)), 1e-300))
@@ -169,7 +170,8 @@ def solve(sums: Sums, share: Vector, again: Callable[[], Iterable[Block]]) -> So
 
 
 def _prior(correlation: Matrix, right: Vector, unit: Vector) -> Vector:
-    """Precision of a service's weight at a time around its mean; no finer than what the samples of all times would tell."""
+    """Returns the prior precision of each service's weight at a time around its mean weight; at most 1 in its unit, the
+    precision given by the samples of all times."""
     one_for_all = nonnegative(correlation + RIDGE * np.eye(len(unit)), right) / unit
     usual = float(one_for_all.mean()) if len(unit) else 0.0
     deviation = OWN_SHARE * np.maximum(one_for_all, IDLE_SHARE * usual) * unit
@@ -184,11 +186,11 @@ def _rest(
     share: Vector,
     gains: tuple[Matrix, NDArray[np.float64], Vector],
 ) -> tuple[float, Vector]:
-    """The weighted squares that the weights leave, and the variance of each mean weight if only nodes are independent.
+    """Returns the weighted sum of squared residuals, and the variance of each mean weight, clustered by node.
 
-    Samples of one node are not: its noise, and what the model lacks, last for hours. Source: Liang and Zeger, Longitudinal
-    data analysis using generalized linear models, Biometrika 73 (1986). `gains`: what a right-hand side adds to the weights
-    (lead, inverse of each time), and the services' units.
+    Samples of the same node are not independent, because noise and model errors last for hours. Source: Liang and Zeger,
+    Longitudinal data analysis using generalized linear models, Biometrika 73 (1986). `gains`: the derivatives of weights
+    by the right-hand side (lead, inverse of each time), and the units of services.
     """
     lead, inverse, unit = gains
     rest, variance = 0.0, np.zeros(len(seen))

@@ -1,1 +1,1 @@
-"""The args of PeakForecast: read, checked, and handed on as immutable values."""
+"""The args of PeakForecast: parsed and checked, as immutable values."""

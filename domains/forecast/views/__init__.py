@@ -1,1 +1,1 @@
-"""What the forecast shows: documents, reports and metrics."""
+"""Documents, reports and metrics of the forecast."""

@@ -163,9 +163,9 @@ async def test_profiles_that_cannot_be_kept_are_in_force_and_the_log_says_where_
     await learn(made)
     assert made.statistics().services == 1
     await learn(made)
-    (told,) = [record for record in caplog.records if record.message.startswith("profiles are not kept")]
+    (told,) = [record for record in caplog.records if record.message.startswith("profiles not saved")]
     assert vars(told)["profilesFile"] == f"{file}: No such file or directory"
-    assert f"; not kept for the next start: {file}: No such file or directory" in made.health(0.0)
+    assert f"; not saved for the next start: {file}: No such file or directory" in made.health(0.0)
     file.parent.mkdir()
     await learn(made)
     assert "not kept" not in made.health(0.0)

@@ -72,5 +72,5 @@ def test_slots_of_other_lengths_take_the_shape_of_their_hour() -> None:
 def test_two_time_zones_are_refused() -> None:
     berlin = attribute(TOTALS, AttributionSettings(zone="Europe/Berlin"))
 
-    with pytest.raises(ValueError, match=r"zone: profiles are in UTC, the attribution in Europe/Berlin"):
+    with pytest.raises(ValueError, match=r"zone: profiles have UTC, the attribution has Europe/Berlin"):
         with_attribution(no_profiles(), berlin)

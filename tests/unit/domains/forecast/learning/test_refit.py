@@ -140,7 +140,7 @@ async def test_a_dimension_that_has_lost_all_its_samples_takes_nothing_away(kind
         lies(kind)(server)
         assert not await refit.once(ports_at(later_s))
         assert refit.state().last_error == (
-            "dimension cpu had samples before and has none now; what was learned of it stays in force"
+            "dimension cpu had samples before and has none now; its last profiles stay active"
         )
         server.queries["Q"] = [(POD, lambda _: 7)]
         assert await refit.once(ports_at(later_s))
@@ -154,8 +154,8 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
         assert not await refit.once(ports_at(NOW_S))
     assert force.adopted == []
     assert refit.state().last_error == (
-        "the sources have no sample in the window (cpu: the query returns no samples;"
-        " check that this server has the metric with these labels (query: Q))"
+        "the sources have no sample in the window (cpu: the query returns no samples; "
+        "check that this server has the metric with these labels (query: Q))"
     )
 
 
@@ -164,7 +164,7 @@ async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
     assert force.profiles.peak[0, 0, 0] == 1
-    told = "1 single sample is over 20 times as high as its series ever is; it counts as a gap"
+    told = "1 single sample is over 20 times as high as its series usually is; it counts as a gap"
     assert told in refit.state().notes
 
 
