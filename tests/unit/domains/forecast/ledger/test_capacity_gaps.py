@@ -47,8 +47,10 @@ FALLBACK = "the score assumes 20 times the heaviest service's peak, the filter i
         (None, f"log: 2 of 3 nodes state none; {FALLBACK}; such as n1 (annotation example.com/log)"),
         (
             "40 MB",
-            f"log: 2 of 3 nodes state a value that is not a quantity above zero; {FALLBACK}"
-            f"; such as n1 (annotation example.com/log: '40 MB')",
+            (
+                f"log: 2 of 3 nodes state a value that is not a quantity above zero; {FALLBACK}"
+                f"; such as n1 (annotation example.com/log: '40 MB')"
+            ),
         ),
         (
             "-5",
