@@ -11,7 +11,7 @@ import msgspec
 
 from multisched.cli.options import AskError
 from multisched.cli.server import NoLeaderError, Server, answer, ask_leader
-from multisched.framework.leading import Leader, LedElsewhere
+from multisched.framework.leading import Leader, NotLedHere
 from multisched.observe.queue_view import (
     PODS_SHOWN_MAX,
     STATES,
@@ -49,7 +49,7 @@ def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
     """Queries the server, and the leaders of the other domains; also returns why some could not be queried. Raises AskError."""
     domain = {"domain": wanted.domain} if wanted.domain else {}
     view = answer(wanted.server, _path(wanted, domain), decode_queue)
-    views, left = [view], list[LedElsewhere]()
+    views, left = [view], list[NotLedHere]()
     problems = list[AskError]()
     for alike in _by_leader(view.elsewhere):
         while alike:
@@ -68,9 +68,9 @@ def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
     return _merged(views, left, wanted.limit), problems
 
 
-def _by_leader(elsewhere: Sequence[LedElsewhere]) -> list[deque[LedElsewhere]]:
+def _by_leader(elsewhere: Sequence[NotLedHere]) -> list[deque[NotLedHere]]:
     """Groups the domains that have the same leader and state."""
-    found: dict[tuple[Leader | None, bool], deque[LedElsewhere]] = {}
+    found: dict[tuple[Leader | None, bool], deque[NotLedHere]] = {}
     for led in elsewhere:
         found.setdefault((led.leader, led.is_taken_over), deque()).append(led)
     return list(found.values())
@@ -80,7 +80,7 @@ def _path(wanted: Ask, query: Mapping[str, str]) -> str:
     return f"/api/v1/queue?{urlencode({'limit': str(wanted.limit), **query})}"
 
 
-def _merged(views: Sequence[QueueView], left: Sequence[LedElsewhere], limit: int) -> QueueView:
+def _merged(views: Sequence[QueueView], left: Sequence[NotLedHere], limit: int) -> QueueView:
     if len(views) == 1:
         return views[0]
     pods = sorted((pod for view in views for pod in view.pods), key=longest_waiting_first)

@@ -22,7 +22,7 @@ import msgspec
 from multisched.cli.http_call import NoAnswerError, Reply, Target, UntrustedError, call
 from multisched.cli.options import AskError
 from multisched.config.options import ExitCode
-from multisched.framework.leading import PROBLEM_TYPE, Leader, LedElsewhere, Problem
+from multisched.framework.leading import PROBLEM_TYPE, Leader, NotLedHere, Problem
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.server_url import scheme_of
 from multisched.model.wire import UNREADABLE
@@ -130,7 +130,7 @@ def ask(
 
 
 def ask_leader(
-    server: Server, led: LedElsewhere, path: str, decode: Callable[[bytes], T], *, domains: Sequence[str] = ()
+    server: Server, led: NotLedHere, path: str, decode: Callable[[bytes], T], *, domains: Sequence[str] = ()
 ) -> T:
     """Returns the response of the leader of a domain that `server` does not lead. Raises AskError, which names it.
 
@@ -139,7 +139,7 @@ def ask_leader(
     return _decoded(server.title, _ask_leader(server, led, _Request(path), domains), decode)
 
 
-def _ask_leader(server: Server, led: LedElsewhere, request: _Request, domains: Sequence[str] = ()) -> bytes:
+def _ask_leader(server: Server, led: NotLedHere, request: _Request, domains: Sequence[str] = ()) -> bytes:
     """Follows one redirection only: a leader that names another one has just lost the domain."""
     said = led.of_all(domains or [led.domain])
     if led.leader is None or led.is_taken_over or not led.leader.address:
@@ -161,7 +161,7 @@ def _ask_leader(server: Server, led: LedElsewhere, request: _Request, domains: S
     return _body(there, reply)
 
 
-def _until_taken(led: LedElsewhere, waited_s: float) -> str:
+def _until_taken(led: NotLedHere, waited_s: float) -> str:
     """Describes when another replica can lead. `waited_s`: time since the server's response."""
     if led.runs_out_in_s is None:
         return ""
@@ -169,7 +169,7 @@ def _until_taken(led: LedElsewhere, waited_s: float) -> str:
     return f"; unless it renews its lease, another replica can lead in {left_s} s"
 
 
-def _led_elsewhere(reply: Reply) -> LedElsewhere | None:
+def _led_elsewhere(reply: Reply) -> NotLedHere | None:
     """Returns the standby's document; None for any other response."""
     if reply.content_type != PROBLEM_TYPE:
         return None

@@ -19,7 +19,7 @@ TOMBSTONE_TTL_S: Final = 600.0
 TOMBSTONES_MAX: Final = 65_536
 
 
-class Verdict(Enum):
+class Observation(Enum):
     """What the handler must do with one observation of an object."""
 
     UPSERT = auto()
@@ -61,28 +61,28 @@ class KnownObjects:
     def tombstones(self) -> int:
         return len(self._tombstones)
 
-    def observe(self, key: str, uid: str, version: str) -> Verdict:
+    def observe(self, key: str, uid: str, version: str) -> Observation:
         """Records that an object was listed, added or modified."""
         known = self._known.get(key)
         if known is None:
             if self._is_gone(uid, version):
-                return Verdict.STALE
+                return Observation.STALE
             self._known[key] = _Known(uid, version, self._pass_number)
-            return Verdict.UPSERT
+            return Observation.UPSERT
         known.pass_number = self._pass_number
         if known.uid == uid:
             if known.version == version:
-                return Verdict.DUPLICATE
+                return Observation.DUPLICATE
             if is_older(version, known.version):
-                return Verdict.STALE
+                return Observation.STALE
             known.version = version
-            return Verdict.UPSERT
+            return Observation.UPSERT
         if is_older(version, known.version) or self._is_gone(uid, version):
-            return Verdict.STALE
+            return Observation.STALE
         self._known[key] = _Known(uid, version, self._pass_number)
-        return Verdict.REPLACE
+        return Observation.REPLACE
 
-    def bury_replaced(self, uid: str, version: str, now_s: float) -> None:
+    def tombstone_replaced(self, uid: str, version: str, now_s: float) -> None:
         """Remembers that `uid`, replaced by another object, was deleted as of `version`."""
         self._bury(uid, version, now_s)
 
@@ -91,7 +91,7 @@ class KnownObjects:
         known = self._known.get(key)
         return known.uid if known is not None else ""
 
-    def remove(self, key: str, uid: str, version: str, now_s: float) -> Verdict:
+    def remove(self, key: str, uid: str, version: str, now_s: float) -> Observation:
         """Records a DELETED event. Returns DELETE, STALE, or REPLACE if the known object of this key was another one,
         which is deleted, too.
 
@@ -100,18 +100,18 @@ class KnownObjects:
         known = self._known.get(key)
         if known is None:
             self._bury(uid, version, now_s)
-            return Verdict.STALE
+            return Observation.STALE
         if is_older(version, known.version):
             if known.uid != uid:
                 self._bury(uid, version, now_s)
-            return Verdict.STALE
+            return Observation.STALE
         del self._known[key]
         self._bury(uid, version, now_s)
         if known.uid == uid:
-            return Verdict.DELETE
+            return Observation.DELETE
         # A later object of the same name was created and deleted unseen, so the known one is deleted as well.
         self._bury(known.uid, version, now_s)
-        return Verdict.REPLACE
+        return Observation.REPLACE
 
     def begin_replace(self) -> None:
         """Starts a complete list. If a list breaks off, another one starts; no key was deleted for it."""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from multisched.client.history import History
-from multisched.client.known_objects import Verdict, is_older
+from multisched.client.known_objects import Observation, is_older
 from multisched.client.lister import MalformedAnswerError, Page, list_pages
 from multisched.client.object_feed import BATCH_ITEMS, ObjectFeed, ObjectMetadata, metadata_of
 from multisched.model.wire import UNREADABLE, Transport
@@ -108,7 +108,7 @@ class ListReader:
         for start in range(0, len(items), BATCH_ITEMS):
             for metadata, raw in items[start : start + BATCH_ITEMS]:
                 verdict = self._feed.observe(metadata, raw)
-                if verdict is Verdict.STALE and is_older(metadata.version, version):
+                if verdict is Observation.STALE and is_older(metadata.version, version):
                     # The version seen before, or the deletion, never happened: a list that is as new cannot show an
                     # earlier state.
                     self._history.went_back(self._path)

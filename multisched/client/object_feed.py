@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from multisched.client.known_objects import KnownObjects, Verdict, is_older
+from multisched.client.known_objects import KnownObjects, Observation, is_older
 from multisched.framework.ports import Clock
 from multisched.model.decode_metadata import with_valid_text
 
@@ -109,21 +109,21 @@ class ObjectFeed:
 
     # -- objects ---------------------------------------------------------------------------------------------------
 
-    def observe(self, metadata: ObjectMetadata, raw: msgspec.Raw) -> Verdict:
+    def observe(self, metadata: ObjectMetadata, raw: msgspec.Raw) -> Observation:
         """Passes on an object that was listed, added or modified, unless its version is known or old."""
         key = metadata.key
         old_uid = self.known.uid_of(key)
         verdict = self.known.observe(key, metadata.uid, metadata.version)
-        if verdict is Verdict.UPSERT:
+        if verdict is Observation.UPSERT:
             self.counters.upserts += 1
             self._handler.upsert(key, raw)
-        elif verdict is Verdict.REPLACE:
-            self.known.bury_replaced(old_uid, metadata.version, self._clock.monotonic())
+        elif verdict is Observation.REPLACE:
+            self.known.tombstone_replaced(old_uid, metadata.version, self._clock.monotonic())
             self.counters.synthetic_deletes += 1
             self.counters.upserts += 1
             self._handler.delete(key, None)
             self._handler.upsert(key, raw)
-        elif verdict is Verdict.DUPLICATE:
+        elif verdict is Observation.DUPLICATE:
             self.counters.duplicates += 1
         else:
             self.counters.stale += 1
@@ -133,10 +133,10 @@ class ObjectFeed:
         """Passes on the deletion of an object, whose last state this is."""
         key = metadata.key
         verdict = self.known.remove(key, metadata.uid, metadata.version, self._clock.monotonic())
-        if verdict is Verdict.DELETE:
+        if verdict is Observation.DELETE:
             self.counters.deletes += 1
             self._handler.delete(key, raw)
-        elif verdict is Verdict.REPLACE:
+        elif verdict is Observation.REPLACE:
             self.counters.synthetic_deletes += 1
             self._handler.delete(key, None)
         else:

@@ -31,7 +31,7 @@ from multisched.cycle.effort import PAUSES_MAX, Effort
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
-from multisched.cycle.preemption.post_filter import CLEARED, Aftermath
+from multisched.cycle.preemption.post_filter import CLEARED, PostFilterOutcome
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import (
     Conflicted,
@@ -124,7 +124,7 @@ class GangAttempts:
         records: AttemptRecords,
         best: Best,
         as_nominated: Callable[[Pod], Pod],
-        make_room: Callable[[GroupOfPods, Effort], Generator[None, None, Aftermath]],
+        make_room: Callable[[GroupOfPods, Effort], Generator[None, None, PostFilterOutcome]],
         budget: StepBudget,
     ) -> None:
         """`as_nominated`: returns the pod with its nominated node.
@@ -195,7 +195,7 @@ class GangAttempts:
                 next(search)
                 yield Pause()
         except StopIteration as ended:
-            after: Aftermath = ended.value
+            after: PostFilterOutcome = ended.value
         finally:
             search.close()
         if after.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
@@ -540,7 +540,7 @@ def _refusal(entry: QueuedPod, result: Unplaced | Conflicted) -> Refused:
     return Refused(entry, result.message, result.rejectors, result.pending, result.is_error, result.condition_reason)
 
 
-def _with_aftermath(refused: Unplaced, after: Aftermath) -> Unplaced:
+def _with_aftermath(refused: Unplaced, after: PostFilterOutcome) -> Unplaced:
     message = f"{refused.message.rstrip('.')}. {after.sentence}" if after.sentence else refused.message
     if after.preemption is None:
         return replace(

@@ -26,7 +26,7 @@ from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run_parts import DryRuns
 from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
-from multisched.cycle.preemption.post_filter import Aftermath, GroupPostFilters, PostFilterRuns
+from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilterOutcome, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
@@ -341,7 +341,7 @@ def _without(feasible: Bools, blocked: Blocked) -> Bools:
     return left
 
 
-def _unplaced(pod: Pod, message: str, found: Diagnosis, after: Aftermath) -> Unplaced:
+def _unplaced(pod: Pod, message: str, found: Diagnosis, after: PostFilterOutcome) -> Unplaced:
     return Unplaced(
         pod,
         message,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.framework.demander import Demander
+from multisched.framework.affinity_group import AffinityGroup
 from multisched.framework.term_columns import Column, Int32
 
 Int64 = NDArray[np.int64]
@@ -25,7 +25,7 @@ class DemandPlaces:
     def pods(self, place: int) -> int:
         return int(self._pods.array[place])
 
-    def account(self, demanders: Sequence[Demander], demander: Demander, row: int, sign: int) -> None:
+    def account(self, demanders: Sequence[AffinityGroup], demander: AffinityGroup, row: int, sign: int) -> None:
         """Adds one pod to the row or removes one. `demanders`: indexed by number."""
         place = demander.places.get(row)
         if place is None:
@@ -39,7 +39,7 @@ class DemandPlaces:
         if not pods[place]:
             self._clear(demanders, demander, row, place)
 
-    def renumber(self, demander: Demander) -> None:
+    def renumber(self, demander: AffinityGroup) -> None:
         """Updates the entries of a demander whose number changed."""
         for place in demander.places.values():
             self._demander.array[place] = demander.number
@@ -53,7 +53,7 @@ class DemandPlaces:
         each = by_demander.take(self._demander.view()) * self._pods.view()
         return np.bincount(self._row.view(), each).astype(np.int64)
 
-    def _clear(self, demanders: Sequence[Demander], demander: Demander, row: int, place: int) -> None:
+    def _clear(self, demanders: Sequence[AffinityGroup], demander: AffinityGroup, row: int, place: int) -> None:
         """Removes an entry; the last entry moves to its position."""
         columns = (self._demander, self._row, self._pods)
         last = self._row.size - 1

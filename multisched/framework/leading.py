@@ -24,7 +24,7 @@ class Leader(msgspec.Struct, frozen=True):
     """When it acquired the lease, in the API's time format."""
 
 
-class LedElsewhere(msgspec.Struct, frozen=True):
+class NotLedHere(msgspec.Struct, frozen=True):
     """A domain that this process does not lead."""
 
     domain: str
@@ -55,7 +55,7 @@ class LedElsewhere(msgspec.Struct, frozen=True):
 class NotLeadingError(Exception):
     """Only the leader of the domain can answer."""
 
-    def __init__(self, led: LedElsewhere) -> None:
+    def __init__(self, led: NotLedHere) -> None:
         super().__init__(str(led))
         self.led = led
 
@@ -65,11 +65,11 @@ class NotLeadingError(Exception):
         return 503 if self.led.leader is None or self.led.is_taken_over else 421
 
 
-FindLeader = Callable[[str], LedElsewhere | None]
+FindLeader = Callable[[str], NotLedHere | None]
 """Returns the other leader of a domain; None: this process leads it."""
 
 
-def led_here(domain: str) -> LedElsewhere | None:
+def led_here(domain: str) -> NotLedHere | None:
     """Returns None: for a process that runs alone or a copy, which answers for every domain."""
     return None
 
@@ -81,7 +81,7 @@ def require_led(find: FindLeader, domain: str) -> None:
         raise NotLeadingError(led)
 
 
-class Problem(LedElsewhere, frozen=True, kw_only=True):
+class Problem(NotLedHere, frozen=True, kw_only=True):
     """The HTTP response of a replica that does not lead the domain."""
 
     title: str = "this replica does not lead the domain"

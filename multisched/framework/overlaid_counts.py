@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from multisched.framework.pod_counts import PodCountsView
-from multisched.framework.pod_demands import Concern, Effect
+from multisched.framework.pod_demands import AffinityIndexEntry, Effect
 from multisched.framework.row_sums import AnySum, SparseSum
-from multisched.framework.term_columns import Asker
+from multisched.framework.term_columns import IncomingPod
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
 
@@ -40,8 +40,10 @@ class OverlaidCounts:
         ]
         return _changed(self._base.matching(query), changes)
 
-    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
-        asker = Asker(namespace, labels, namespace_labels)
+    def concern(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> AffinityIndexEntry:
+        asker = IncomingPod(namespace, labels, namespace_labels)
         demanding = [
             (row, pod.spec.pod_affinity, pod.namespace, sign)
             for row, pod, sign in self._changes
@@ -50,7 +52,7 @@ class OverlaidCounts:
         effects = [(row, self._base.effect(asker, affinity, space), sign) for row, affinity, space, sign in demanding]
         return self._base.concern(*asker).with_changes(effects)
 
-    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         return self._base.effect(asker, affinity, namespace)
 
 

@@ -17,10 +17,10 @@ from typing import Final, Protocol
 from multisched.framework.group_columns import GroupColumns
 from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.pivots import Pivots, pivot_of
-from multisched.framework.pod_demands import Concern, Effect, PodDemands
+from multisched.framework.pod_demands import AffinityIndexEntry, Effect, PodDemands
 from multisched.framework.pod_group import PodGroup
 from multisched.framework.row_sums import AnySum, SparseSum
-from multisched.framework.term_columns import Asker
+from multisched.framework.term_columns import IncomingPod
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodQuery
 
@@ -72,11 +72,13 @@ class PodCountsView(Protocol):
         """Returns the current number of matching pods on each row."""
         ...
 
-    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+    def concern(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> AffinityIndexEntry:
         """Returns what placed pods currently demand of pods with these labels in that namespace."""
         ...
 
-    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         """Returns what one placed pod with this affinity in that namespace demands of the incoming pod."""
         ...
 
@@ -197,10 +199,12 @@ class PodCounts:
         kept.counted(self._counted(kept.query), self._log.end)
         self._bytes += kept.size_bytes
 
-    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+    def concern(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> AffinityIndexEntry:
         return self.demands.concern(namespace, labels, namespace_labels)
 
-    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         return self.demands.effect(asker, affinity, namespace)
 
     @property

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from multisched.framework.affinity_group import ANY_LABELS, AffinityGroup, Tag, tags_of
 from multisched.framework.demand_places import DemandPlaces
-from multisched.framework.demander import ANY_LABELS, Demander, Tag, tags_of
 from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.row_sums import AnySum, no_sum, sum_of
-from multisched.framework.term_columns import Asker, Column, Int32, TermColumns
+from multisched.framework.term_columns import Column, IncomingPod, Int32, TermColumns
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
 
 LOG_KEPT: Final = 4_096
@@ -61,21 +61,21 @@ _KNOWN_BYTES: Final = 100
 _EFFECT_BYTES: Final = 300
 
 
-class Lane(NamedTuple):
+class TermKind(NamedTuple):
     """What is summed: demands of one kind with one topology key. Preferred anti-affinity is preferred affinity with negative weights."""
 
     kind: DemandKind
     key: str
 
 
-Effect = tuple[tuple[Lane, int, int], ...]
+Effect = tuple[tuple[TermKind, int, int], ...]
 """What one pod of a demander demands: (lane, number of terms, their total weight) for each lane."""
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 """Namespace, the pod labels that terms refer to, and the namespace's labels."""
 
 
-class Concern:
+class AffinityIndexEntry:
     """What all demanders demand of pods like the asker."""
 
     __slots__ = (
@@ -92,11 +92,11 @@ class Concern:
         "weighed_bytes",
     )
 
-    def __init__(self, asker: Asker, number: int) -> None:
+    def __init__(self, asker: IncomingPod, number: int) -> None:
         self.asker = asker
         self.number = number
         """Unique: identifies the concern in signatures."""
-        self.sums: dict[Lane, AnySum] = {}
+        self.sums: dict[TermKind, AnySum] = {}
         """Read only. A lane is never removed, even if its sum becomes empty."""
         self.is_kept = True
         self.is_used = True
@@ -106,7 +106,7 @@ class Concern:
         self.known_below = 0
         """Demanders with lower numbers that are missing in `effects` have no effect; those with higher ones were not evaluated."""
         self.effects: dict[int, int] = {}
-        """Demander -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
+        """AffinityGroup -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
         self.kinds: list[Effect] = [()]
         self._kinds_at: dict[Effect, int] = {(): 0}
 
@@ -145,9 +145,9 @@ class Concern:
         self.sums, self.effects, self.known_below, self.is_kept = {}, {}, 0, False
         self.forget_kinds()
 
-    def with_changes(self, changes: Iterable[tuple[int, Effect, int]]) -> Concern:
+    def with_changes(self, changes: Iterable[tuple[int, Effect, int]]) -> AffinityIndexEntry:
         """Returns a copy with pods of these effects added to rows (1) or removed from them (-1)."""
-        found = Concern(self.asker, self.number)
+        found = AffinityIndexEntry(self.asker, self.number)
         found.sums, found.is_kept = dict(self.sums), False
         for row, effect, sign in changes:
             for lane, terms, weight in effect:
@@ -167,21 +167,21 @@ class PodDemands:
         """`is_topology`: whether any node has this label; None: assume yes. Terms with other keys are ignored."""
         self._is_topology = is_topology
         self._columns = TermColumns()
-        self._lanes: dict[Lane, int] = {}
+        self._lanes: dict[TermKind, int] = {}
         self._lane_of, self._weights, self._demander_of = Column(np.int32), Column(np.int32), Column(np.int32)
         """By term."""
-        self._demanders: dict[_Key, Demander] = {}
+        self._demanders: dict[_Key, AffinityGroup] = {}
         """Including demanders without pods, until the columns are rebuilt: their pods may come back."""
-        self._numbered: list[Demander] = []
-        self._by_identity: dict[tuple[int, str], Demander] = {}
+        self._numbered: list[AffinityGroup] = []
+        self._by_identity: dict[tuple[int, str], AffinityGroup] = {}
         self._places = DemandPlaces()
         self._living = self._size = self._dead = 0
         """Demanders with pods and terms; size of all demanders; size of those without pods."""
-        self._by_tag: dict[Tag, list[Demander]] = {}
+        self._by_tag: dict[Tag, list[AffinityGroup]] = {}
         self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
-        """Demander, row, and whether a pod was added (1) or removed (-1)."""
-        self._concerns: dict[_Seen, Concern] = {}
-        self._by_labels: dict[tuple[int, str], tuple[object, object, Concern]] = {}
+        """AffinityGroup, row, and whether a pod was added (1) or removed (-1)."""
+        self._concerns: dict[_Seen, AffinityIndexEntry] = {}
+        self._by_labels: dict[tuple[int, str], tuple[object, object, AffinityIndexEntry]] = {}
         self._labels_known = self._bytes = 0
         self._numbers_given = 0
         self._sequence = 0
@@ -212,7 +212,7 @@ class PodDemands:
         if self._dead > DEAD_MIN and 2 * self._dead > self._size:
             self._compact()
 
-    def _note_life(self, demander: Demander, change: int) -> None:
+    def _note_life(self, demander: AffinityGroup, change: int) -> None:
         """Updates the counters when the demander got its first pod (1), lost its last (-1), or neither (0)."""
         self._dead -= change * demander.size
         self._living += change * bool(demander.terms)
@@ -241,7 +241,9 @@ class PodDemands:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+    def concern(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> AffinityIndexEntry:
         """Returns the current concern of such pods. `labels`: as interned by the decoder, compared by identity."""
         key = (id(labels), namespace)
         known = self._by_labels.get(key)
@@ -260,7 +262,7 @@ class PodDemands:
             self._make_room(concern)
         return concern
 
-    def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+    def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         """Returns what one placed pod with this affinity demands of the asker's pods."""
         demander = self._known(affinity, namespace)
         if demander is None:
@@ -288,7 +290,7 @@ class PodDemands:
         for concern in self._concerns.values():
             if concern.seen != self._log.end:
                 self._catch_up(concern)
-            fresh = Concern(concern.asker, 0)
+            fresh = AffinityIndexEntry(concern.asker, 0)
             self._make(fresh)
             said, wanted = held_by_lane(concern), held_by_lane(fresh)
             if said != wanted:
@@ -297,24 +299,28 @@ class PodDemands:
 
     # -- concerns --------------------------------------------------------------------------------------------------
 
-    def _looked_up(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
+    def _looked_up(
+        self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> AffinityIndexEntry:
         keys = self._columns.keys
         seen = {key: value for key, value in labels.items() if key in keys}
         at = (namespace, frozenset(seen.items()), frozenset(namespace_labels.items()))
         concern = self._concerns.get(at)
         if concern is None:
             self._numbers_given += 1
-            concern = self._concerns[at] = Concern(Asker(namespace, seen, namespace_labels), self._numbers_given)
+            concern = self._concerns[at] = AffinityIndexEntry(
+                IncomingPod(namespace, seen, namespace_labels), self._numbers_given
+            )
             self._make(concern)
             self._weigh(concern)
             self._make_room(concern)
         return concern
 
-    def _weigh(self, concern: Concern) -> None:
+    def _weigh(self, concern: AffinityIndexEntry) -> None:
         before, concern.weighed_bytes = concern.weighed_bytes, concern.size_bytes
         self._bytes += concern.weighed_bytes - before
 
-    def _make_room(self, asked: Concern) -> None:
+    def _make_room(self, asked: AffinityIndexEntry) -> None:
         """Drops concerns that were not used since this function last passed them, but not the one being requested."""
         while self._bytes >= CONCERN_BYTES_MAX and len(self._concerns) > CONCERNS_MIN:
             at, concern = next(iter(self._concerns.items()))
@@ -333,7 +339,7 @@ class PodDemands:
         self._by_labels.clear()
         self._bytes = 0
 
-    def _make(self, concern: Concern) -> None:
+    def _make(self, concern: AffinityIndexEntry) -> None:
         """Evaluates the terms for the asker: demander by demander if few can match, else all at once."""
         concern.sums, concern.effects, concern.known_below = {}, {}, 0
         concern.forget_kinds()
@@ -349,9 +355,9 @@ class PodDemands:
         concern.known_below = len(self._numbered)
         concern.seen = self._log.end
 
-    def _named(self, asker: Asker) -> list[Demander] | None:
+    def _named(self, asker: IncomingPod) -> list[AffinityGroup] | None:
         """Returns the demanders that can match such pods; None if they, or their rows, are too many."""
-        found: dict[int, Demander] = {}
+        found: dict[int, AffinityGroup] = {}
         places = 0
         for tag in (ANY_LABELS, *asker.labels.items()):
             known = self._by_tag.get(tag, ())
@@ -365,7 +371,7 @@ class PodDemands:
                 return None
         return list(found.values())
 
-    def _make_by_columns(self, concern: Concern) -> None:
+    def _make_by_columns(self, concern: AffinityIndexEntry) -> None:
         self.terms_looked_at += self._columns.terms
         terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
         lanes, of, weights = (column.view().take(terms) for column in (self._lane_of, self._demander_of, self._weights))
@@ -375,13 +381,13 @@ class PodDemands:
             concern.sums[by_number[lane]] = self._summed(of[at], weights[at])
         concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
-    def _add_demander(self, concern: Concern, demander: Demander) -> None:
+    def _add_demander(self, concern: AffinityIndexEntry, demander: AffinityGroup) -> None:
         kind = self._kind(concern, demander)  # before `concern.kinds` is read: it may rebuild that list
         if kind:
             for row, place in demander.places.items():
                 self._add(concern, concern.kinds[kind], row, self._places.pods(place))
 
-    def _add(self, concern: Concern, effect: Effect, row: int, pods: int) -> None:
+    def _add(self, concern: AffinityIndexEntry, effect: Effect, row: int, pods: int) -> None:
         """Adds `pods` pods with that effect to the row."""
         for lane, terms, weight in effect:
             found = concern.sums.get(lane)
@@ -398,13 +404,13 @@ class PodDemands:
         )
         return sum_of(terms, weighed, self._tick())
 
-    def _catch_up(self, concern: Concern) -> None:
+    def _catch_up(self, concern: AffinityIndexEntry) -> None:
         """Applies the changes since the concern was last requested."""
         if not self._caught_up(concern):
             self._make(concern)
         self._weigh(concern)
 
-    def _caught_up(self, concern: Concern) -> bool:
+    def _caught_up(self, concern: AffinityIndexEntry) -> bool:
         """Returns False if the changes are too many."""
         happened = self._log.since(concern.seen, (ANY_LABELS, *concern.asker.labels.items()))
         if happened is None:
@@ -425,7 +431,7 @@ class PodDemands:
         concern.seen = self._log.end
         return True
 
-    def _kind(self, concern: Concern, demander: Demander) -> int:
+    def _kind(self, concern: AffinityIndexEntry, demander: AffinityGroup) -> int:
         """Returns the index of the demander's effect in the concern's `kinds`."""
         known = concern.effect_at(demander.number)
         if known != UNKNOWN:
@@ -444,7 +450,7 @@ class PodDemands:
 
     # -- demanders -------------------------------------------------------------------------------------------------
 
-    def _known(self, affinity: PodAffinity, namespace: str) -> Demander | None:
+    def _known(self, affinity: PodAffinity, namespace: str) -> AffinityGroup | None:
         key = (id(affinity), namespace)
         known = self._by_identity.get(key)
         if known is None:
@@ -453,10 +459,10 @@ class PodDemands:
                 self._by_identity[key] = known
         return known
 
-    def _demander(self, affinity: PodAffinity, namespace: str) -> Demander:
+    def _demander(self, affinity: PodAffinity, namespace: str) -> AffinityGroup:
         return self._known(affinity, namespace) or self._added(affinity, namespace)
 
-    def _added(self, affinity: PodAffinity, namespace: str) -> Demander:
+    def _added(self, affinity: PodAffinity, namespace: str) -> AffinityGroup:
         every = demands_of(affinity, namespace)
         demands = [one for one in every if self._is_topology is None or self._is_topology(one.topology_key)]
         number, known_keys = len(self._numbered), len(self._columns.keys)
@@ -468,7 +474,7 @@ class PodDemands:
         self._weights.extend([_weight(one) for one in demands])
         self._demander_of.extend([number] * len(demands))
         left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
-        demander = Demander(affinity, namespace, number, block, left_out, tags_of(demands))
+        demander = AffinityGroup(affinity, namespace, number, block, left_out, tags_of(demands))
         self._index(demander)
         self._numbered.append(demander)
         self._demanders[affinity, namespace] = demander
@@ -476,7 +482,7 @@ class PodDemands:
         self._dead += demander.size
         return demander
 
-    def _index(self, demander: Demander) -> None:
+    def _index(self, demander: AffinityGroup) -> None:
         for tag in demander.tags:
             self._by_tag.setdefault(tag, []).append(demander)
 
@@ -508,7 +514,7 @@ class PodDemands:
         return self._sequence
 
 
-def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:
+def held_by_lane(concern: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
     """Returns lane -> row -> (terms, weight), without empty rows and lanes."""
     found = {}
     for lane, one in concern.sums.items():
@@ -518,7 +524,7 @@ def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:
     return found
 
 
-def effect_on(asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
+def effect_on(asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
     """Returns what one pod of this namespace demands of the asker's pods, computed term by term."""
     return _joined(
         (_lane(demand), _weight(demand))
@@ -527,17 +533,17 @@ def effect_on(asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
     )
 
 
-def _joined(weighted: Iterable[tuple[Lane, int]]) -> Effect:
-    found: dict[Lane, tuple[int, int]] = {}
+def _joined(weighted: Iterable[tuple[TermKind, int]]) -> Effect:
+    found: dict[TermKind, tuple[int, int]] = {}
     for lane, weight in weighted:
         terms, weights = found.get(lane, (0, 0))
         found[lane] = (terms + 1, weights + weight)
     return tuple((lane, terms, weights) for lane, (terms, weights) in found.items())
 
 
-def _lane(demand: PodDemand) -> Lane:
+def _lane(demand: PodDemand) -> TermKind:
     kind = DemandKind.PREFERRED if demand.kind is DemandKind.ANTI_PREFERRED else demand.kind
-    return Lane(kind, demand.topology_key)
+    return TermKind(kind, demand.topology_key)
 
 
 def _weight(demand: PodDemand) -> int:

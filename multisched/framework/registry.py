@@ -247,9 +247,9 @@ class PluginSet:
         self.pre_filter = self._at("PreFilter", plugins, PreFilterPlugin)
         self.filter = self._at("Filter", plugins, FilterPlugin)
         self.post_filter = self._at("PostFilter", plugins, PostFilterPlugin)
-        of_groups = those(plugins, GroupPostFilterPlugin)
+        of_groups = implementing(plugins, GroupPostFilterPlugin)
         self.post_filter_group = (
-            *those(self.post_filter, GroupPostFilterPlugin),
+            *implementing(self.post_filter, GroupPostFilterPlugin),
             *(plugin for plugin in of_groups if not implements(plugin, PostFilterPlugin)),
         )
         """Plugins that also handle single pods come first: they make room at once."""
@@ -261,17 +261,17 @@ class PluginSet:
         self.pre_bind = self._at("PreBind", plugins, PreBindPlugin)
         self.bind = self._at("Bind", plugins, BindPlugin)
         self.post_bind = self._at("PostBind", plugins, PostBindPlugin)
-        self.enqueue_extensions = those(plugins, EnqueueExtensions)
-        self.choosing = those(plugins, ChoosingPlugin)
+        self.enqueue_extensions = implementing(plugins, EnqueueExtensions)
+        self.choosing = implementing(plugins, ChoosingPlugin)
         _refuse_rivals(self.choosing)
-        self.remote = those(plugins, RemotePlugin)
-        self.extenders = those(plugins, ExtenderPlugin)
+        self.remote = implementing(plugins, RemotePlugin)
+        self.extenders = implementing(plugins, ExtenderPlugin)
         # Extension points are checked once, here: isinstance on a Protocol takes 40 us.
         remote = frozenset(p.name for p in self.remote)
         self.remote_filter = tuple(p for p in self.filter if p.name in remote)
         self.remote_score = tuple(p for p in self.score if p.name in remote)
-        self.normalize = {p.name: p for p in those(plugins, NormalizeScorePlugin)}
-        self.pre_flight = {p.name: p for p in those(plugins, PreBindPreFlightPlugin)}
+        self.normalize = {p.name: p for p in implementing(plugins, NormalizeScorePlugin)}
+        self.pre_flight = {p.name: p for p in implementing(plugins, PreBindPreFlightPlugin)}
         self.remote_names = remote
         sorts = self._at("QueueSort", plugins, QueueSortPlugin)
         if len(sorts) != 1:
@@ -286,7 +286,7 @@ class PluginSet:
 
     def _at(self, point: str, plugins: list[Plugin], protocol: type[P]) -> tuple[P, ...]:
         """Returns the plugins that run at a point. Raises PluginSetupError for a listed plugin that cannot run there."""
-        having = those(plugins, protocol)
+        having = implementing(plugins, protocol)
         if point not in self._points:
             return having
         by_name = {self.uses[p.name].name: p for p in having}
@@ -341,7 +341,7 @@ def _built(use: PluginUse, registry: Registry, context: PluginContext, isolate: 
     return isolate(plugin, use, registry.factory(use.name))
 
 
-def those(plugins: Iterable[Plugin], protocol: type[P]) -> tuple[P, ...]:
+def implementing(plugins: Iterable[Plugin], protocol: type[P]) -> tuple[P, ...]:
     """Returns the plugins that implement the Protocol, in order."""
     return tuple(plugin for plugin in plugins if implements(plugin, protocol))
 

@@ -33,7 +33,7 @@ Int32 = NDArray[np.int32]
 _Ids = NDArray[np.intp]
 
 
-class Asker(NamedTuple):
+class IncomingPod(NamedTuple):
     """The pod that terms are matched against: the properties that terms can see."""
 
     namespace: str
@@ -205,7 +205,7 @@ class TermColumns:
         spans = [_Span(0, part.keys.size, 0, part.values.size) for part in self._parts]
         return Block(0, self.terms, (spans[0], spans[1], spans[2]))
 
-    def about(self, asker: Asker, block: Block) -> Bools:
+    def about(self, asker: IncomingPod, block: Block) -> Bools:
         """Returns bool[terms of the block]: the terms that match the pod."""
         labels, of_namespace, names = (
             part.failing(self._numbers(seen), span, block.start, block.end - block.start)

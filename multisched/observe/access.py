@@ -50,7 +50,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Verdict(Enum):
+class AccessDecision(Enum):
     """The result for one request."""
 
     ALLOWED = auto()
@@ -155,24 +155,24 @@ class DelegatedAuthenticator:
         self._stranger_turns = _Turns(STRANGER_REVIEWS_AT_ONCE)
         self._user_turns = _Turns(USER_REVIEWS_AT_ONCE)
 
-    async def judge(self, token: str, verb: str, path: str) -> Verdict:
+    async def judge(self, token: str, verb: str, path: str) -> AccessDecision:
         """Returns the verdict. `token`: the bearer token, empty without one; `verb` in lower case, `path` without its query."""
         if not token or len(token) > TOKEN_CHARS_MAX:
-            return Verdict.UNAUTHENTICATED
+            return AccessDecision.UNAUTHENTICATED
         try:
             async with asyncio.timeout(2 * REVIEW_TIMEOUT_S):
                 known = await self._authenticate(token)
                 if known is None:
-                    return Verdict.UNAUTHENTICATED
-                return Verdict.ALLOWED if await self._is_allowed(known, verb, path) else Verdict.FORBIDDEN
+                    return AccessDecision.UNAUTHENTICATED
+                return AccessDecision.ALLOWED if await self._is_allowed(known, verb, path) else AccessDecision.FORBIDDEN
         except _TooManyError:
-            return Verdict.TOO_MANY
+            return AccessDecision.TOO_MANY
         except (_UndecidedError, TimeoutError) as error:
             logger.warning(
                 "cannot decide whether a request is allowed",
                 extra={"path": path, "reason": str(error) or "no turn in time"},
             )
-            return Verdict.UNDECIDED
+            return AccessDecision.UNDECIDED
 
     async def _authenticate(self, token: str) -> _Token | None:
         key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -17,7 +17,7 @@ from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Code, Status
 from multisched.model.plural import counted
-from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PointSaid, Scored, Verdict
+from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PluginRefusal, PointSaid, Scored
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
@@ -127,7 +127,7 @@ class AttemptReader:
             return record.blocked[at]
         return next((status for name, status in record.late if name == node), None)
 
-    def _verdicts(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[Verdict]:
+    def _verdicts(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[PluginRefusal]:
         unsettled = np.ones(len(snapshot.rows), np.bool_)
         held = {at: status for at, status in record.blocked.items() if at < len(unsettled)}
         unsettled[list(held)] = False
@@ -220,8 +220,10 @@ def _winner(record: AttemptRecord) -> Scored | None:
     return Scored(node=record.node, total=record.total, parts=scored)
 
 
-def _verdict(status: Status, count: int, nodes: tuple[str, ...] = (), *, is_for_nominated: bool = False) -> Verdict:
-    return Verdict(
+def _verdict(
+    status: Status, count: int, nodes: tuple[str, ...] = (), *, is_for_nominated: bool = False
+) -> PluginRefusal:
+    return PluginRefusal(
         plugin=status.plugin,
         code=status.code.value,
         reasons=status.reasons,

@@ -18,7 +18,7 @@ RUNNERS_UP: Final = 5
 REPLICAS_MAX: Final = 1_000
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PluginRefusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Nodes that one plugin was the first to refuse, with one reason."""
 
     plugin: str
@@ -74,7 +74,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Number of those that PreFilter left."""
     feasible: int = 0
     points: tuple[PointSaid, ...] = ()
-    refused: tuple[Verdict, ...] = ()
+    refused: tuple[PluginRefusal, ...] = ()
     winner: Scored | None = None
     ties: int = 0
     """Number of nodes with the winner's score, itself included; one of them is chosen at random."""

@@ -15,9 +15,9 @@ from multisched.observe.explain_view import (
     Fix,
     OnNode,
     Placement,
+    PluginRefusal,
     PodView,
     Scored,
-    Verdict,
     WhatIfList,
     WhatIfView,
 )
@@ -153,7 +153,7 @@ def _when(attempt: Attempt) -> str:
     return f" (as evaluated for an identical pod {ago(attempt.snapshot_ago_s - attempt.ago_s)} before)"
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: PluginRefusal) -> str:
     names = ", ".join(verdict.nodes)
     more = verdict.count - len(verdict.nodes)
     where = f"  [{names}{f' and {more} more' if more and names else ''}]" if names else ""

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from multisched.framework.leading import LedElsewhere
+from multisched.framework.leading import NotLedHere
 
 PODS_SHOWN: Final = 500
 PODS_SHOWN_MAX: Final = 5_000
@@ -60,7 +60,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pods: tuple[WaitingPod, ...]
     left_out: int = 0
     """Number of waiting pods beyond the limit."""
-    elsewhere: tuple[LedElsewhere, ...] = ()
+    elsewhere: tuple[NotLedHere, ...] = ()
     """Domains led by other replicas, whose queues only those know."""
     identity: str = ""
     """The process that responded."""

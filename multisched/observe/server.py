@@ -30,7 +30,7 @@ from multisched.framework.views import NoViewError, ViewQuery, unknown_parameter
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.visible_text import escaped, escaped_lines
 from multisched.model.wire import UNREADABLE
-from multisched.observe.access import DelegatedAuthenticator, Verdict
+from multisched.observe.access import AccessDecision, DelegatedAuthenticator
 from multisched.observe.admission_view import (
     REVIEW_BYTES_MAX,
     REVIEWS_MAX,
@@ -262,7 +262,7 @@ class _Routes:
             return None
         verb, path = request.method.lower(), reviewed_path(request.path)
         verdict = await authenticator.judge(token, verb, path)
-        return None if verdict is Verdict.ALLOWED else _refused(verdict, verb, path, has_token=bool(token))
+        return None if verdict is AccessDecision.ALLOWED else _refused(verdict, verb, path, has_token=bool(token))
 
     def _refusal_on_loopback(self, request: web.Request, token: str) -> web.Response | None:
         if not is_loopback_name(request.host):
@@ -447,16 +447,16 @@ def reviewed_path(path: str) -> str:
     return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
 
 
-def _refused(verdict: Verdict, verb: str, path: str, *, has_token: bool) -> web.Response:
+def _refused(verdict: AccessDecision, verb: str, path: str, *, has_token: bool) -> web.Response:
     """Returns the response for any verdict but ALLOWED."""
     match verdict:
-        case Verdict.UNAUTHENTICATED:
+        case AccessDecision.UNAUTHENTICATED:
             response = _text(401, NOT_ACCEPTED if has_token else "give a bearer token")
             response.headers["WWW-Authenticate"] = "Bearer"
-        case Verdict.TOO_MANY:
+        case AccessDecision.TOO_MANY:
             response = _text(429, "too many tokens are being checked; retry in a moment")
             response.headers["Retry-After"] = "1"
-        case Verdict.FORBIDDEN:
+        case AccessDecision.FORBIDDEN:
             response = _text(403, _not_allowed(verb, path))
         case _:
             response = _text(503, "the API server did not decide whether the request is allowed")

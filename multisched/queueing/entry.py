@@ -15,7 +15,7 @@ import msgspec
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.quarantine import API_SERVER, REFUSALS_ALIKE_MAX
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 
 STORY_STEPS = 8
 """Moves that an entry remembers for the message of a QueueInvariantError."""
@@ -46,7 +46,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True):
     """The pod's place after a call. If GATED, `status` is the gate's refusal, for the pod's condition."""
 
-    place: Place
+    place: QueueState
     status: Status = SUCCESS
     set_aside: str = ""
     """If the pod was quarantined: the message for its owner."""
@@ -80,7 +80,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
     uid: str
     pod: Pod
-    place: Place
+    place: QueueState
     plugins: tuple[str, ...]
     """Names of the plugins that refused the pod last; for a gated pod, of the gate."""
     message: str
@@ -146,7 +146,7 @@ class Entry(msgspec.Struct, eq=False):
     """Rises with each requeue; the last tie-break."""
     queued_s: float
     added_s: float
-    place: Place = Place.ABSENT
+    place: QueueState = QueueState.ABSENT
     since_s: float = 0.0
     sort_key: tuple[Any, ...] | None = None
     ranks_as: Pod | None = None
@@ -175,7 +175,7 @@ class Entry(msgspec.Struct, eq=False):
     waits_out_backoff: bool = False
     """Only another attempt's undone assumptions may have helped its gang: it is not popped before its backoff ends."""
     first_active_s: float | None = None
-    story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
+    story: list[tuple[float, str, QueueState]] = msgspec.field(default_factory=list)
 
     def rank_by_itself(self) -> None:
         """It leads no gang any more: QueueSort sees it by its own pod, since it came itself."""
@@ -203,7 +203,7 @@ class Entry(msgspec.Struct, eq=False):
     @property
     def is_quarantined(self) -> bool:
         """True while it is parked because of the API server's refusals."""
-        return self.place is Place.UNSCHEDULABLE and API_SERVER in self.rejectors
+        return self.place is QueueState.UNSCHEDULABLE and API_SERVER in self.rejectors
 
     def note_refusal(self, words: str) -> bool:
         """Counts the API server's refusal; returns True if the pod must be quarantined."""
@@ -224,7 +224,7 @@ class Entry(msgspec.Struct, eq=False):
         gate = frozenset({self.gate.plugin})
         return (NOBODY, gate) if self.gate.code is Code.PENDING else (gate, NOBODY)
 
-    def remember(self, now_s: float, event: str, place: Place) -> None:
+    def remember(self, now_s: float, event: str, place: QueueState) -> None:
         story = self.story
         story.append((now_s, event, place))
         if len(story) > STORY_STEPS:

@@ -1,7 +1,7 @@
 """The entries of each gang in the queue, the member that leads them, and how long the gang has waited.
 
 A gang is one unit in the queue. One member is its lead: it has the gang's position in the order, its backoff and its
-share of the namespace's attempts. The others follow it (`Place.GANG`); popping the lead pops all of them. Once
+share of the namespace's attempts. The others follow it (`QueueState.GANG`); popping the lead pops all of them. Once
 a gang has started, its members are separate entries. Gangs that start together are one unit here.
 Used by the parts of `PodQueue` only; the roster decides which pods must start together.
 """
@@ -18,7 +18,7 @@ from multisched.framework.gangs import Reserving
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.model.gang import TopologyLevel
 from multisched.queueing.entry import Entry
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.state.gang_roster import Gang, GangRoster
 
 STARTED: Final = "started"
@@ -206,7 +206,7 @@ class GangEntries:
         return [entry for one in keys if one in self._gangs for entry in self._gangs[one].entries.values()]
 
     def followers(self, lead: Entry) -> Iterator[Entry]:
-        return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.place is Place.GANG)
+        return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.place is QueueState.GANG)
 
     # -- leads -----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from multisched.framework.dependency import Dependency, dependency_of
 from multisched.framework.durations import Durations, growing
 from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
 from multisched.framework.points import EnqueueExtensions, Plugin
-from multisched.framework.registry import those
+from multisched.framework.registry import implementing
 from multisched.model.objects import Pod
 
 Object = EventObject
@@ -73,7 +73,7 @@ class HintTable:
         """Replaces all plugins by these; counters and durations are kept."""
         plugins = tuple(plugins)
         self._registrations = {
-            plugin.name: tuple(plugin.events_to_register()) for plugin in those(plugins, EnqueueExtensions)
+            plugin.name: tuple(plugin.events_to_register()) for plugin in implementing(plugins, EnqueueExtensions)
         }
         self._of_rows = frozenset(p.name for p in plugins if dependency_of(p) in _OF_ROWS)
         self._kinds.clear()

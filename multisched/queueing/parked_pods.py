@@ -23,14 +23,14 @@ from multisched.framework.events import ClusterEvent
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Entry
 from multisched.queueing.hints import HintTable, Object, Requeue, is_wildcard
-from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.queueing.transitions import QueueInvariantError, QueueState
 
 HINT_COST_MAX: Final = 4_096
 """Limit for the hints about classes of one namespace per event: one for each class, and one for each of its terms."""
 OVERDUE_PER_FLUSH: Final = 128
 """Classes without hints that are requeued at a time."""
 
-Refusers = tuple[Place, frozenset[str], frozenset[str]]
+Refusers = tuple[QueueState, frozenset[str], frozenset[str]]
 """(place, rejector plugins, pending plugins)"""
 ClassKey = tuple[PodSpec, *tuple[Hashable, ...]]
 _Classes = dict[ClassKey, dict[str, Entry]]
@@ -72,7 +72,7 @@ class ParkedPods:
         self._overdue: dict[tuple[Refusers, str], int] = {}
         """Where hints were skipped -> number of classes still to be requeued for that."""
         self._deadlines: OrderedDict[str, float] = OrderedDict()
-        self._counts = {Place.GATED: 0, Place.UNSCHEDULABLE: 0}
+        self._counts = {QueueState.GATED: 0, QueueState.UNSCHEDULABLE: 0}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -80,7 +80,7 @@ class ParkedPods:
     def __contains__(self, uid: object) -> bool:
         return uid in self._keys
 
-    def count(self, place: Place) -> int:
+    def count(self, place: QueueState) -> int:
         return self._counts[place]
 
     def count_by_plugin(self) -> dict[str, int]:

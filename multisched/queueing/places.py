@@ -20,24 +20,24 @@ from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.sort_keys import SortKeys
-from multisched.queueing.transitions import ALLOWED, Place, QueueInvariantError, check
+from multisched.queueing.transitions import ALLOWED, QueueInvariantError, QueueState, check
 
 BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 
-_ACTIVE: Final = Place.ACTIVE
+_ACTIVE: Final = QueueState.ACTIVE
 """These are bound once: an enum member look-up takes Python 3.11 as long as three calls."""
-_BACKOFF: Final = Place.BACKOFF
-_GANG: Final = Place.GANG
-_GATED: Final = Place.GATED
-_IN_FLIGHT: Final = Place.IN_FLIGHT
-_UNSCHEDULABLE: Final = Place.UNSCHEDULABLE
+_BACKOFF: Final = QueueState.BACKOFF
+_GANG: Final = QueueState.GANG
+_GATED: Final = QueueState.GATED
+_IN_FLIGHT: Final = QueueState.IN_FLIGHT
+_UNSCHEDULABLE: Final = QueueState.UNSCHEDULABLE
 
 PARKED: Final = frozenset({_UNSCHEDULABLE, _GATED})
-POPPED: Final = frozenset({_IN_FLIGHT, Place.LEAVING})
+POPPED: Final = frozenset({_IN_FLIGHT, QueueState.LEAVING})
 _COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED, _GANG})
 
 
-class EntryPlaces:
+class EntryStates:
     """uid -> entry, and its place."""
 
     __slots__ = (
@@ -78,7 +78,7 @@ class EntryPlaces:
         """Adds a new entry, which must be moved to a place at once."""
         self.entries[entry.uid] = entry
 
-    def move(self, entry: Entry, target: Place, event: str, now_s: float) -> None:
+    def move(self, entry: Entry, target: QueueState, event: str, now_s: float) -> None:
         """Moves an entry; its place changes nowhere else. Raises QueueInvariantError for a forbidden step."""
         origin = entry.place
         if (origin, target) not in ALLOWED:
@@ -258,6 +258,6 @@ class EntryPlaces:
             del self.entries[entry.uid]
             self._gangs.leave(entry)
 
-    def _index_of(self, place: Place) -> object:
+    def _index_of(self, place: QueueState) -> object:
         indices = {_ACTIVE: self._active, _BACKOFF: self._backoff, _GANG: self._gangs}
         return indices.get(place, self._events if place in POPPED else self._parked)

@@ -24,7 +24,7 @@ from multisched.framework.durations import Durations
 from multisched.framework.events import ATTEMPT_UNDONE, FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.gangs import ReservePolicy, ReservingPlugin
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
-from multisched.framework.registry import PluginSet, those
+from multisched.framework.registry import PluginSet, implementing
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
@@ -44,13 +44,13 @@ from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
-from multisched.queueing.places import PARKED, POPPED, EntryPlaces
+from multisched.queueing.places import PARKED, POPPED, EntryStates
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import ServerRefusals, sentence
 from multisched.queueing.readmission import Readmission, Tally
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
-from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.state.gang_roster import GangRoster
 
 LEFTOVER_S = 300.0
@@ -94,7 +94,7 @@ class PodQueue:
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
         self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
-        self._places = EntryPlaces(
+        self._places = EntryStates(
             self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
         )
         self._back = Readmission(self._gates, self._places, self._gangs)
@@ -123,10 +123,10 @@ class PodQueue:
         entry = self._entries.get(pod.uid)
         if entry is None:
             return self._admit(pod)
-        if entry.place is not Place.LEAVING:
+        if entry.place is not QueueState.LEAVING:
             return self._replace(entry, pod)
         entry.pod = pod
-        self._places.move(entry, Place.IN_FLIGHT, ADDED, now_s)
+        self._places.move(entry, QueueState.IN_FLIGHT, ADDED, now_s)
         self._events.record_for(entry.uid, _COME_BACK, None, pod)
         return _placement(entry)
 
@@ -142,14 +142,16 @@ class PodQueue:
         entry = self._entries.get(new.uid)
         return None if entry is None else self._replace(entry, new)
 
-    def remove(self, uid: str) -> Place | None:
+    def remove(self, uid: str) -> QueueState | None:
         """Removes a pod that was deleted or left the domain; returns its place. In flight it stays as LEAVING until its attempt ends."""
         entry = self._entries.get(uid)
-        if entry is None or entry.place is Place.LEAVING:
-            return None if entry is None else Place.LEAVING
+        if entry is None or entry.place is QueueState.LEAVING:
+            return None if entry is None else QueueState.LEAVING
         origin = entry.place
-        self.changes_in_flight += origin is Place.IN_FLIGHT
-        self._places.move(entry, Place.LEAVING if origin is Place.IN_FLIGHT else Place.ABSENT, "Removed", self._now_s)
+        self.changes_in_flight += origin is QueueState.IN_FLIGHT
+        self._places.move(
+            entry, QueueState.LEAVING if origin is QueueState.IN_FLIGHT else QueueState.ABSENT, "Removed", self._now_s
+        )
         return origin
 
     def activate(self, uid: str, now_s: float) -> Placement | None:
@@ -160,11 +162,11 @@ class PodQueue:
             return None
         if entry.place in POPPED:
             self._events.record_for(entry.uid, FORCED, None, entry.pod)
-        elif entry.place is Place.BACKOFF:
-            self._places.move(entry, Place.ACTIVE, FORCED.label, now_s)
+        elif entry.place is QueueState.BACKOFF:
+            self._places.move(entry, QueueState.ACTIVE, FORCED.label, now_s)
         elif entry.place in PARKED:
             self._back.requeue(entry, Requeue.AT_ONCE, FORCED.label, self._now_s)
-        elif entry.place is Place.GANG:
+        elif entry.place is QueueState.GANG:
             lead = self._gangs.lead_of(entry)
             return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
@@ -238,19 +240,19 @@ class PodQueue:
         """Ends an attempt without a bind: requeues the pod according to the failure and the events during the attempt."""
         self._now_s = now_s
         entry = self._attempted(uid)
-        if entry.place is Place.LEAVING:
-            self._places.move(entry, Place.ABSENT, FAILED, now_s)
+        if entry.place is QueueState.LEAVING:
+            self._places.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s)
         entry.queued_s, entry.order, entry.sort_key, entry.is_healing = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
-            self._places.move(entry, Place.GANG, FAILED, now_s)
+            self._places.move(entry, QueueState.GANG, FAILED, now_s)
             if how is not Requeue.SKIP:
                 self._back.wake_lead(entry, now_s)
         elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
-            self._places.move(entry, Place.UNSCHEDULABLE, FAILED, now_s)
+            self._places.move(entry, QueueState.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
                 self._set_aside += 1
                 entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
@@ -270,8 +272,8 @@ class PodQueue:
         if uid not in self._entries:
             return False
         entry = self._attempted(uid)
-        self._after_flush += entry.was_flushed and entry.place is Place.IN_FLIGHT
-        self._places.move(entry, Place.ABSENT, "Done", self._now_s)
+        self._after_flush += entry.was_flushed and entry.place is QueueState.IN_FLIGHT
+        self._places.move(entry, QueueState.ABSENT, "Done", self._now_s)
         return True
 
     # Events, time and gangs
@@ -316,7 +318,7 @@ class PodQueue:
         self._back.overdue(now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
-            entry.was_flushed = entry.place is Place.UNSCHEDULABLE
+            entry.was_flushed = entry.place is QueueState.UNSCHEDULABLE
             self._back.wake(entry, Requeue.AFTER_BACKOFF, FLUSH.label, self._now_s, tally)
         return tally.moved()
 
@@ -328,7 +330,7 @@ class PodQueue:
 
     # Inspection
 
-    def where(self, uid: str) -> Place | None:
+    def where(self, uid: str) -> QueueState | None:
         entry = self._entries.get(uid)
         return None if entry is None else entry.place
 
@@ -346,12 +348,12 @@ class PodQueue:
         entry = self._entries.get(uid)
         return None if entry is None else entry.schedulable_since_s
 
-    def story(self, uid: str) -> Sequence[tuple[float, str, Place]]:
+    def story(self, uid: str) -> Sequence[tuple[float, str, QueueState]]:
         """Returns the pod's latest moves, oldest first: time, event, place. Empty for an unknown pod."""
         entry = self._entries.get(uid)
         return () if entry is None else tuple(entry.story)
 
-    def entries(self, place: Place | None = None) -> Iterator[QueueEntry]:
+    def entries(self, place: QueueState | None = None) -> Iterator[QueueEntry]:
         """Yields all pods, or those in one place, in the order they were added. Call nothing else here during iteration."""
         return (self._places.describe(one) for one in self._entries.values() if place is None or one.place is place)
 
@@ -384,11 +386,11 @@ class PodQueue:
             if event is not None:
                 self._events.record_for(entry.uid, event, known, pod)
             return _placement(entry)
-        if is_elsewhere and entry.place is Place.GANG:
+        if is_elsewhere and entry.place is QueueState.GANG:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, ADDED, self._now_s)
             return _placement(entry)
         self._places.find_anew(entry, self._now_s)
-        if event is not None and entry.place is Place.GANG:
+        if event is not None and entry.place is QueueState.GANG:
             self._back.wake_lead(entry, self._now_s)
         elif event is not None and entry.place in PARKED:
             self._wake_by_itself(entry, event, known)
@@ -406,13 +408,13 @@ class PodQueue:
             self._events.record_for(entry.uid, event, None, entry.pod)
         elif entry.place in PARKED:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, _label(event), self._now_s, tally)
-        elif entry.place is Place.GANG and (lead := self._gangs.lead_of(entry)) is not None:
+        elif entry.place is QueueState.GANG and (lead := self._gangs.lead_of(entry)) is not None:
             self._wake_one(lead.uid, event, tally)
 
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
         if entry is None or entry.place not in POPPED:
-            place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.history())
+            place, story = (QueueState.ABSENT, []) if entry is None else (entry.place, entry.history())
             raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {place} [{'; '.join(story)}]")
         return entry
 
@@ -422,7 +424,7 @@ def _placement(entry: Entry) -> Placement:
 
 
 def _reserve_policy(plugins: Iterable[Plugin]) -> ReservePolicy | None:
-    return next((plugin.reserve_policy for plugin in those(plugins, ReservingPlugin)), None)
+    return next((plugin.reserve_policy for plugin in implementing(plugins, ReservingPlugin)), None)
 
 
 def _own_uids(event: ClusterEvent, old: Object, new: Object, gangs: GangEntries) -> Collection[str]:

@@ -17,8 +17,8 @@ from multisched.queueing.gang_entries import STARTED, GangEntries
 from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
-from multisched.queueing.places import PARKED, POPPED, EntryPlaces
-from multisched.queueing.transitions import Place
+from multisched.queueing.places import PARKED, POPPED, EntryStates
+from multisched.queueing.transitions import QueueState
 
 GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangGathered",
@@ -48,7 +48,7 @@ class Readmission:
 
     __slots__ = ("_gangs", "_gates", "_places", "on_gated", "reservations")
 
-    def __init__(self, gates: Gates, places: EntryPlaces, gangs: GangEntries) -> None:
+    def __init__(self, gates: Gates, places: EntryStates, gangs: GangEntries) -> None:
         self._gates = gates
         self._places = places
         self._gangs = gangs
@@ -66,7 +66,7 @@ class Readmission:
         if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s, tally):
             return
         backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > now_s
-        self._places.move(entry, Place.BACKOFF if backs_off else Place.ACTIVE, event, now_s)
+        self._places.move(entry, QueueState.BACKOFF if backs_off else QueueState.ACTIVE, event, now_s)
         if tally is not None:
             tally.backoff += backs_off
             tally.active += not backs_off
@@ -82,7 +82,7 @@ class Readmission:
         """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
         tally = Tally()
         for entry in list(self._places.entries.values()):
-            if entry.place in (Place.ACTIVE, Place.BACKOFF):
+            if entry.place in (QueueState.ACTIVE, QueueState.BACKOFF):
                 gate = self._gates.ask(entry.pod, "")
                 if not gate.is_success:
                     self._hold(entry, gate, event, now_s, tally)
@@ -93,8 +93,8 @@ class Readmission:
         self._gangs.step_back(entry)
         self._gangs.wait(entry, now_s)
         is_news, entry.gate = gate != entry.gate, gate
-        if is_news or entry.place is not Place.GATED:
-            self._places.move(entry, Place.GATED, event, now_s)
+        if is_news or entry.place is not QueueState.GATED:
+            self._places.move(entry, QueueState.GATED, event, now_s)
         else:
             self._places.park_anew(entry, now_s)
         if is_news and tally is not None:
@@ -130,13 +130,13 @@ class Readmission:
     def _try_anew(self, key: str, now_s: float, tally: Tally) -> None:
         """Requeues the gang's unschedulable entries, because its requirements have changed since they were refused."""
         for entry in self._gangs.own(key):
-            if entry.place is Place.UNSCHEDULABLE:
+            if entry.place is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
     def wake_lead(self, entry: Entry, now_s: float, tally: Tally | None = None) -> None:
         """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for events."""
         lead = self._gangs.lead_of(entry)
-        if lead is not None and lead.place is Place.UNSCHEDULABLE:
+        if lead is not None and lead.place is QueueState.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: Tally) -> None:
@@ -146,7 +146,7 @@ class Readmission:
         """
         for key in self._gangs.overdue(now_s):
             for entry in self._gangs.own(key):
-                if entry.place in (Place.GATED, Place.UNSCHEDULABLE):
+                if entry.place in (QueueState.GATED, QueueState.UNSCHEDULABLE):
                     self.requeue(entry, Requeue.AT_ONCE, OVERDUE, now_s, tally)
         if key := self.reservations.change(now_s):
             self._reserve(key, now_s, tally)
@@ -159,7 +159,7 @@ class Readmission:
     def _reserve(self, key: str, now_s: float, tally: Tally) -> None:
         """Tries the gang at once: its turn to reserve capacity has begun or ended."""
         for entry in self._gangs.members(key):
-            if entry.place is Place.UNSCHEDULABLE:
+            if entry.place is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AT_ONCE, RESERVES, now_s, tally)
 
     def take(self, now_s: float) -> list[Entry]:
@@ -174,7 +174,7 @@ class Readmission:
             if lead is None:
                 self._gangs.lead(entry, now_s)
             elif lead is not entry:
-                self._places.move(entry, Place.GANG, GATHERED, now_s)
+                self._places.move(entry, QueueState.GANG, GATHERED, now_s)
                 continue
             entry = self._healing_before(entry)
             entries = [entry, *(one for one in self._gangs.followers(entry) if self._is_admitted(one, now_s))]
@@ -190,7 +190,7 @@ class Readmission:
 
         Otherwise a gang with a longer backoff would lose all capacity that becomes free to gangs with a shorter one.
         """
-        able = (Place.ACTIVE, Place.BACKOFF)
+        able = (QueueState.ACTIVE, QueueState.BACKOFF)
         leads = [
             one
             for one in self._gangs.healing()
@@ -207,7 +207,7 @@ class Readmission:
         if not gate.is_success:
             self._gangs.wait(entry, now_s)
             entry.gate = gate
-            self._places.move(entry, Place.GATED, GATHERED, now_s)
+            self._places.move(entry, QueueState.GATED, GATHERED, now_s)
             self.on_gated(entry.uid)
         return gate.is_success
 
@@ -215,8 +215,8 @@ class Readmission:
         """Returns True if the entry leads its gang; else makes it follow the lead."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead is not entry:
-            if entry.place is not Place.GANG:
-                self._places.move(entry, Place.GANG, event, now_s)
+            if entry.place is not QueueState.GANG:
+                self._places.move(entry, QueueState.GANG, event, now_s)
             self._came(entry, lead, now_s, tally)
             return False
         if lead is None:
@@ -227,26 +227,26 @@ class Readmission:
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
         """Handles a new follower: the gang may sort earlier now, and may fit now."""
         self.wake_lead(entry, now_s, tally)
-        if lead.place in (Place.ACTIVE, Place.BACKOFF) and self._gangs.is_before(entry, lead):
+        if lead.place in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)
             self._places.sort_anew(lead, now_s)
 
     def _sort(self, entry: Entry, why: str, now_s: float, tally: Tally) -> None:
         """Moves a member of a changed gang."""
         if why == STARTED:
-            if entry.place in (Place.GANG, Place.GATED):
+            if entry.place in (QueueState.GANG, QueueState.GATED):
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
-            elif entry.place is not Place.UNSCHEDULABLE:
+            elif entry.place is not QueueState.UNSCHEDULABLE:
                 self._places.sort_anew(entry, now_s)
-        elif why or entry.place is Place.GATED:
+        elif why or entry.place is QueueState.GATED:
             self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
         elif (lead := self._gangs.lead_of(entry)) is None:
-            if entry.place is Place.GANG:
+            if entry.place is QueueState.GANG:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
             else:
                 self._gangs.lead(entry, now_s)
-        elif lead is not entry and entry.place is not Place.GANG:
-            self._places.move(entry, Place.GANG, GATHERED, now_s)
+        elif lead is not entry and entry.place is not QueueState.GANG:
+            self._places.move(entry, QueueState.GANG, GATHERED, now_s)
 
 
 def _nobody(uid: str) -> None:

@@ -16,7 +16,7 @@ from multisched.queueing.events_in_flight import EventsInFlight, Happened
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.hints import HintTable, Requeue, is_wildcard
 from multisched.queueing.quarantine import API_SERVER
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 
 CONFLICTS_IN_A_ROW = 3
 """Consecutive commit conflicts after which a pod is requeued to active at once; the next one counts as any other failure."""
@@ -59,7 +59,7 @@ class RequeueJudge:
 
     def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:
         """Decides after an update of a parked entry's pod; `known` is the old version. For a gated entry the gates always run again."""
-        if entry.place is not Place.UNSCHEDULABLE:
+        if entry.place is not QueueState.UNSCHEDULABLE:
             return Requeue.AFTER_BACKOFF
         listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
         return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)

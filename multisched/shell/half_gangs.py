@@ -18,7 +18,7 @@ PERIOD_S: Final = 10.0
 """Period of the check of all gangs."""
 
 
-class HalfGangs:
+class GangsBelowMinimum:
     """Periodic check of the gangs of all domains."""
 
     def __init__(self, cache: ClusterCache, router: Router, events: EventSink, clock: Clock) -> None:

@@ -61,7 +61,7 @@ NO_LEASE = "the lease was lost"
 NO_NODE = "the node has left the domain"
 
 
-class VictimHome(Protocol):
+class VictimDomain(Protocol):
     """The domain of a victim."""
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
@@ -69,7 +69,7 @@ class VictimHome(Protocol):
         ...
 
 
-class Home(Protocol):
+class PreemptorDomain(Protocol):
     """The domain of a preemptor.
 
     Implemented by `DomainNominations`, which is in a layer above and starts preemptions.
@@ -99,7 +99,7 @@ class Home(Protocol):
         """Requeues pods that may have been refused because of this nomination: it ended, and may never have been written."""
         ...
 
-    def let_go(self, pod: Pod, *, failed: bool) -> None:
+    def release_preemptor(self, pod: Pod, *, failed: bool) -> None:
         """Releases a held pod: its victims are deleted, deleting, or could not be removed."""
         ...
 
@@ -108,7 +108,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     """A preemption, and the domain of its preemptors."""
 
     preemption: Preemption
-    home: Home
+    home: PreemptorDomain
 
     @property
     def pods(self) -> tuple[Pod, ...]:
@@ -161,7 +161,7 @@ class Preemptor:
         clock: Clock,
         nominator: Nominator,
         removals: Removals,
-        home_of: Callable[[Pod], VictimHome | None],
+        home_of: Callable[[Pod], VictimDomain | None],
     ) -> None:
         """`home_of`: returns the domain that schedules a pod; None for a pod of another scheduler."""
         self._writer = writer
@@ -185,7 +185,7 @@ class Preemptor:
     def is_preempting(self, uid: str) -> bool:
         return uid in self._jobs or uid in self._held
 
-    def saw_going(self, uid: str) -> None:
+    def on_victim_deleting(self, uid: str) -> None:
         """Handles a pod that the watch has shown as deleting or deleted."""
         self.removals.seen(uid)
         for held in self._awaited.pop(uid, ()):
@@ -193,7 +193,7 @@ class Preemptor:
             if not held.unseen:
                 self._let_go(held.job)
 
-    def start(self, preemption: Preemption, home: Home) -> bool:
+    def start(self, preemption: Preemption, home: PreemptorDomain) -> bool:
         """Starts a preemption. `is_preempting` is true for its preemptors from this call until they are released.
 
         Returns False if there is nothing to do: all victims are deleting or their binds are being turned back, or the same
@@ -213,11 +213,11 @@ class Preemptor:
         self._wake.set()
         return True
 
-    def _is_turned_back(self, victim: Pod, home: Home) -> bool:
+    def _is_turned_back(self, victim: Pod, home: PreemptorDomain) -> bool:
         """Reports whether the victim's bind is being turned back. It may still be assumed, until its binding cycle ends."""
         return self.removals.is_sent(victim.uid) and not home.is_standing(victim.uid)
 
-    def drop_waiting(self, home: Home) -> None:
+    def drop_waiting(self, home: PreemptorDomain) -> None:
         """Drops the waiting preemptions of a domain and releases its held preemptors: the domain stops."""
         for job in [job for job in self._waiting if job.home is home]:
             self._waiting.remove(job)
@@ -328,7 +328,7 @@ class Preemptor:
     def _end(self, job: _Job, *, failed: bool) -> None:
         self._finish(job)
         for pod in job.pods:
-            job.home.let_go(pod, failed=failed)
+            job.home.release_preemptor(pod, failed=failed)
 
     def _finish(self, job: _Job) -> None:
         self._forget_job(job)
@@ -371,7 +371,7 @@ class Preemptor:
         self._forget_held(job)
         self._forget_job(job)
         for pod in job.pods:
-            job.home.let_go(pod, failed=False)
+            job.home.release_preemptor(pod, failed=False)
 
     def _forget_held(self, job: _Job) -> None:
         held = self._held.get(job.first.uid)

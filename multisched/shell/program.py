@@ -48,7 +48,7 @@ from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts, annotations_of
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.half_gangs import HalfGangs
+from multisched.shell.half_gangs import GangsBelowMinimum
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
@@ -184,8 +184,8 @@ class Program:
         self.pods = self._pod_ingest(domains.add_all(nodes))
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.statuses.serve(self.router.workers())
-        self.pods.on_pending = self.statuses.pending_changed if self.statuses.hears_of_pending else None
-        self.half_gangs = HalfGangs(self.cache, self.router, self.events, outside.clock)
+        self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
+        self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, outside.clock)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = _node_ingest_of(self, nodes, reporter)
@@ -251,7 +251,7 @@ class Program:
             self.decoder,
             self.clock,
             tolerations=tolerations,
-            going=self.preemptor.saw_going,
+            going=self.preemptor.on_victim_deleting,
             offer=self.reservations.offer,
             remark=KeyRemarks(self.events).see,
         )
@@ -261,7 +261,9 @@ class Program:
         return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
 
     def _pod_mending(self) -> PodMending:
-        return PodMending(self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.saw_going)
+        return PodMending(
+            self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.on_victim_deleting
+        )
 
     def _handover(self) -> Handover:
         handover = Handover(

@@ -114,7 +114,7 @@ class Reload:
             self._pods.use_policies(tolerations)
         if any(one.plugins is not None for one in news):
             self._statuses.serve(one.domain.worker for one in news)
-            self._pods.on_pending = self._statuses.pending_changed if self._statuses.hears_of_pending else None
+            self._pods.on_pending = self._statuses.pending_changed if self._statuses.has_pending_pods_plugins else None
         self.in_force = in_force
         return Reloaded(before, in_force, wanted, refused, self._registry)
 

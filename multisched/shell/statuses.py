@@ -93,7 +93,7 @@ class Statuses:
         self._writer.mark(key)
 
     @property
-    def hears_of_pending(self) -> bool:
+    def has_pending_pods_plugins(self) -> bool:
         """True if a plugin computes statuses from pending pods."""
         return bool(self._of_pending)
 

@@ -14,7 +14,7 @@ from multisched.framework.durations import Durations
 from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.leading import FindLeader, NotLeadingError, led_here
 from multisched.framework.preemption import PreemptingPlugin
-from multisched.framework.registry import PluginSet, implements, those
+from multisched.framework.registry import PluginSet, implementing, implements
 from multisched.framework.runner import PluginFailure
 from multisched.model.near_names import did_you_mean
 from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod, longest_waiting_first
@@ -26,7 +26,7 @@ from multisched.observe.readings import (
     ReflectorReading,
     RequestReading,
 )
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
@@ -70,7 +70,9 @@ class ProgramQueues:
                         attempts=entry.attempts,
                         waiting_s=now_s - entry.added_s,
                         # Only PreEnqueue runs again for a gated pod: that is not an attempt.
-                        retry_in_s=0.0 if entry.place is Place.GATED else max(0.0, (entry.retry_at_s or now_s) - now_s),
+                        retry_in_s=0.0
+                        if entry.place is QueueState.GATED
+                        else max(0.0, (entry.retry_at_s or now_s) - now_s),
                         plugins=entry.plugins,
                         message=entry.message,
                     )
@@ -127,8 +129,8 @@ class ProgramQueues:
         return counts | {"permit": permit, "binding": queue.in_flight - permit}
 
 
-def _state(place: Place, *, is_at_permit: bool) -> str:
-    if place not in (Place.IN_FLIGHT, Place.LEAVING):
+def _state(place: QueueState, *, is_at_permit: bool) -> str:
+    if place not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
         return place.value
     return "permit" if is_at_permit else "binding"
 
@@ -251,7 +253,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
 
 def _preemption_attempts(plugins: PluginSet) -> int:
     found = 0
-    for plugin in those(plugins.post_filter, PreemptingPlugin):
+    for plugin in implementing(plugins.post_filter, PreemptingPlugin):
         found += plugin.preemption_attempts
     return found
 

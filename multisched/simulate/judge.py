@@ -58,7 +58,7 @@ class Figures(msgspec.Struct, frozen=True):
     nodes_over_100: int
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CourseFigures(msgspec.Struct, frozen=True):
     """Figures of one course, per dimension in the order of the usage's dimensions."""
 
     whole: tuple[Figures, ...]
@@ -86,7 +86,7 @@ def _first_step(epoch_s: float, scenario: Scenario, steps: int) -> int:
     return math.ceil(min(max(passed, 0.0), steps))
 
 
-def judge(scenario: Scenario, course: Course) -> Verdict:
+def judge(scenario: Scenario, course: Course) -> CourseFigures:
     """Returns the figures of a course, over all judged days and per day."""
     load = node_load(scenario, course)
     step_s = scenario.usage.step_s
@@ -107,7 +107,7 @@ def judge(scenario: Scenario, course: Course) -> Verdict:
         )
 
     hours = load.max(0).reshape(load.shape[1], count * 24, -1) if per_day % 24 == 0 else load.max(0)[:, :, None]
-    return Verdict(of(0, count), tuple(of(day, day + 1) for day in range(count)), hours.max(2))
+    return CourseFigures(of(0, count), tuple(of(day, day + 1) for day in range(count)), hours.max(2))
 
 
 def _busiest_steps(total: Load, per_day: int, step_s: int) -> NDArray[np.int64]:

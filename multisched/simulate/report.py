@@ -15,7 +15,7 @@ import msgspec
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_table
 from multisched.simulate.course import Course, run_course
-from multisched.simulate.judge import Busiest, Figures, Verdict, Worst, judge
+from multisched.simulate.judge import Busiest, CourseFigures, Figures, Worst, judge
 from multisched.simulate.lessons import Lessons
 from multisched.simulate.moments import DAY_S, written
 from multisched.simulate.repairs import Visit
@@ -38,7 +38,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Figures of one run."""
 
     seed: int
-    verdict: Verdict
+    verdict: CourseFigures
     moves: int
     created: int
     unplaced: tuple[str, ...]

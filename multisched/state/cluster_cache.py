@@ -29,7 +29,7 @@ from multisched.state.gang_roster import GangRoster
 from multisched.state.ledgers import LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from multisched.state.pod_news import PodNews
+from multisched.state.pod_news import ExternalPodChanges
 from multisched.state.pods_by_priority import PodsByPriority
 
 NO_ROW = -1
@@ -56,7 +56,7 @@ class PlacedPod(msgspec.Struct):
     state: PodState
     annotations: Mapping[str, str] = _NO_ANNOTATIONS
     """The annotations that the binding of an assumed pod carries."""
-    is_uprooted: bool = False
+    node_was_deleted: bool = False
     """The node it was assumed on was deleted. A new one may have the same name, but the pod was never checked against it."""
     answered_s: float = math.inf
     """When the API server confirmed that an assumed pod is bound; infinite before."""
@@ -89,7 +89,7 @@ class ClusterCache:
         self.ledgers.pods, self.ledgers.placed = self._pods, self._placed.get
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
-        self.news = PodNews()
+        self.news = ExternalPodChanges()
         """Pods that were added, changed or removed without an assumption of this process."""
 
     def add_domain(self, domain: DomainRows) -> None:
@@ -136,7 +136,7 @@ class ClusterCache:
             self.ledgers.release_row(uid)
             entry = self._placed[uid]
             entry.row = NO_ROW
-            entry.is_uprooted = entry.state is PodState.ASSUMED
+            entry.node_was_deleted = entry.state is PodState.ASSUMED
             self._strays.setdefault(name, set()).add(uid)
         self.nodes.remove_node(name)
         self.ledgers.set_node(row, None)
@@ -335,7 +335,7 @@ class ClusterCache:
     def placed(self, uid: str) -> PlacedPod | None:
         return self._placed.get(uid)
 
-    def intrusions(self, row: int) -> int:
+    def external_changes(self, row: int) -> int:
         """Returns how often pods were added to the row, or changed on it, without an assumption of this process."""
         return self._intrusions.get(row, 0)
 

@@ -1,4 +1,4 @@
-"""PodNews: pods that were added, changed or removed without a decision of this process, for binds that are decided but not sent.
+"""ExternalPodChanges: pods that were added, changed or removed without a decision of this process, for binds that are decided but not sent.
 
 Owns a bounded log: a reader that is too far behind is told so. `ClusterCache` writes it. A confirmation of
 an own bind is not logged, so a burst of binds adds nothing.
@@ -20,7 +20,7 @@ NEWS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of their specs and labels, which the log keeps after the pods are deleted."""
 
 
-class PodNews:
+class ExternalPodChanges:
     """A bounded log of pods that were added, changed or removed without a decision of this process."""
 
     __slots__ = ("_bytes", "_pods", "_start", "demanding", "end")

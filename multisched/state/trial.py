@@ -19,7 +19,7 @@ from multisched.state.nominator import Nominator
 from multisched.state.transaction import Choose
 
 
-class Stand(NamedTuple):
+class TrialPlacement(NamedTuple):
     """A pending pod that is placed on a row within the block."""
 
     pod: Pod
@@ -35,7 +35,7 @@ class Trial:
         self._cache = cache
         self._nominator = nominator
         self._away: dict[str, PlacedPod] = {}
-        self._stands: dict[str, Stand] = {}
+        self._stands: dict[str, TrialPlacement] = {}
         self._orders: dict[int, tuple[str, ...]] = {}
         """Row -> its pods in their original order."""
         self._nominations: list[tuple[Pod, int]] = []
@@ -102,7 +102,7 @@ class Trial:
                 cache.nodes.add_pod(entry.row, entry.pod)
             cache.ledgers.set_down(entry.pod, entry.row, is_settled=entry.state is PodState.CONFIRMED)
 
-    def stand(self, pod: Pod, row: int, choose: Choose) -> Stand | None:
+    def stand(self, pod: Pod, row: int, choose: Choose) -> TrialPlacement | None:
         """Places a pending pod on a row that passed the filters; None if a ledger refuses it there. Raises PluginFailure."""
         cache = self._cache
         if cache.ledgers.fits_cluster(pod).reason:
@@ -113,10 +113,10 @@ class Trial:
         self._note(row)
         annotations = cache.ledgers.take(pod, row, choices)
         cache.nodes.add_pod(row, cache.bound_with(pod, annotations))
-        found = self._stands[pod.uid] = Stand(pod, row, choices)
+        found = self._stands[pod.uid] = TrialPlacement(pod, row, choices)
         return found
 
-    def leave(self, uid: str) -> Stand:
+    def leave(self, uid: str) -> TrialPlacement:
         """Removes a pod that was placed within the block."""
         found = self._stands.pop(uid)
         self._cache.nodes.remove_pod(found.row, uid)

@@ -24,7 +24,7 @@ from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
 from multisched.queueing.entry import QueueEntry
 from multisched.queueing.quarantine import API_SERVER, ServerRefusals
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
@@ -209,22 +209,22 @@ def _changed(view: PodView, **changes: object) -> PodView:
 def _state(worker: DomainWorker, entry: QueueEntry) -> str:
     if entry.is_quarantined:
         return "quarantined"
-    if entry.place not in (Place.IN_FLIGHT, Place.LEAVING):
+    if entry.place not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
         return entry.place.value
     return "permit" if worker.waiting.holders(entry.uid) else "binding"
 
 
 def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: float) -> str:
     match entry.place:
-        case Place.ACTIVE:
+        case QueueState.ACTIVE:
             return "its turn in the queue"
-        case Place.BACKOFF:
+        case QueueState.BACKOFF:
             return "the end of its backoff"
-        case Place.UNSCHEDULABLE:
+        case QueueState.UNSCHEDULABLE:
             return f"an event that can help {' and '.join(entry.plugins) or 'it'}"
-        case Place.GATED:
+        case QueueState.GATED:
             return f"{entry.plugins[0]} to admit it: {entry.message}"
-        case Place.GANG:
+        case QueueState.GANG:
             return f"its gang, with which it is tried{': ' if entry.message else ''}{entry.message}"
     holders = worker.waiting.holders(entry.uid)
     if holders:
@@ -234,13 +234,13 @@ def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: floa
 
 
 def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
-    if entry.place not in (Place.UNSCHEDULABLE, Place.GATED):
+    if entry.place not in (QueueState.UNSCHEDULABLE, QueueState.GATED):
         return
     by_name: dict[str, Plugin] = {built.plugin.name: built.plugin for built in worker.plugins.built}
     by_name[API_SERVER] = ServerRefusals()
     for name in entry.plugins:
         plugin = by_name.get(name)
-        if name == GANG_PLUGIN and entry.place is Place.GATED:
+        if name == GANG_PLUGIN and entry.place is QueueState.GATED:
             yield Wake(plugin=name, events=("a member of its gang comes or changes", "what its gang asks for changes"))
         elif isinstance(plugin, EnqueueExtensions):
             events = (_event_words(registration.event) for registration in plugin.events_to_register())

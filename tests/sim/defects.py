@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from domains.gpu.device_row import DeviceRow
 from multisched.client import known_objects
 from multisched.client.binder import ApiBinder
-from multisched.client.known_objects import KnownObjects, Verdict
+from multisched.client.known_objects import KnownObjects, Observation
 from multisched.client.lease_term import LeaseState, LeaseTerm
 from multisched.client.reflector import Reflector
 from multisched.cycle import commit_step
@@ -27,10 +27,10 @@ from multisched.cycle.results import Conflicted
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
 from multisched.framework.pod_counts import PodCounts
-from multisched.framework.pod_demands import Concern, PodDemands
+from multisched.framework.pod_demands import AffinityIndexEntry, PodDemands
 from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.status import SUCCESS
-from multisched.framework.term_columns import Asker
+from multisched.framework.term_columns import IncomingPod
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.node_affinity import NodeAffinity
@@ -46,7 +46,7 @@ from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import EVERY_POD, Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
-from multisched.queueing.places import EntryPlaces
+from multisched.queueing.places import EntryStates
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
@@ -376,7 +376,7 @@ def backoff_never_ends() -> None:
 def queue_never_flushed() -> None:
     """The timer of the queue does nothing: no backoff ends by itself."""
     put(PodQueue, "flush", lambda self, now_s: Moved())
-    put(EntryPlaces, "release_backoff", lambda self, now_s: 0)
+    put(EntryStates, "release_backoff", lambda self, now_s: 0)
 
 
 @defect
@@ -423,9 +423,9 @@ def no_synthetic_delete() -> None:
 def version_guard_off() -> None:
     """Older objects are applied over newer ones."""
 
-    def gullible(self: KnownObjects, key: str, uid: str, version: str) -> Verdict:
+    def gullible(self: KnownObjects, key: str, uid: str, version: str) -> Observation:
         self._known[key] = known_objects._Known(uid, version, self._pass_number)
-        return Verdict.UPSERT
+        return Observation.UPSERT
 
     put(KnownObjects, "observe", gullible)
 
@@ -712,7 +712,7 @@ def counts_stand_still() -> None:
 @defect
 def others_terms_ignored() -> None:
     """A pod goes by its own anti-affinity, and not by that of pods that are there."""
-    put(PodDemands, "concern", lambda self, *asker: Concern(Asker(*asker), 0))
+    put(PodDemands, "concern", lambda self, *asker: AffinityIndexEntry(IncomingPod(*asker), 0))
 
 
 @defect

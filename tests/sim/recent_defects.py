@@ -62,7 +62,7 @@ from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
-from multisched.state.pod_news import PodNews
+from multisched.state.pod_news import ExternalPodChanges
 from tests.sim.defects import DEFECTS, defect, put
 
 __all__ = ["DEFECTS"]
@@ -358,14 +358,14 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
 @defect
 def news_marked_before_it_is_counted() -> None:
     """A pod that keeps others away, as the first news since a decision, concerns nobody who has no rules himself."""
-    genuine = PodNews.came
+    genuine = ExternalPodChanges.came
 
-    def came(self: PodNews, pod: Pod) -> None:
+    def came(self: ExternalPodChanges, pod: Pod) -> None:
         before = self.end
         genuine(self, pod)
         self.demanding = min(self.demanding, before)
 
-    put(PodNews, "came", came)
+    put(ExternalPodChanges, "came", came)
 
 
 @defect
@@ -467,7 +467,7 @@ def parked_anew_holds_up_the_rest() -> None:
 @defect
 def strangers_on_the_node_not_looked_at() -> None:
     """A bind goes out though somebody else's pod has come to its node and taken a port, a disk or a device."""
-    put(ClusterCache, "intrusions", lambda self, row: 0)
+    put(ClusterCache, "external_changes", lambda self, row: 0)
 
 
 @defect

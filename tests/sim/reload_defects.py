@@ -9,7 +9,7 @@ from multisched.framework.registry import PluginSetupError
 from multisched.queueing.entry import Moved
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.reload import Reload
 from tests.sim.defects import defect, put
@@ -35,7 +35,7 @@ def reloads_drop_a_queued_pod() -> None:
 
     def use(self: PodQueue, plugins: Any, now_s: float, *, is_tried: bool) -> Moved:
         moved = genuine(self, plugins, now_s, is_tried=is_tried)
-        ready = next(self.entries(Place.ACTIVE), None)
+        ready = next(self.entries(QueueState.ACTIVE), None)
         if ready is not None:
             self.remove(ready.uid)
         return moved

@@ -23,7 +23,7 @@ from multisched.cli.main import app
 from multisched.client.lease_term import LeaseState
 from multisched.cycle.bind_outcome import Outcome, Step
 from multisched.framework.ports import BindAnswer
-from multisched.queueing.transitions import ALLOWED, Place
+from multisched.queueing.transitions import ALLOWED, QueueState
 from multisched.state.cluster_cache import CacheCorruptedError, PodState
 from multisched.testing.builders import make_cache, make_node, make_pod
 
@@ -288,7 +288,9 @@ def diagrams() -> list[str]:
 
 def test_the_diagram_of_the_queue_is_its_table_of_transitions() -> None:
     drawn = re.findall(r"^([A-Z_]+) +-> ([A-Z_ ]+)$", "\n".join(diagrams()), re.MULTILINE)
-    assert {(Place[origin], Place[target]) for origin, targets in drawn for target in targets.split()} == set(ALLOWED)
+    assert {(QueueState[origin], QueueState[target]) for origin, targets in drawn for target in targets.split()} == set(
+        ALLOWED
+    )
 
 
 CACHE_STEPS: Final = (

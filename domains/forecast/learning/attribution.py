@@ -55,7 +55,7 @@ Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 
-class Verdict(IntEnum):
+class WeightStatus(IntEnum):
     """Whether a weight is determined, and if not, why."""
 
     DETERMINED = 0
@@ -108,7 +108,7 @@ class Undetermined(msgspec.Struct, frozen=True):
 
     service: str
     dimension: str
-    verdict: Verdict
+    verdict: WeightStatus
     confused_with: tuple[str, ...] = ()
     """Names of the services it cannot be separated from; empty if it cannot be separated from the level of its nodes."""
 
@@ -159,7 +159,7 @@ def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
         weight[:, number], error[:, number], verdict[:, number], confused = found
         own_shape[:, number] = _own_shape(solution, times, shape[number], services)
         undetermined += [
-            Undetermined(moves.services[row], dimension, Verdict(verdict[row, number]), confused.get(row, ()))
+            Undetermined(moves.services[row], dimension, WeightStatus(verdict[row, number]), confused.get(row, ()))
             for row in np.flatnonzero(verdict[:, number]).tolist()
         ]
     return Attribution(
@@ -305,18 +305,18 @@ def _judge(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
     """Returns weights, standard errors and verdicts per service, and partners that cannot be separated (see `_partners`)."""
     weight, error = np.full(len(moves.services), np.nan), np.full(len(moves.services), np.nan)
-    verdict = np.where(moves.count < settings.moves_min, Verdict.STILL, Verdict.UNMEASURED).astype(np.uint8)
+    verdict = np.where(moves.count < settings.moves_min, WeightStatus.STILL, WeightStatus.UNMEASURED).astype(np.uint8)
     seen, found, spread = solution.seen, solution.weight, solution.error
     if not len(seen):
         return weight, error, verdict, {}
     tie = _ties(solution.correlation, settings.separation_min)
     is_confused = np.diag(tie) > SHARE_MIN
     is_noisy = spread > settings.relative_error_max * np.maximum(found, IDLE_SHARE * found.mean())
-    judged = np.select([is_confused, is_noisy], [Verdict.CONFUSED, Verdict.NOISY], Verdict.DETERMINED)
+    judged = np.select([is_confused, is_noisy], [WeightStatus.CONFUSED, WeightStatus.NOISY], WeightStatus.DETERMINED)
     has_moved = moves.count[seen] >= settings.moves_min
     verdict[seen[has_moved]] = judged[has_moved]
     error[seen] = spread
-    is_known = verdict[seen] == Verdict.DETERMINED
+    is_known = verdict[seen] == WeightStatus.DETERMINED
     weight[seen[is_known]] = found[is_known]
     names = [moves.services[row] for row in seen]
     return weight, error, verdict, _partners(tie, solution.covariance, is_confused, is_noisy, names, seen)

@@ -29,7 +29,7 @@ from multisched.framework.caching import SignPlugin
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import CycleView, Plugin
-from multisched.framework.registry import PluginSet, those
+from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import Runner
 from multisched.model.objects import Pod
 from multisched.state.domain_rows import DomainRows
@@ -55,7 +55,7 @@ class ClassCache:
         self._table = table
         self._rows = rows
         # A PreFilter result is kept for the class only if the plugin's signature distinguishes the pods it treats differently.
-        pre_filters = [p for p in those(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
+        pre_filters = [p for p in implementing(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         kept: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *pre_filters)}
         anew = frozenset(p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in kept)
         # Filters and scores with remote requests run on the responses, outside the class; their dependencies are not tracked here.
@@ -65,7 +65,9 @@ class ClassCache:
         """True if some plugin is evaluated again in each attempt."""
         self._signatures = Signatures(kept.values(), runner)
         self._keys = CacheKeys(plugins, runner)
-        self._shared = SharedAnswers(runner, table, rows, those(kept.values(), SignPlugin), self._keys.plugins.values())
+        self._shared = SharedAnswers(
+            runner, table, rows, implementing(kept.values(), SignPlugin), self._keys.plugins.values()
+        )
         self._pre_filters = ClassPreFilters(plugins, runner, self._keys, anew)
         self._filters = ClassFilters(plugins, runner, self._shared, rows)
         self._scores = ClassScores(plugins, runner, self._shared, self._keys.plugins)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.caching import CacheKeyPlugin, SplitCacheKey
-from multisched.framework.registry import PluginSet, those
+from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import Runner
 from multisched.model.objects import Pod
 
@@ -35,7 +35,7 @@ class CacheKeys:
     def __init__(self, plugins: PluginSet, runner: Runner) -> None:
         self._runner = runner
         every = (*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score)
-        self.plugins: Mapping[str, CacheKeyPlugin] = {p.name: p for p in those(every, CacheKeyPlugin)}
+        self.plugins: Mapping[str, CacheKeyPlugin] = {p.name: p for p in implementing(every, CacheKeyPlugin)}
 
     def take(self, pod_class: EquivalenceClass) -> None:
         """Stores the class's cache keys before its plugins are evaluated, and which plugins are silent about such pods."""

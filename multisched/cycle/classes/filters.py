@@ -18,7 +18,7 @@ from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.framework.caching import MovedRowsPlugin
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, PASSES, Bools, NodeView, Rows, any_true
-from multisched.framework.registry import PluginSet, those
+from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
 from multisched.state.domain_rows import DomainRows
@@ -36,7 +36,7 @@ class ClassFilters:
         """Filters with remote requests are left out: they run on the responses, outside the class."""
         self._tracing = {
             p.name: p
-            for p in those((p for p in plugins.filter if p.depends_on is Dependency.CACHE_KEY), MovedRowsPlugin)
+            for p in implementing((p for p in plugins.filter if p.depends_on is Dependency.CACHE_KEY), MovedRowsPlugin)
         }
         """Plugins that can report which rows have changed codes since their cache key changed."""
 

@@ -16,7 +16,7 @@ from multisched.framework.caching import SignPlugin, TopologyKeysPlugin
 from multisched.framework.dependency import dependency_of
 from multisched.framework.node_view import Codes, Scores
 from multisched.framework.points import FilterPlugin, Plugin, ScorePlugin
-from multisched.framework.registry import those
+from multisched.framework.registry import implementing
 from multisched.framework.runner import Runner
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
@@ -43,7 +43,7 @@ class SharedAnswers:
         """`signers`: results of those that read no pods are shared. `keyed`: plugins that may be evaluated by group."""
         self._runner = runner
         self._signers = {p.name: p for p in signers if not _reads_pods(p)}
-        self._grouping = {p.name: p for p in those(keyed, TopologyKeysPlugin)}
+        self._grouping = {p.name: p for p in implementing(keyed, TopologyKeysPlugin)}
         self._groups = RowGroupCache(table, rows)
         self._codes: dict[Hashable, tuple[_Mark, Codes]] = {}
         self._scores: dict[Hashable, tuple[_Mark, SharedScores]] = {}

@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Sequence
 
 from multisched.framework.caching import SignPlugin
 from multisched.framework.points import Plugin
-from multisched.framework.registry import those
+from multisched.framework.registry import implementing
 from multisched.framework.runner import Runner
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, PodSpec
@@ -38,7 +38,7 @@ class Signatures:
     def __init__(self, plugins: Collection[Plugin], runner: Runner) -> None:
         """`plugins`: those whose results a class keeps."""
         self._runner = runner
-        signers = those(plugins, SignPlugin)
+        signers = implementing(plugins, SignPlugin)
         self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
         self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
         signed = frozenset(p.name for p in signers)

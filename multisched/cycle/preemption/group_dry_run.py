@@ -34,7 +34,7 @@ from multisched.framework.preemption import DisplacementRule, GroupVictims, Memb
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.domain_rows import DomainRows
-from multisched.state.trial import Stand, Trial
+from multisched.state.trial import Trial, TrialPlacement
 
 SERVED_MAX: Final = 5_000
 """Members for which victims are searched one by one in one search, some milliseconds each."""
@@ -161,7 +161,7 @@ class GroupAttemptDryRun:
         nominations = self._nominations(stands)
         return GroupVictims(by_node(left.victims), nominations, costs, is_minimal=not ground.is_exhausted)
 
-    def _standing(self, found: Needed | None, ground: GroupGround) -> Search[Sequence[Stand] | None]:
+    def _standing(self, found: Needed | None, ground: GroupGround) -> Search[Sequence[TrialPlacement] | None]:
         """Returns the members' places without the victims; None if there are none.
 
         None means that more of a gang would have to be evicted than allowed, or that a member needs a victim nearby. Raises
@@ -241,7 +241,7 @@ class GroupAttemptDryRun:
         return (yield from needed(away, ground))
 
     def _victims(
-        self, rule: DisplacementRule, found: Needed, stands: Sequence[Stand], *, is_minimal: bool
+        self, rule: DisplacementRule, found: Needed, stands: Sequence[TrialPlacement], *, is_minimal: bool
     ) -> GroupVictims:
         standing, nominations = self._runs.standing, self._nominations(stands)
         if not found.victims:
@@ -251,7 +251,7 @@ class GroupAttemptDryRun:
         costs = rule.costs(pods, victims, rule.first(pods, victims), np.array([found.whole_gangs], np.int64))
         return GroupVictims(by_node(found.victims), nominations, costs[:, 0], is_minimal)
 
-    def _nominations(self, stands: Sequence[Stand]) -> tuple[Nomination, ...]:
+    def _nominations(self, stands: Sequence[TrialPlacement]) -> tuple[Nomination, ...]:
         return tuple(Nomination(stand.pod, self._runs.table.node(stand.row).name) for stand in stands)
 
 

@@ -24,7 +24,7 @@ from multisched.framework.ledger import Choices
 from multisched.framework.node_view import Bools
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache, PlacedPod
-from multisched.state.trial import Stand, Trial
+from multisched.state.trial import Trial, TrialPlacement
 
 PLACINGS_MAX: Final = 5_000
 """Placements tried in one search, about 0.2 ms each. Beyond this, no unit is restored."""
@@ -60,7 +60,7 @@ class GroupGround:
         self._places = places
         self._trial = trial
         self._effort = effort
-        self._stands: dict[str, Stand] = {}
+        self._stands: dict[str, TrialPlacement] = {}
         self._kinds: dict[str, Hashable] = {}
         self.reaches_far = False
         """Some filter of the members reads pods of other rows."""
@@ -214,7 +214,7 @@ class GroupGround:
         """Rows on which members are placed."""
         return frozenset(stand.row for stand in self._stands.values())
 
-    def stands(self) -> Sequence[Stand]:
+    def stands(self) -> Sequence[TrialPlacement]:
         """Returns the members' places, in the order of the group."""
         return [self._stands[pod.uid] for pod in self._group.pods]
 
@@ -236,7 +236,7 @@ class GroupGround:
         """True if one member that finds no row proves it for all: they are identical, and each row is judged on its own."""
         return self._are_alike and not self.reaches_far
 
-    def _leave(self, uids: Sequence[str]) -> list[Stand]:
+    def _leave(self, uids: Sequence[str]) -> list[TrialPlacement]:
         """Removes the members from their rows; returns their places, in the order in which they were placed."""
         left = []
         for uid in reversed(uids):
@@ -244,7 +244,7 @@ class GroupGround:
             left.append(self._stands.pop(uid))
         return left[::-1]
 
-    def _stand_again(self, stands: Iterable[Stand]) -> None:
+    def _stand_again(self, stands: Iterable[TrialPlacement]) -> None:
         """Restores places with their ledger choices; members that are placed keep theirs. After a pause a ledger may refuse."""
         for stand in stands:
             if stand.pod.uid not in self._stands:
@@ -258,7 +258,7 @@ def _size(pod: Pod) -> tuple[int, ...]:
     return tuple(pod.requests[resource] for resource in sorted(pod.requests))
 
 
-def _differ(stand: Stand, before: Stand | None) -> bool:
+def _differ(stand: TrialPlacement, before: TrialPlacement | None) -> bool:
     """Reports whether a member's row or choices differ from before. Compares values: a pause replaces the objects."""
     return before is None or stand.row != before.row or stand.choices != before.choices
 

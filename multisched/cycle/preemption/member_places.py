@@ -20,7 +20,7 @@ from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import CycleView
 from multisched.model.objects import Pod
 from multisched.state.transaction import Choose
-from multisched.state.trial import Stand, Trial
+from multisched.state.trial import Trial, TrialPlacement
 
 ROWS_TRIED_MAX: Final = 8
 """Rows that pass all filters but are refused by a ledger, before the pod counts as refused."""
@@ -49,7 +49,7 @@ class MemberPlaces:
         """Returns the pod's class as of now. Raises PluginFailure."""
         return self._classes.find(pod, attempt)
 
-    def place(self, pod: Pod, attempt: int, allowed: Bools | None, trial: Trial) -> Stand | None:
+    def place(self, pod: Pod, attempt: int, allowed: Bools | None, trial: Trial) -> TrialPlacement | None:
         """Places the pod on its best row; None if no row takes it. `allowed`: bool[rows of the table].
 
         Raises PluginFailure.

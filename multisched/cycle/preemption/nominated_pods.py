@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.node_view import Rows, any_true
 from multisched.framework.points import CycleView, FilterPlugin, Plugin, PreFilterExtensions
-from multisched.framework.registry import PluginSet, implements, those
+from multisched.framework.registry import PluginSet, implementing, implements
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.sensitivity import PodSensitivePlugin, PodSensitivity
 from multisched.framework.status import Code, Status
@@ -42,10 +42,10 @@ class NominatedPodsFilter:
         self._runner = runner
         self._table = table
         self._nominator = nominator
-        self._extensions = those(plugins.pre_filter, PreFilterExtensions)
+        self._extensions = implementing(plugins.pre_filter, PreFilterExtensions)
         self._room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
         asked = {p.name: p for p in (*plugins.filter, *plugins.pre_filter)}
-        self._sensitive_plugins = {p.name: p for p in those(asked.values(), PodSensitivePlugin)}
+        self._sensitive_plugins = {p.name: p for p in implementing(asked.values(), PodSensitivePlugin)}
 
     def blocked(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, *, everywhere: bool = False) -> Blocked:
         """Returns the feasible rows of the class that refuse the pod once the nominated pods are added. Raises PluginFailure.

@@ -34,7 +34,7 @@ CLEARED = ""
 """The nomination of a pod is cleared."""
 
 
-class Aftermath(msgspec.Struct, frozen=True):
+class PostFilterOutcome(msgspec.Struct, frozen=True):
     """The result of PostFilter."""
 
     sentence: str = ""
@@ -54,7 +54,7 @@ class GroupPostFilters:
         self._places = places
         self._plugins = runs.plugins.post_filter_group
 
-    def run(self, group: GroupOfPods, effort: Effort) -> Search[Aftermath]:
+    def run(self, group: GroupOfPods, effort: Effort) -> Search[PostFilterOutcome]:
         """Runs the plugins in order until one makes room for all members. The preemption contains the nominated nodes.
 
         Without a preemption, the result says whether members keep their nominations. Must be called outside their transaction;
@@ -62,7 +62,7 @@ class GroupPostFilters:
         rejector and miss the event of a new node.
         """
         if not self._plugins or not len(self._rows.rows):
-            return Aftermath(nominated_node=CLEARED)
+            return PostFilterOutcome(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None
         view = CycleView(self._runs.table, CycleState(), group.attempt)
@@ -71,13 +71,13 @@ class GroupPostFilters:
             result = yield from self._runs.runner.post_filter_group(plugin, view, group.pods, dry_run)
             status = result.status
             if status.code is Code.ERROR:
-                return Aftermath(status.message)
+                return PostFilterOutcome(status.message)
             if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                return Aftermath(status.message, result.nominated_node, result.preemption, result.rejectors)
+                return PostFilterOutcome(status.message, result.nominated_node, result.preemption, result.rejectors)
             if result.nominated_node is not None:
                 nominated = result.nominated_node
             reasons += status.reasons
-        return Aftermath(", ".join(reasons), nominated)
+        return PostFilterOutcome(", ".join(reasons), nominated)
 
 
 class PostFilterRuns:
@@ -109,10 +109,10 @@ class PostFilterRuns:
         pod_class: EquivalenceClass,
         found: Diagnosis,
         settled: Mapping[str, PostFilterResult],
-    ) -> Aftermath:
+    ) -> PostFilterOutcome:
         """Runs the plugins in order until one makes room. `settled`: plugin -> its result, for those that ran before."""
         if not self._plugins or not found.node_count:
-            return Aftermath(nominated_node=CLEARED)
+            return PostFilterOutcome(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None
         for plugin in self._plugins:
@@ -120,13 +120,13 @@ class PostFilterRuns:
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
             status = result.status
             if status.code is Code.ERROR:
-                return Aftermath(status.message)
+                return PostFilterOutcome(status.message)
             if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                return Aftermath(status.message, result.nominated_node, result.preemption, result.rejectors)
+                return PostFilterOutcome(status.message, result.nominated_node, result.preemption, result.rejectors)
             if result.nominated_node is not None:
                 nominated = result.nominated_node
             reasons += status.reasons
-        return Aftermath(", ".join(reasons), nominated)
+        return PostFilterOutcome(", ".join(reasons), nominated)
 
     def row_of(self, node: str) -> int | None:
         return self._runs.table.row_of(node)

@@ -84,7 +84,7 @@ class ExtenderRequest(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ExtenderResult(msgspec.Struct, frozen=True):
     """The combined result of all extenders."""
 
     refused: Mapping[str, Status]
@@ -125,7 +125,7 @@ class HTTPExtenders:
             return None
         return ExtenderRequest(pod.namespace, pod.name, resources, tuple(self._names_of(cycle, rows)))
 
-    async def response(self, request: object) -> Verdict | PreemptionVerdict:
+    async def response(self, request: object) -> ExtenderResult | PreemptionVerdict:
         """Returns the extenders' verdict on an attempt or on a preemption.
 
         Raises ExtenderError if a non-ignorable extender fails, UnreachableError if the pod cannot be read.
@@ -135,11 +135,11 @@ class HTTPExtenders:
         assert isinstance(request, ExtenderRequest)
         return await self._judged(request)
 
-    async def _judged(self, request: ExtenderRequest) -> Verdict:
+    async def _judged(self, request: ExtenderRequest) -> ExtenderResult:
         """Calls the filters one after another, each with the nodes that the previous ones kept, then all scorers concurrently."""
         pod = await self._documents.pod(request.namespace, request.name)
         if pod is None:
-            return Verdict({}, {})  # the pod was deleted in the meantime: the deletion ends the attempt
+            return ExtenderResult({}, {})  # the pod was deleted in the meantime: the deletion ends the attempt
         clients = [c for c in self._clients if _looks_after(c.settings, request.resources)]
         left, reasons = list(request.nodes), dict[str, Status]()
         for client in clients:
@@ -154,7 +154,7 @@ class HTTPExtenders:
         for one in found:
             for name, score in one.items():
                 scores[name] = scores.get(name, 0) + score
-        return Verdict(refused, scores)
+        return ExtenderResult(refused, scores)
 
     async def _filtered(
         self, client: ExtenderClient, pod: bytes, left: list[str], reasons: dict[str, Status]
@@ -212,9 +212,9 @@ class HTTPExtenders:
             found.append(name)
         return found
 
-    def _verdict(self, cycle: CycleView) -> Verdict:
+    def _verdict(self, cycle: CycleView) -> ExtenderResult:
         found = cycle.responses[self.name]
-        assert isinstance(found, Verdict)
+        assert isinstance(found, ExtenderResult)
         return found
 
     # -- preemption ------------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
-from multisched.plugins.quota.evicted_over_needed import Cap, ReclaimCounts, excess, larger, missing_on_nodes
+from multisched.plugins.quota.evicted_over_needed import EvictionLimit, ReclaimCounts, excess, larger, missing_on_nodes
 from multisched.plugins.quota.gang_reclaim import GangReclaim
-from multisched.plugins.quota.node_search import Borrowers, NodeSearch, Way
+from multisched.plugins.quota.node_search import Borrowers, NodeSearch, ReclaimPlan
 from multisched.plugins.quota.pod_amounts import Items
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
@@ -305,13 +305,13 @@ class ElasticQuota:
             return self._why_none(cap, NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
         return self._preempted(cycle, reclaim.claim.pod, way)
 
-    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, cap: Cap) -> NodeSearch:
+    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, cap: EvictionLimit) -> NodeSearch:
         return NodeSearch(cycle.nodes, reclaim, dry_run, self._going(), Borrowers(reclaim), cap)
 
-    def _cap(self) -> Cap:
-        return Cap(self._args.max_evicted_over_needed)
+    def _cap(self) -> EvictionLimit:
+        return EvictionLimit(self._args.max_evicted_over_needed)
 
-    def _why_none(self, cap: Cap, why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
+    def _why_none(self, cap: EvictionLimit, why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
         """Returns the refusal: the limit on evictions if it stopped a reclaim, else `why`."""
         if cap.over is None:
             return _none(why, rejectors)
@@ -327,7 +327,7 @@ class ElasticQuota:
         """Returns the nodes on which pods are terminating."""
         return sorted({one.node for one in map(self._placed, self._ledger.going) if one is not None})
 
-    def _preempted(self, cycle: CycleView, pod: Pod, way: Way) -> PostFilterResult:
+    def _preempted(self, cycle: CycleView, pod: Pod, way: ReclaimPlan) -> PostFilterResult:
         node, victims = cycle.nodes.node(way.row).name, way.victims
         if not victims:  # the pods that have to end are terminating already
             return PostFilterResult(SUCCESS, node)

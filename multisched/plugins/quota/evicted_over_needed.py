@@ -78,7 +78,7 @@ def larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in (*one, *other)}
 
 
-class Cap:
+class EvictionLimit:
     """Applies the limit during one attempt."""
 
     def __init__(self, most: float) -> None:

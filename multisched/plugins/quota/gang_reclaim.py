@@ -15,7 +15,7 @@ from multisched.framework.node_view import NO_ROWS, NodeView
 from multisched.framework.preemption import DryRun
 from multisched.model.objects import Pod
 from multisched.plugins.disruption_budgets import BudgetsInUse
-from multisched.plugins.quota.evicted_over_needed import Cap
+from multisched.plugins.quota.evicted_over_needed import EvictionLimit
 from multisched.plugins.quota.node_search import ROWS_COMPARED_MAX, Borrowers, NodeSearch
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key
@@ -100,7 +100,7 @@ class GangReclaim:
         own = claim_of(ledger, pod, nominated=self._nominated())
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, self._taken.keys(), floors)
-        no_cap = Cap(inf)  # the caller applies the limit to the victims of all members together
+        no_cap = EvictionLimit(inf)  # the caller applies the limit to the victims of all members together
         search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap, self._compared)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()

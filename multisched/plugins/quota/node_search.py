@@ -15,7 +15,7 @@ from multisched.framework.node_view import Bools, Float64, Int64, NodeView, Rows
 from multisched.framework.preemption import NOBODY, Costs, DryRun, LabelSet, Nomination, PlacedPods
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.plugins.default_preemption import LowerPriority
-from multisched.plugins.quota.evicted_over_needed import Cap, Excess, excess, larger, missing_on_nodes
+from multisched.plugins.quota.evicted_over_needed import EvictionLimit, Excess, excess, larger, missing_on_nodes
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key, ReclaimOrder
 
@@ -26,7 +26,7 @@ PODS_LOOKED_AT_MAX: Final = 20_000
 """Maximum number of pods on the nodes that one attempt examines."""
 
 
-class Way(NamedTuple):
+class ReclaimPlan(NamedTuple):
     """A node and the evictions that make a pod fit on it."""
 
     row: int
@@ -83,7 +83,7 @@ class Borrowers(LowerPriority):
         return 0.0 if leaf == self._own else -max(self._lenders[leaf], 1e-12)
 
 
-class Room:
+class NodeFit:
     """`reclaim_search.NodeRoom` for one row."""
 
     def __init__(self, nodes: NodeView, row: int, pod: Pod, dry_run: DryRun) -> None:
@@ -117,7 +117,7 @@ class NodeSearch:
         dry_run: DryRun,
         going: Sequence[str],
         rule: Borrowers,
-        cap: Cap,
+        cap: EvictionLimit,
         compared: int = ROWS_COMPARED_MAX,
     ) -> None:
         """`going`: nodes on which pods are terminating. `cap`: limit on evictions. `compared`: number of suitable nodes to compare."""
@@ -132,7 +132,7 @@ class NodeSearch:
         rows = [row for row in map(nodes.row_of, going) if row is not None]
         self._likely = [row for row in (self._own, *rows) if row is not None]
 
-    def anywhere(self, rows: Rows) -> Way | None:
+    def anywhere(self, rows: Rows) -> ReclaimPlan | None:
         """Returns the way that frees quota only; the pod fits on any of these rows. None if there is none."""
         if self._own is not None and self._own in rows:
             row = self._own
@@ -142,8 +142,8 @@ class NodeSearch:
         victims = self._reclaim.anywhere(partial(self._accepts, row))
         return None if victims is None else self._way(row, victims)
 
-    def _way(self, row: int, victims: Sequence[Pod]) -> Way:
-        return Way(row, victims, self._excess(row, victims))
+    def _way(self, row: int, victims: Sequence[Pod]) -> ReclaimPlan:
+        return ReclaimPlan(row, victims, self._excess(row, victims))
 
     def _accepts(self, row: int, victims: Sequence[Pod]) -> bool:
         return self._cap.allows(self._excess(row, victims), len(self._reclaim.together(victims)))
@@ -155,7 +155,7 @@ class NodeSearch:
         going = (amounts.of(pod) for pod in victims if not pod.is_leaving)
         return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), going)
 
-    def on_a_node(self) -> Way | None:
+    def on_a_node(self) -> ReclaimPlan | None:
         """Returns the cheapest node, with the victims on it and those on other nodes that free quota. None if there is none."""
         reclaim = self._reclaim
         if not reclaim.lenders and not reclaim.ledger.going:
@@ -167,14 +167,14 @@ class NodeSearch:
             way = self._best(self._dry_run.rows_of_gangs(self._rule), whole=True)
         return way
 
-    def _best(self, by_cost: Sequence[int], *, whole: bool) -> Way | None:
+    def _best(self, by_cost: Sequence[int], *, whole: bool) -> ReclaimPlan | None:
         """Returns the cheapest way. The pod's nominated node is preferred: its victims may be terminating already."""
         best: tuple[Key, int, list[Pod]] | None = None
         compared = looked_at = 0
         for row in self._likely_first(by_cost):
             standing = self._nodes.pods_on(row)
             looked_at += len(standing)
-            room = Room(self._nodes, row, self._pod, self._dry_run)
+            room = NodeFit(self._nodes, row, self._pod, self._dry_run)
             victims = self._reclaim.on_node(standing, room, partial(self._accepts, row), whole=whole)
             if victims is not None:
                 cost = (row != self._own, *self._reclaim.cost(victims))

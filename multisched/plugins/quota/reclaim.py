@@ -13,7 +13,7 @@ from typing import Final
 
 from multisched.model.objects import Pod
 from multisched.plugins.quota.reclaim_order import KEYS, ReclaimOrder
-from multisched.plugins.quota.reclaim_search import Anywhere, NodeRoom, Search, Site
+from multisched.plugins.quota.reclaim_search import Anywhere, NodeRoom, ReclaimTarget, Search
 from multisched.plugins.quota.reclaim_units import Unit
 
 FEW: Final = 10
@@ -63,10 +63,10 @@ class Reclaim(ReclaimOrder):
     def _first_of(
         self, here: Sequence[Pod], room: NodeRoom, ways: Iterable[bool], accepts: Accepts
     ) -> list[Pod] | None:
-        sites = (Site(self, here, room, whole=whole) for whole in ways if self._may_suffice(whole=whole))
+        sites = (ReclaimTarget(self, here, room, whole=whole) for whole in ways if self._may_suffice(whole=whole))
         return next((victims for site in sites for victims in self._found(site) if accepts(victims)), None)
 
-    def _found(self, site: Site) -> Iterator[list[Pod]]:
+    def _found(self, site: ReclaimTarget) -> Iterator[list[Pod]]:
         for key in range(KEYS):
             search = Search(site)
             if search.clear_node(key) and search.clear_quota(key):
@@ -86,7 +86,7 @@ class Reclaim(ReclaimOrder):
                 return False
         return True
 
-    def _chosen(self, site: Site) -> Iterator[list[Pod]]:
+    def _chosen(self, site: ReclaimTarget) -> Iterator[list[Pod]]:
         """Yields sufficient sets among all subsets of a few units."""
         units = [*site.units, *self._elsewhere(site)]
         open_sets = [(Search(site), 0)] if 0 < len(units) <= FEW else []
@@ -100,7 +100,7 @@ class Reclaim(ReclaimOrder):
                 if branch.take(units[following]):
                     open_sets.append((branch, following + 1))
 
-    def _elsewhere(self, site: Site) -> list[Unit]:
+    def _elsewhere(self, site: ReclaimTarget) -> list[Unit]:
         """Returns units without pods on the node, at most FEW + 1."""
         known, found = {unit.pods for unit in site.units}, list[Unit]()
         for leaf in self.lenders:

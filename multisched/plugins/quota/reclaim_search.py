@@ -43,7 +43,7 @@ class Anywhere:
         return True
 
 
-class Site:
+class ReclaimTarget:
     """The node for the claim's pod, and the units with pods on it. Shared by all searches for that node."""
 
     def __init__(self, order: ReclaimOrder, pods: Sequence[Pod], room: NodeRoom, *, whole: bool) -> None:
@@ -60,7 +60,7 @@ class Site:
 class Search:
     """The set of victims so far."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ReclaimTarget) -> None:
         self._site = site
         self._order = site.order
         self._room = site.room

@@ -12,7 +12,7 @@ from typing import Final
 
 from multisched.framework.objects_view import ObjectsView, hidden
 from multisched.framework.pod_counts import PodCounts, PodCountsView
-from multisched.framework.pod_demands import Concern, Lane
+from multisched.framework.pod_demands import AffinityIndexEntry, TermKind
 from multisched.model.cluster_objects import Namespace
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
@@ -71,7 +71,7 @@ class AffinityRules:
         liked: Iterable[_Weighted],
         existing: Iterable[_Keyed],
         theirs: Iterable[_Keyed],
-        concern: Concern,
+        concern: AffinityIndexEntry,
         *,
         is_own_match: bool,
         unknown: str = "",
@@ -190,7 +190,7 @@ class AffinityRuleCache:
             names |= {n.name for n in everywhere if isinstance(n, Namespace) and selector.matches(n.labels)}
         return PodScope(term.selector, names)
 
-    def _made(self, pod: Pod, concern: Concern, *, is_kept: bool) -> AffinityRules | None:
+    def _made(self, pod: Pod, concern: AffinityIndexEntry, *, is_kept: bool) -> AffinityRules | None:
         """Computes rules. `is_kept`: cache them, and share one object between equal ones."""
         own = pod.spec.pod_affinity or PodAffinity()
         near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
@@ -254,7 +254,9 @@ class AffinityRuleCache:
                 query = PodQuery((self.scope(one.term, pod.namespace),))
                 yield one.term.topology_key, query, sign * one.weight
 
-    def _preferences_of_others(self, own: PodAffinity, concern: Concern, lanes: Iterable[Lane]) -> Iterable[_Keyed]:
+    def _preferences_of_others(
+        self, own: PodAffinity, concern: AffinityIndexEntry, lanes: Iterable[TermKind]
+    ) -> Iterable[_Keyed]:
         if self._args.ignore_preferred_terms_of_existing_pods and not (own.preferred or own.anti_preferred):
             return
         weights = {DemandKind.REQUIRED: self._args.hard_pod_affinity_weight, DemandKind.PREFERRED: 1}

@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.framework.node_view import Bools, Int32, Int64, NodeView, Rows
 from multisched.framework.pod_counts import KeptQuery, PodCounts, PodCountsView
-from multisched.framework.pod_demands import Concern, Lane
+from multisched.framework.pod_demands import AffinityIndexEntry, TermKind
 from multisched.framework.row_sums import AnySum, no_sum
 from multisched.model.placement import PodQuery
 
@@ -55,7 +55,7 @@ class DemandSource:
 
     __slots__ = ("_concern", "_lane", "weight")
 
-    def __init__(self, concern: Concern, lane: Lane, weight: int = 1) -> None:
+    def __init__(self, concern: AffinityIndexEntry, lane: TermKind, weight: int = 1) -> None:
         self._concern = concern
         self._lane = lane
         self.weight = weight

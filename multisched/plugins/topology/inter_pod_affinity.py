@@ -18,7 +18,7 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
-from multisched.framework.term_columns import Asker
+from multisched.framework.term_columns import IncomingPod
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import Namespace
 from multisched.model.object_kinds import ObjectKind
@@ -370,7 +370,7 @@ class InterPodAffinity:
         affinity = other.spec.pod_affinity
         if affinity is None or not affinity.anti_required:
             return ()
-        asker = Asker(pod.namespace, pod.labels, self._rule_cache.namespace_labels(pod.namespace))
+        asker = IncomingPod(pod.namespace, pod.labels, self._rule_cache.namespace_labels(pod.namespace))
         effect = counts.effect(asker, affinity, other.namespace)
         return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
 

@@ -7,7 +7,7 @@ import msgspec
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
-from multisched.shell.binding.send_check import Seen
+from multisched.shell.binding.send_check import DecisionState
 
 
 class Bind(msgspec.Struct):
@@ -15,7 +15,7 @@ class Bind(msgspec.Struct):
 
     placed: Placed
     attempts: int
-    seen: Seen
+    seen: DecisionState
     """The state that the decision was based on."""
     turned_back: Status | None = None
     """Why the pod must no longer be bound; set only while nothing has been sent."""
@@ -29,7 +29,7 @@ class Bind(msgspec.Struct):
         return {"pod": self.placed.pod.key, "domain": domain, "node": self.placed.node}
 
 
-class Undone(msgspec.Struct, frozen=True):
+class CancelledBind(msgspec.Struct, frozen=True):
     """A cancelled bind: the pod is unreserved and forgotten, and not yet requeued."""
 
     bind: Bind

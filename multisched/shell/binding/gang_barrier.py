@@ -18,7 +18,7 @@ import msgspec
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
-from multisched.shell.binding.bind import Bind, Undone
+from multisched.shell.binding.bind import Bind, CancelledBind
 from multisched.state.gang_roster import GangRoster
 
 
@@ -60,10 +60,10 @@ class Barrier(msgspec.Struct, eq=False):
     is_open: bool = False
     """True once the binds of arrived members wait for a bind worker."""
     failure: GangFailure | None = None
-    undone: list[Undone] = msgspec.field(default_factory=list)
+    undone: list[CancelledBind] = msgspec.field(default_factory=list)
     """Undone members that wait for the others to be undone, so that all are requeued together as a gang."""
 
-    def in_order(self) -> Sequence[Undone]:
+    def in_order(self) -> Sequence[CancelledBind]:
         """Returns the undone members, the cause of the failure first: its rejectors decide when the gang is requeued."""
         cause = "" if self.failure is None else self.failure.uid
         return sorted(self.undone, key=lambda one: one.bind.placed.pod.uid != cause)

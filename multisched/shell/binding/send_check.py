@@ -26,7 +26,7 @@ NEWS_READ_MAX: Final = 64
 """Maximum number of pod changes on other nodes that are matched with the pod's rules one by one; beyond it the filters run."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class DecisionState(msgspec.Struct, frozen=True):
     """The state that a decision was based on."""
 
     cycle: SchedulingCycle
@@ -36,8 +36,8 @@ class Seen(msgspec.Struct, frozen=True):
     node: Node
     generation: int
     """Generation of the domain's rows."""
-    intrusions: int
-    """Count of external changes of the row (`ClusterCache.intrusions`)."""
+    external_changes: int
+    """Count of external changes of the row (`ClusterCache.external_changes`)."""
     news: int
     """Position in the log of pod changes (`PodNews.end`)."""
 
@@ -49,25 +49,27 @@ class SendCheck:
         self._cache = cache
         self._rows = rows
 
-    def note(self, placed: Placed, cycle: SchedulingCycle) -> Seen:
+    def note(self, placed: Placed, cycle: SchedulingCycle) -> DecisionState:
         """Returns the state that the decision was based on. Must be called in the step in which the cycle assumed the pod."""
         entry = self._cache.placed(placed.pod.uid)
         assert entry is not None, "a placed pod is assumed"
         row = entry.row
         cache, generation = self._cache, self._rows.generation
-        return Seen(cycle, entry.pod, cache.nodes.node(row), generation, cache.intrusions(row), cache.news.end)
+        return DecisionState(
+            cycle, entry.pod, cache.nodes.node(row), generation, cache.external_changes(row), cache.news.end
+        )
 
-    def is_at_home(self, placed: Placed, seen: Seen) -> bool:
+    def is_at_home(self, placed: Placed, seen: DecisionState) -> bool:
         """Reports whether the pod's row has belonged to the domain ever since the decision."""
         entry = self._cache.placed(placed.pod.uid)
-        if entry is None or entry.row == NO_ROW or entry.is_uprooted:
+        if entry is None or entry.row == NO_ROW or entry.node_was_deleted:
             return False
         return self._rows.has_stayed(entry.row, seen.generation)
 
-    def refusal(self, placed: Placed, seen: Seen) -> Status | None:
+    def refusal(self, placed: Placed, seen: DecisionState) -> Status | None:
         """Returns the reason why the bind must not be sent; None: it may be sent."""
         entry = self._cache.placed(placed.pod.uid)
-        if entry is None or entry.row == NO_ROW or entry.is_uprooted:
+        if entry is None or entry.row == NO_ROW or entry.node_was_deleted:
             return Status.error("its node was deleted before it was bound")
         if entry.node != placed.node:
             return Status.error(f"another client bound it to {entry.node}")
@@ -80,13 +82,13 @@ class SendCheck:
         is_as_seen = (
             (node is seen.node or differ_in_version_only(seen.node, node))
             and entry.pod is seen.pod
-            and self._cache.intrusions(row) == seen.intrusions
+            and self._cache.external_changes(row) == seen.external_changes
             and self._rows.has_stayed(row, seen.generation)
             and not self._is_concerned(placed, entry.pod, seen)
         )
         return None if is_as_seen else self._refusal_now(entry.pod, seen, node)
 
-    def _is_concerned(self, placed: Placed, pod: Pod, seen: Seen) -> bool:
+    def _is_concerned(self, placed: Placed, pod: Pod, seen: DecisionState) -> bool:
         """Reports whether pods changed on any node that the pod's rules may refer to, or whose rules may refer to the pod."""
         news = self._cache.news
         if (news.end if placed.relates else news.demanding) <= seen.news:
@@ -96,7 +98,7 @@ class SendCheck:
             others = [other for other in others if keeps_away(other)]
         return others is None or len(others) > NEWS_READ_MAX or seen.cycle.is_concerned(placed, pod, others)
 
-    def _refusal_now(self, pod: Pod, seen: Seen, node: Node) -> Status | None:
+    def _refusal_now(self, pod: Pod, seen: DecisionState, node: Node) -> Status | None:
         before = seen.node
         if node.allocatable != before.allocatable and self._cache.ledgers.concern(pod):
             # Devices are chosen by index, and the chosen ones may be those that were removed.

@@ -23,7 +23,7 @@ from multisched.model.own_keys import remarks_of_node
 from multisched.model.selectors import Toleration
 from multisched.model.version import version_of
 from multisched.queueing.entry import Placement
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import assigned_pod_events
 from multisched.shell.ingest.key_remarks import IGNORED_KEY
@@ -265,9 +265,9 @@ class PodIngest:
                 self._offer(pod)
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s)
-        if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
+        if placement is not None and placement.place is QueueState.GATED and before is None and not pod.gates:
             worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
-        if worker.queue.where(pod.uid) is Place.GATED:
+        if worker.queue.where(pod.uid) is QueueState.GATED:
             worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
         worker.intake.wake()
         if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:
@@ -304,7 +304,7 @@ class PodIngest:
         for pod in list(self._pending.values()):
             if self._router.worker_of(pod) is worker:
                 self._remark(worker, pod)
-        for entry in list(worker.queue.entries(Place.GATED)):
+        for entry in list(worker.queue.entries(QueueState.GATED)):
             if not entry.pod.gates:
                 worker.failures.report_held(entry.pod, "".join(entry.plugins), entry.message)
         for refused in self._refused.values():

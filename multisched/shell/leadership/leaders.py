@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from multisched.client.lease_record import leader_of
-from multisched.framework.leading import LedElsewhere
+from multisched.framework.leading import NotLedHere
 from multisched.shell.domain import DomainWorker
 from multisched.shell.leadership.leases import Leases
 
@@ -19,7 +19,7 @@ class Leaders:
         self._identity = identity
         self._workers = workers
 
-    def elsewhere(self, domain: str) -> LedElsewhere | None:
+    def elsewhere(self, domain: str) -> NotLedHere | None:
         """Returns the other leader of a domain; None: this process leads it, or there are no leases.
 
         Implements `framework.leading.FindLeader`.
@@ -28,11 +28,11 @@ class Leaders:
         if keeper is None:
             return None
         if keeper.term.is_leading:
-            return None if self._decides(domain) else LedElsewhere(domain, is_taken_over=True)
+            return None if self._decides(domain) else NotLedHere(domain, is_taken_over=True)
         record = keeper.held
         if record is None or record.spec.holder == self._identity:
-            return LedElsewhere(domain)
-        return LedElsewhere(domain, leader_of(record), runs_out_in_s=keeper.runs_out_in_s)
+            return NotLedHere(domain)
+        return NotLedHere(domain, leader_of(record), runs_out_in_s=keeper.runs_out_in_s)
 
     def _decides(self, domain: str) -> bool:
         """Reports whether this process has completed the takeover of the domain."""

@@ -20,7 +20,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import alike
-from multisched.shell.binding.bind import Bind, Undone
+from multisched.shell.binding.bind import Bind, CancelledBind
 from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
 from multisched.shell.scheduling.wait_group import WaitGroup
@@ -85,12 +85,12 @@ class BindOutcomes:
         """Unreserves, forgets and requeues a pod that is certainly not bound."""
         self.requeue([self.undo(bind, status)])
 
-    def undo(self, bind: Bind, status: Status) -> Undone:
+    def undo(self, bind: Bind, status: Status) -> CancelledBind:
         """Unreserves and forgets the pod. It stays in flight until `requeue`, so that members of a gang return together."""
         held = self._held(bind.placed)
-        return Undone(bind, status, bind.seen.cycle.give_up(bind.placed, status), held)
+        return CancelledBind(bind, status, bind.seen.cycle.give_up(bind.placed, status), held)
 
-    def requeue(self, undone: Sequence[Undone]) -> None:
+    def requeue(self, undone: Sequence[CancelledBind]) -> None:
         """Requeues the pods in this order."""
         for one in undone:
             self._under_way.done()
@@ -126,7 +126,7 @@ class BindOutcomes:
         self._listeners.notify(ASSIGNED_POD_DELETE, freed, None, self._outside.clock.monotonic())
 
 
-def _told_of_gang(undone: Undone) -> Unplaced:
+def _told_of_gang(undone: CancelledBind) -> Unplaced:
     """Returns the result; its message mentions the other gang members if their bindings may have been sent."""
     gangs, result = undone.bind.sent_with, undone.result
     if not gangs:

@@ -14,7 +14,7 @@ from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
 from multisched.queueing.entry import NOBODY, Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts
@@ -50,7 +50,7 @@ class FailureHandler:
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
         placement, nominated = self._fail(result, failure)
-        if placement.place is Place.ABSENT:
+        if placement.place is QueueState.ABSENT:
             return  # deleted in the meantime: there is no condition to write
         reason = result.condition_reason or ("SchedulerError" if result.is_error else UNSCHEDULABLE)
         self.report(pod, reason, placement.set_aside or result.message, nominated)
@@ -71,7 +71,7 @@ class FailureHandler:
         else:
             failure = Failure(NOBODY, without_backoff=True, message=why)
             placement, nominated = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic()), None
-        if is_reported and placement.place is not Place.ABSENT:
+        if is_reported and placement.place is not QueueState.ABSENT:
             self.report(pod, condition_reason or UNSCHEDULABLE, why, nominated)
         self._intake.wake()
 
@@ -117,7 +117,7 @@ class FailureHandler:
                 return
             del self._members[uid]
             entry = self._queue.entry(uid)
-            if entry is not None and entry.place is Place.GATED and not self._nominations.is_preempting(uid):
+            if entry is not None and entry.place is QueueState.GATED and not self._nominations.is_preempting(uid):
                 self._report_member(entry.pod, entry.message)
 
     def _report_member(self, pod: Pod, why: str) -> None:

@@ -32,8 +32,8 @@ from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.entry import Addressees
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
-from multisched.shell.binding.send_check import Seen, SendCheck
+from multisched.queueing.transitions import QueueState
+from multisched.shell.binding.send_check import DecisionState, SendCheck
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
 from multisched.shell.scheduling.settlement import Settlement
@@ -58,7 +58,7 @@ class _LongAttempt:
         self.entries = entries_of(queued)
         self.seconds = self.step_s = seconds
         self.why_undone = ""
-        self.held: dict[str, tuple[Placed, Seen]] = {}
+        self.held: dict[str, tuple[Placed, DecisionState]] = {}
         """uid -> member that is assumed during the current pause, and the state that its placement was based on."""
         self.held_since_s = 0.0
         """When the first of them was assumed. Pods that were parked earlier were not refused because of them."""
@@ -136,7 +136,7 @@ class LongAttempts:
         if len(self._line) < WAITING_MAX:
             self._line.append(queued)
         else:
-            self._settlement.decide_anew(entries_of(queued), "other long attempts are in progress", seconds)
+            self._settlement.requeue_stale(entries_of(queued), "other long attempts are in progress", seconds)
 
     def turn_back(self, uid: str, why: str) -> bool:
         """Undoes the attempt in progress when it resumes, if it holds capacity for the pod. Returns False if it does not."""
@@ -263,7 +263,7 @@ class LongAttempts:
     def _has_changed(self, entry: QueuedPod) -> bool:
         """Reports whether the pod was deleted, bound by another process, gated or changed."""
         latest = self._queue.pod(entry.pod.uid)
-        is_there = self._queue.where(entry.pod.uid) is Place.IN_FLIGHT
+        is_there = self._queue.where(entry.pod.uid) is QueueState.IN_FLIGHT
         return not is_there or latest is None or not ask_alike(latest, entry.pod) or bool(latest.gates)
 
     # -- ending ----------------------------------------------------------------------------------------------------
@@ -288,9 +288,9 @@ class LongAttempts:
         self._release(attempt)
         self.undone += 1
         for entry in attempt.entries:
-            if self._queue.where(entry.pod.uid) is not Place.IN_FLIGHT:
+            if self._queue.where(entry.pod.uid) is not QueueState.IN_FLIGHT:
                 attempt.cycle.nominator.remove(entry.pod.uid)  # closing the attempt restored its nomination
-        self._settlement.decide_anew(attempt.entries, f"the attempt was undone: {why}", attempt.seconds)
+        self._settlement.requeue_stale(attempt.entries, f"the attempt was undone: {why}", attempt.seconds)
         await self._announce(attempt)
 
     async def _announce(self, attempt: _LongAttempt) -> None:

@@ -18,12 +18,12 @@ from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.preemption import RankingPlugin
-from multisched.framework.registry import PluginSet, those
+from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.model.objects import Pod
 from multisched.queueing.entry import QueueEntry
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
@@ -55,7 +55,7 @@ class DomainNominations:
         self.write_timeout_s = write_timeout_s
         self._rows = cycle.rows
         self._nominator = cycle.nominator
-        self._ranking = those(cycle.plugins.post_filter, RankingPlugin)
+        self._ranking = implementing(cycle.plugins.post_filter, RankingPlugin)
         self._has_gangs = _has_gangs(cycle.plugins)
         self._are_gated = False
         """True if a gated pod may have a nomination that `release_gated` has to end."""
@@ -72,7 +72,7 @@ class DomainNominations:
 
     def adopt(self, plugins: PluginSet) -> None:
         """Switches to the plugins of another profile: nominations stay, and are ranked by the new plugins."""
-        self._ranking = those(plugins.post_filter, RankingPlugin)
+        self._ranking = implementing(plugins.post_filter, RankingPlugin)
         self._has_gangs = _has_gangs(plugins)
         self.rank_all()
 
@@ -149,7 +149,7 @@ class DomainNominations:
         self._are_gated, released = False, list[QueueEntry]()
         for pod in self._nominator.pods():
             entry = self._queue.entry(pod.uid)
-            if entry is None or entry.place is not Place.GATED or self._preemptor.is_preempting(pod.uid):
+            if entry is None or entry.place is not QueueState.GATED or self._preemptor.is_preempting(pod.uid):
                 continue
             self._nominator.remove(pod.uid)
             self.nomination_ended(pod, pod.nominated_node)
@@ -170,7 +170,7 @@ class DomainNominations:
         return self._is_known(uid) and not self._is_gang_held_back(uid)
 
     def _is_known(self, uid: str) -> bool:
-        return self._queue.where(uid) not in (None, Place.LEAVING)
+        return self._queue.where(uid) not in (None, QueueState.LEAVING)
 
     def _is_gang_held_back(self, uid: str) -> bool:
         """Reports whether the pod belongs to a gang that is not eligible to start."""
@@ -197,14 +197,14 @@ class DomainNominations:
         self._conditions.end_nomination(pod.uid)
         self._listeners.notify_nomination_ended(pod, node, self._clock.monotonic())
 
-    def let_go(self, pod: Pod, *, failed: bool) -> None:
+    def release_preemptor(self, pod: Pod, *, failed: bool) -> None:
         """Makes the pod schedulable again after its preemption ended.
 
         Deletions of its victims requeue the pod by their events. If the preemption failed, or the pod missed events while it
         was gated, it is requeued here, with backoff: else a scheduler that may not delete pods would preempt in a busy loop.
         """
         now_s = self._clock.monotonic()
-        if failed or self._queue.where(pod.uid) is Place.GATED:
+        if failed or self._queue.where(pod.uid) is QueueState.GATED:
             self._queue.on_event(_PREEMPTED, None, pod, now_s)
         self._intake.wake()
 

@@ -21,7 +21,7 @@ from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.long_attempts import LongAttempts, entries_of
@@ -120,7 +120,7 @@ class SchedulingLoop:
         entries = entries_of(queued)
         for entry in entries:
             if entry.pod.gates:  # a restored backup brought the gates back; requeueing runs PreEnqueue
-                self._settlement.decide_anew(entries, "the pod was gated again", 0.0)
+                self._settlement.requeue_stale(entries, "the pod was gated again", 0.0)
                 return
         self.attempts += len(entries)
         cycle = self.cycle
@@ -141,7 +141,7 @@ class SchedulingLoop:
             if any(map(self._has_changed, entries)):
                 attempt.close()
                 seconds = self._outside.clock.monotonic() - started
-                self._settlement.decide_anew(entries, "the pod changed while a plugin was asked about it", seconds)
+                self._settlement.requeue_stale(entries, "the pod changed while a plugin was asked about it", seconds)
                 return
         self._settlement.settle(queued, result, self._outside.clock.monotonic() - started, cycle)
 
@@ -149,7 +149,7 @@ class SchedulingLoop:
         """Reports whether the pod was deleted, bound by another process, gated or changed while a plugin was asked."""
         uid, pod = entry.pod.uid, entry.pod
         latest: Pod = self._queue.pod(uid) or pod
-        return self._queue.where(uid) is Place.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
+        return self._queue.where(uid) is QueueState.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
     async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """Asks all plugins concurrently; takes as long as the slowest of them."""

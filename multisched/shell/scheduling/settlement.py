@@ -14,7 +14,7 @@ from multisched.model.objects import ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.entry import Moved
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.observer import DomainObserver
 from multisched.shell.scheduling.binding_cycle import BindingCycle
 from multisched.shell.scheduling.failure_handler import FailureHandler
@@ -87,10 +87,10 @@ class Settlement:
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._failures.requeue(result)
 
-    def decide_anew(self, entries: Sequence[QueuedPod], why: str, seconds: float) -> None:
+    def requeue_stale(self, entries: Sequence[QueuedPod], why: str, seconds: float) -> None:
         """Requeues the pods of an attempt whose inputs have changed."""
         for entry in entries:
-            if self._queue.where(entry.pod.uid) is Place.LEAVING:  # there is nothing left to decide
+            if self._queue.where(entry.pod.uid) is QueueState.LEAVING:  # there is nothing left to decide
                 self._queue.done(entry.pod.uid)
                 continue
             self._observer.attempt_ended(entry.pod, "conflict", seconds)

@@ -13,7 +13,7 @@ from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import ResourceQuota
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
 
 SEATS = "requests.example.com/seats"
@@ -76,7 +76,7 @@ def stories(house: House) -> dict[str, set[str]]:
 
 
 def parked(house: House) -> set[str]:
-    return {entry.pod.name for entry in house.worker().queue.entries() if entry.place is Place.UNSCHEDULABLE}
+    return {entry.pod.name for entry in house.worker().queue.entries() if entry.place is QueueState.UNSCHEDULABLE}
 
 
 def test_a_raised_quota_wakes_the_pod_that_it_held_and_only_that_one() -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from multisched.cluster.patching.patch import merge
 from multisched.model.objects import CPU, Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.state.cluster_cache import PodState
 from multisched.state.columns.resources import SCORING
 from multisched.state.row_check import row_faults
@@ -77,7 +77,7 @@ def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
         (worker, entry)
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
-        if entry.place in (Place.UNSCHEDULABLE, Place.BACKOFF, Place.ACTIVE)
+        if entry.place in (QueueState.UNSCHEDULABLE, QueueState.BACKOFF, QueueState.ACTIVE)
         and not scene.bind_checker.policies.policy_of(entry.pod.name)
     ]
     if not waiting:

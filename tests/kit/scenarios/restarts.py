@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.process import Process
 from tests.kit.scenarios.steps import (
@@ -189,7 +189,7 @@ def _condition(scene: Scene, name: str) -> str:
 
 
 def _is_in_flight(scene: Scene, name: str) -> bool:
-    entries = [entry for queue in leading(scene) for entry in queue.entries(Place.IN_FLIGHT)]
+    entries = [entry for queue in leading(scene) for entry in queue.entries(QueueState.IN_FLIGHT)]
     return any(entry.pod.name == name for entry in entries)
 
 

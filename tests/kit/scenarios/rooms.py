@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.program import Program
 from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.process import Process
@@ -158,7 +158,7 @@ async def _decided(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
 
 def asleep(scene: Scene, name: str) -> bool:
     """Whoever leads waits for an event before it tries this pod again."""
-    places = (Place.UNSCHEDULABLE, Place.GATED)
+    places = (QueueState.UNSCHEDULABLE, QueueState.GATED)
     return any(
         entry.pod.name == name and entry.place in places for queue in leading(scene) for entry in queue.entries()
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from tests.kit.disruptions.scene import Act, Scene
 from tests.kit.processes.process import Process
@@ -62,7 +62,7 @@ def leading(scene: Scene) -> list[PodQueue]:
 
 def parked(scene: Scene, names: Sequence[str]) -> list[str]:
     """Those that wait for an event."""
-    entries = [entry for queue in leading(scene) for entry in queue.entries(Place.UNSCHEDULABLE)]
+    entries = [entry for queue in leading(scene) for entry in queue.entries(QueueState.UNSCHEDULABLE)]
     return [entry.pod.name for entry in entries if entry.pod.name in names]
 
 

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
-from multisched.framework.leading import Leader, LedElsewhere, NotLeadingError, Problem
+from multisched.framework.leading import Leader, NotLeadingError, NotLedHere, Problem
 from multisched.observe.explain_view import PodView, encode_view
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod, encode_queue
 
@@ -51,7 +51,7 @@ class Replica:
     def says(self, path: str, body: bytes) -> None:
         self.answers[path] = (200, "application/json", body)
 
-    def stands_by(self, path: str, led: LedElsewhere) -> None:
+    def stands_by(self, path: str, led: NotLedHere) -> None:
         problem = Problem.of(NotLeadingError(led))
         self.answers[path] = (problem.status, "application/problem+json", msgspec.json.encode(problem))
 
@@ -99,8 +99,8 @@ def call(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def led_by(address: str, domain: str = "job") -> LedElsewhere:
-    return LedElsewhere(domain, Leader("pod-a-1f", address, "2026-01-01T00:00:00.000000Z"))
+def led_by(address: str, domain: str = "job") -> NotLedHere:
+    return NotLedHere(domain, Leader("pod-a-1f", address, "2026-01-01T00:00:00.000000Z"))
 
 
 def queue_of(domain: str, pods: Mapping[str, float], *, left_out: int = 0) -> QueueView:
@@ -131,7 +131,7 @@ def test_the_leaders_answer_is_told_whoever_was_asked(tmp_path: Path) -> None:
 def test_a_leader_that_names_another_one_is_not_followed() -> None:
     with pair() as (standby, leader):
         standby.stands_by(POD, led_by(leader.url))
-        leader.stands_by(POD, LedElsewhere("job", Leader("pod-b-2e", standby.url)))
+        leader.stands_by(POD, NotLedHere("job", Leader("pod-b-2e", standby.url)))
         code, out, err = call("explain", "pod", "late", "--server", standby.url)
     assert (code, out) == (1, "")
     assert "led by pod-a-1f" in err
@@ -153,12 +153,12 @@ def test_a_leader_that_cannot_be_reached_is_named_with_the_next_step() -> None:
 @pytest.mark.parametrize(
     ("led", "told"),
     [
-        (LedElsewhere("job"), "no replica leads domain job at the moment; ask again in a few seconds"),
-        (LedElsewhere("job", is_taken_over=True), "domain job is being taken over by this replica; ask again"),
+        (NotLedHere("job"), "no replica leads domain job at the moment; ask again in a few seconds"),
+        (NotLedHere("job", is_taken_over=True), "domain job is being taken over by this replica; ask again"),
         (led_by(""), "whose Lease has no address"),
     ],
 )
-def test_without_a_leader_to_ask_it_is_said_why(led: LedElsewhere, told: str) -> None:
+def test_without_a_leader_to_ask_it_is_said_why(led: NotLedHere, told: str) -> None:
     with Replica().serving() as standby:
         standby.stands_by(POD, led)
         code, out, err = call("explain", "pod", "late", "--server", standby.url)
@@ -199,7 +199,7 @@ def test_the_queues_of_all_leaders_are_one() -> None:
 
 def test_queues_that_can_be_asked_are_shown_beside_those_that_cannot() -> None:
     with Replica().serving() as standby:
-        elsewhere = (led_by(NOBODY, "forecast"), LedElsewhere("job"))
+        elsewhere = (led_by(NOBODY, "forecast"), NotLedHere("job"))
         view = msgspec.structs.replace(queue_of("gpu", {"old": 90.0}), elsewhere=elsewhere)
         standby.says("/api/v1/queue", encode_queue(view))
         code, out, err = call("queue", "--server", standby.url)
@@ -207,7 +207,7 @@ def test_queues_that_can_be_asked_are_shown_beside_those_that_cannot() -> None:
         assert "old" in out
         assert f"domain forecast is led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}" in err
         assert "no replica leads domain job at the moment" in err
-        nothing = QueueView(domains=(), pods=(), elsewhere=(LedElsewhere("job"),))
+        nothing = QueueView(domains=(), pods=(), elsewhere=(NotLedHere("job"),))
         standby.says("/api/v1/queue", encode_queue(nothing))
         code, out, err = call("queue", "--server", standby.url)
         assert (code, out) == (1, "")
@@ -216,7 +216,7 @@ def test_queues_that_can_be_asked_are_shown_beside_those_that_cannot() -> None:
 def test_domains_of_one_leader_are_said_together_and_its_silence_is_waited_for_once() -> None:
     with Replica().serving() as standby:
         elsewhere = [led_by(NOBODY, domain) for domain in ("forecast", "gpu")]
-        elsewhere += [LedElsewhere("job"), LedElsewhere("batch")]
+        elsewhere += [NotLedHere("job"), NotLedHere("batch")]
         elsewhere[0] = msgspec.structs.replace(elsewhere[0], runs_out_in_s=3600.0)
         standby.says("/api/v1/queue", encode_queue(QueueView(domains=(), pods=(), elsewhere=tuple(elsewhere))))
         code, out, err = call("queue", "--server", standby.url)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.client.known_objects import TOMBSTONE_TTL_S, TOMBSTONES_MAX, KnownObjects, Verdict, is_older
+from multisched.client.known_objects import TOMBSTONE_TTL_S, TOMBSTONES_MAX, KnownObjects, Observation, is_older
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_no_version_goes_back_and_no_deleted_uid_returns(steps: list[tuple[str, 
         if kind == "gone":
             verdict = known.remove(key, uid, version, 0.0)
             buried.add(uid)
-            if verdict in (Verdict.DELETE, Verdict.REPLACE):
+            if verdict in (Observation.DELETE, Observation.REPLACE):
                 buried.add(applied.pop(key)[0])
         else:
             old_uid = known.uid_of(key)
             verdict = known.observe(key, uid, version)
-            if verdict is Verdict.REPLACE:
-                known.bury_replaced(old_uid, version, 0.0)
+            if verdict is Observation.REPLACE:
+                known.tombstone_replaced(old_uid, version, 0.0)
                 buried.add(old_uid)
-            if verdict in (Verdict.UPSERT, Verdict.REPLACE):
+            if verdict in (Observation.UPSERT, Observation.REPLACE):
                 assert uid not in buried
                 assert newest.get(uid, 0) < int(version)
                 newest[uid] = int(version)
@@ -89,10 +89,10 @@ def test_events_in_order_give_the_servers_state(steps: list[tuple[str, str]]) ->
     known = KnownObjects()
     for kind, key, uid, version in _emit(steps):
         if kind == "set":
-            assert known.observe(key, uid, version) is Verdict.UPSERT
+            assert known.observe(key, uid, version) is Observation.UPSERT
             truth[key] = uid
         else:
-            assert known.remove(key, uid, version, 0.0) is Verdict.DELETE
+            assert known.remove(key, uid, version, 0.0) is Observation.DELETE
             del truth[key]
     assert {key: known.uid_of(key) for key in "ab" if known.uid_of(key)} == truth
 
@@ -123,10 +123,10 @@ def test_a_list_that_broke_off_deletes_nothing_and_the_next_one_judges_alone() -
 def test_an_object_that_left_a_selector_may_come_back_newer_but_not_older() -> None:
     known = KnownObjects()
     known.observe("a", "u", "5")
-    assert known.remove("a", "u", "7", 0.0) is Verdict.DELETE
-    assert known.observe("a", "u", "6") is Verdict.STALE
-    assert known.observe("a", "u", "7") is Verdict.STALE
-    assert known.observe("a", "u", "8") is Verdict.UPSERT
+    assert known.remove("a", "u", "7", 0.0) is Observation.DELETE
+    assert known.observe("a", "u", "6") is Observation.STALE
+    assert known.observe("a", "u", "7") is Observation.STALE
+    assert known.observe("a", "u", "8") is Observation.UPSERT
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 20))
@@ -137,24 +137,24 @@ def test_in_whatever_order_deletions_are_told_only_what_is_newer_than_all_of_the
     for at in deleted_at:
         known.remove("a", "u", str(at), 0.0)
     is_newer = version > max(deleted_at)
-    assert known.observe("a", "u", str(version)) is (Verdict.UPSERT if is_newer else Verdict.STALE)
+    assert known.observe("a", "u", str(version)) is (Observation.UPSERT if is_newer else Observation.STALE)
 
 
 def test_the_deletion_of_an_unseen_successor_takes_the_known_one_along() -> None:
     known = KnownObjects()
     known.observe("a", "first", "5")
-    assert known.remove("a", "second", "9", 0.0) is Verdict.REPLACE
-    assert known.observe("a", "first", "6") is Verdict.STALE
+    assert known.remove("a", "second", "9", 0.0) is Observation.REPLACE
+    assert known.observe("a", "first", "6") is Observation.STALE
     assert len(known) == 0
 
 
 def test_opaque_versions_are_guarded_by_equality_and_tombstone_only() -> None:
     known = KnownObjects()
-    assert known.observe("a", "u", "x1") is Verdict.UPSERT
-    assert known.observe("a", "u", "x1") is Verdict.DUPLICATE
-    assert known.observe("a", "u", "x0") is Verdict.UPSERT
-    assert known.remove("a", "u", "x2", 0.0) is Verdict.DELETE
-    assert known.observe("a", "u", "x3") is Verdict.STALE
+    assert known.observe("a", "u", "x1") is Observation.UPSERT
+    assert known.observe("a", "u", "x1") is Observation.DUPLICATE
+    assert known.observe("a", "u", "x0") is Observation.UPSERT
+    assert known.remove("a", "u", "x2", 0.0) is Observation.DELETE
+    assert known.observe("a", "u", "x3") is Observation.STALE
 
 
 def test_tombstones_are_bounded_in_time_and_number() -> None:

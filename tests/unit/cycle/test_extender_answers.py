@@ -19,7 +19,7 @@ from multisched.framework.ports import ExtenderSettings
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
-from multisched.plugins.extender.http_extender import NAME, HTTPExtenders, Verdict
+from multisched.plugins.extender.http_extender import NAME, ExtenderResult, HTTPExtenders
 from multisched.state.node_table import NodeTable
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, Heard, Waiting
@@ -38,7 +38,7 @@ def make_domain(**taints: int) -> Domain:
     return Domain(*nodes, in_tree=("TaintToleration",), plugins=[HTTPExtenders([client], WholeObjects())])
 
 
-def placed_on(domain: Domain, verdict: Verdict) -> str:
+def placed_on(domain: Domain, verdict: ExtenderResult) -> str:
     result = Waiting.begin(domain, make_pod("p")).answer({NAME: verdict})
     assert isinstance(result, Placed)
     return result.node
@@ -47,13 +47,13 @@ def placed_on(domain: Domain, verdict: Verdict) -> str:
 def test_scores_are_normalised_among_the_nodes_that_extenders_left() -> None:
     # With the worst node b scores 50 of 100 and c 100; without it 0 and 100, three times as heavy as the extender's 200.
     boost = {"b": 200}
-    assert placed_on(make_domain(worst=2, b=1, c=0), Verdict({}, boost)) == "b"
-    assert placed_on(make_domain(worst=2, b=1, c=0), Verdict({"worst": NO}, boost)) == "c"
+    assert placed_on(make_domain(worst=2, b=1, c=0), ExtenderResult({}, boost)) == "b"
+    assert placed_on(make_domain(worst=2, b=1, c=0), ExtenderResult({"worst": NO}, boost)) == "c"
 
 
 def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
     domain = make_domain(a=0, b=0)
-    result = Waiting.begin(domain, make_pod("p")).answer({NAME: Verdict({"a": NO, "b": NO}, {})})
+    result = Waiting.begin(domain, make_pod("p")).answer({NAME: ExtenderResult({"a": NO, "b": NO}, {})})
     assert isinstance(result, Unplaced)
     assert result.message == "0/2 nodes are available: 2 no licence."
     assert result.rejectors == {NAME}

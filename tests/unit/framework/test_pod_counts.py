@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from multisched.framework import demander, group_columns, pivots, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
-from multisched.framework.pod_demands import Lane, held_by_lane
+from multisched.framework.pod_demands import TermKind, held_by_lane
 from multisched.framework.row_sums import CHANGES_KEPT
-from multisched.framework.term_columns import Asker
+from multisched.framework.term_columns import IncomingPod
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import (
     DemandKind,
@@ -139,14 +139,14 @@ def recounted(pods_on: Iterable[tuple[int, Pod]], query: PodQuery) -> dict[int, 
 
 def demanded(
     pods_on: Iterable[tuple[int, Pod]], namespace: str, labels: Mapping[str, str]
-) -> dict[Lane, dict[int, tuple[int, int]]]:
+) -> dict[TermKind, dict[int, tuple[int, int]]]:
     """What the pods say of such a pod, found pod by pod and term by term: lane -> row -> terms, and their weights."""
-    found: dict[Lane, dict[int, tuple[int, int]]] = {}
+    found: dict[TermKind, dict[int, tuple[int, int]]] = {}
     for row, pod in pods_on:
         for demand in demands_of(pod.spec.pod_affinity or PodAffinity(), pod.namespace):
             if demand.concerns(namespace, labels, NAMESPACE_LABELS[namespace]):
                 is_against = demand.kind is DemandKind.ANTI_PREFERRED
-                lane = Lane(DemandKind.PREFERRED if is_against else demand.kind, demand.topology_key)
+                lane = TermKind(DemandKind.PREFERRED if is_against else demand.kind, demand.topology_key)
                 terms, weights = found.setdefault(lane, {}).get(row, (0, 0))
                 found[lane][row] = terms + 1, weights + (-demand.weight if is_against else demand.weight)
     return found
@@ -267,13 +267,13 @@ def test_what_one_pod_asks_for_stands_side_by_side_however_much_others_ask(monke
 
 def test_an_effect_is_the_demanders_own_when_those_remembered_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_demands, "EFFECTS_MAX", 2)
-    counts, asker = PodCounts(), Asker("a", LABELS[1], NAMESPACE_LABELS["a"])
+    counts, asker = PodCounts(), IncomingPod("a", LABELS[1], NAMESPACE_LABELS["a"])
     terms = [WeightedPodTerm(weight, PodAffinityTerm("zone", SELECTORS[0])) for weight in (1, 2, 3)]
     affinities = [PodAffinity(preferred=(one,)) for one in terms]
     for number, affinity in enumerate(affinities):
         counts.account(0, Pod("a", f"p{number}", f"p{number}", 1, spec=PodSpec(pod_affinity=affinity)), 1)
     told = [counts.effect(asker, affinity, "a") for affinity in affinities]
-    assert told == [((Lane(DemandKind.PREFERRED, "zone"), 1, weight),) for weight in (1, 2, 3)]
+    assert told == [((TermKind(DemandKind.PREFERRED, "zone"), 1, weight),) for weight in (1, 2, 3)]
 
 
 def test_two_states_never_have_one_version() -> None:

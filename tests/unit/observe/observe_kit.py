@@ -15,7 +15,7 @@ import orjson
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.cluster.base.request import UserInfo
-from multisched.framework.leading import LedElsewhere, NotLeadingError
+from multisched.framework.leading import NotLeadingError, NotLedHere
 from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
@@ -210,7 +210,7 @@ async def served(
 class LedByAnother:
     """Every source of a replica that stands by."""
 
-    def __init__(self, led: LedElsewhere) -> None:
+    def __init__(self, led: NotLedHere) -> None:
         self._error = NotLeadingError(led)
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:

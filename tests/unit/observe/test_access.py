@@ -14,8 +14,8 @@ from multisched.observe.access import (
     ALLOWED_KEPT_S,
     REVIEWS_BURST,
     STRANGER_REVIEWS_AT_ONCE,
+    AccessDecision,
     DelegatedAuthenticator,
-    Verdict,
 )
 from tests.unit.observe.observe_kit import READER, STRANGER, HandClock, Reviewer, a_reviewer
 
@@ -23,35 +23,35 @@ from tests.unit.observe.observe_kit import READER, STRANGER, HandClock, Reviewer
 async def test_a_verdict_is_asked_once_and_kept_for_a_minute() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     clock.at_s = 59.9
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     assert reviewer.paths == ["tokenreviews", "subjectaccessreviews"]
     clock.at_s = 60.0
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     assert len(reviewer.paths) == 4
 
 
 async def test_a_refusal_is_kept_for_half_a_minute() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
-    assert await judge(STRANGER, "get", "/metrics") is Verdict.FORBIDDEN
-    assert await judge("made-up", "get", "/metrics") is Verdict.UNAUTHENTICATED
+    assert await judge(STRANGER, "get", "/metrics") is AccessDecision.FORBIDDEN
+    assert await judge("made-up", "get", "/metrics") is AccessDecision.UNAUTHENTICATED
     asked = len(reviewer.paths)
     clock.at_s = 29.9
-    assert await judge(STRANGER, "get", "/metrics") is Verdict.FORBIDDEN
-    assert await judge("made-up", "get", "/metrics") is Verdict.UNAUTHENTICATED
+    assert await judge(STRANGER, "get", "/metrics") is AccessDecision.FORBIDDEN
+    assert await judge("made-up", "get", "/metrics") is AccessDecision.UNAUTHENTICATED
     assert len(reviewer.paths) == asked
     clock.at_s = 30.0
-    assert await judge("made-up", "get", "/metrics") is Verdict.UNAUTHENTICATED
+    assert await judge("made-up", "get", "/metrics") is AccessDecision.UNAUTHENTICATED
     assert len(reviewer.paths) == asked + 1
 
 
 async def test_a_right_to_one_path_is_no_right_to_another() -> None:
     judge = DelegatedAuthenticator(await a_reviewer(), HandClock()).judge
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
-    assert await judge(READER, "get", "/multisched/api/v1/queue") is Verdict.FORBIDDEN
-    assert await judge(READER, "post", "/metrics") is Verdict.FORBIDDEN
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
+    assert await judge(READER, "get", "/multisched/api/v1/queue") is AccessDecision.FORBIDDEN
+    assert await judge(READER, "post", "/metrics") is AccessDecision.FORBIDDEN
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ async def test_without_a_definite_yes_the_answer_is_no_and_is_not_remembered(ins
     reviewer = await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, HandClock()).judge
     reviewer.instead = instead
-    assert await judge(READER, "get", "/metrics") is Verdict.UNDECIDED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.UNDECIDED
     reviewer.instead = None
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -87,35 +87,35 @@ async def test_without_a_definite_yes_the_answer_is_no_and_is_not_remembered(ins
 async def test_half_an_authentication_is_none(body: bytes) -> None:
     reviewer = await a_reviewer()
     reviewer.instead = Response(201, body)
-    assert await DelegatedAuthenticator(reviewer, HandClock()).judge("t", "get", "/") is Verdict.UNAUTHENTICATED
+    assert await DelegatedAuthenticator(reviewer, HandClock()).judge("t", "get", "/") is AccessDecision.UNAUTHENTICATED
 
 
 async def test_an_empty_or_endless_token_is_not_even_asked_about() -> None:
     reviewer = await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, HandClock()).judge
-    assert await judge("", "get", "/metrics") is Verdict.UNAUTHENTICATED
-    assert await judge("x" * 20_000, "get", "/metrics") is Verdict.UNAUTHENTICATED
+    assert await judge("", "get", "/metrics") is AccessDecision.UNAUTHENTICATED
+    assert await judge("x" * 20_000, "get", "/metrics") is AccessDecision.UNAUTHENTICATED
     assert reviewer.paths == []
 
 
 async def test_made_up_tokens_are_reviewed_at_a_small_rate_and_keep_nobody_out_who_is_known() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     del reviewer.paths[:]
     verdicts = [await judge(f"guess-{number}", "get", "/metrics") for number in range(1000)]
-    assert verdicts.count(Verdict.UNAUTHENTICATED) == len(reviewer.paths) == REVIEWS_BURST - 1
-    assert verdicts[-1] is Verdict.TOO_MANY
+    assert verdicts.count(AccessDecision.UNAUTHENTICATED) == len(reviewer.paths) == REVIEWS_BURST - 1
+    assert verdicts[-1] is AccessDecision.TOO_MANY
     clock.at_s = ALLOWED_KEPT_S
     for number in range(1000):
         await judge(f"another-{number}", "get", "/metrics")
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
 
 
 async def test_a_flood_of_tokens_drives_out_none_that_is_in_use() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     reviewer.instead = _authenticated({"username": "minter"})
     for second in range(1, 300):
         clock.at_s = float(second)
@@ -123,25 +123,25 @@ async def test_a_flood_of_tokens_drives_out_none_that_is_in_use() -> None:
             await judge(f"{second}-{number}", "get", "/")
         if second % 30 == 0:
             reviewer.instead = None
-            assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+            assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
             reviewer.instead = _authenticated({"username": "minter"})
 
 
 async def test_who_is_known_has_a_rate_and_few_verdicts_of_their_own() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
-    assert await judge(STRANGER, "get", "/metrics") is Verdict.FORBIDDEN
+    assert await judge(STRANGER, "get", "/metrics") is AccessDecision.FORBIDDEN
     verdicts = [await judge(STRANGER, "get", f"/{number}") for number in range(1000)]
-    assert verdicts.count(Verdict.FORBIDDEN) == REVIEWS_BURST - 1
-    assert verdicts[-1] is Verdict.TOO_MANY
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert verdicts.count(AccessDecision.FORBIDDEN) == REVIEWS_BURST - 1
+    assert verdicts[-1] is AccessDecision.TOO_MANY
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
 
 
 async def test_reviews_are_few_at_once_and_who_is_known_does_not_stand_in_line_with_strangers() -> None:
     slow = SlowReviewer(await a_reviewer())
     judge = DelegatedAuthenticator(slow, HandClock()).judge
     slow.may_answer.set()
-    assert await judge(READER, "get", "/metrics") is Verdict.ALLOWED
+    assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     slow.may_answer.clear()
     async with asyncio.TaskGroup() as group:
         guesses = [group.create_task(judge(f"guess-{number}", "get", "/metrics")) for number in range(15)]
@@ -149,8 +149,8 @@ async def test_reviews_are_few_at_once_and_who_is_known_does_not_stand_in_line_w
         other = group.create_task(judge(READER, "get", "/another"))
         await slow.under_way(STRANGER_REVIEWS_AT_ONCE + 1)
         slow.may_answer.set()
-    assert {guess.result() for guess in guesses} == {Verdict.UNAUTHENTICATED}
-    assert other.result() is Verdict.FORBIDDEN
+    assert {guess.result() for guess in guesses} == {AccessDecision.UNAUTHENTICATED}
+    assert other.result() is AccessDecision.FORBIDDEN
     assert slow.most == STRANGER_REVIEWS_AT_ONCE + 1
 
 

@@ -11,11 +11,11 @@ from multisched.observe.explain_view import (
     OnNode,
     Part,
     Placement,
+    PluginRefusal,
     PodView,
     PointSaid,
     Scored,
     Step,
-    Verdict,
     Wake,
     WhatIfView,
 )
@@ -32,8 +32,8 @@ REFUSED = Attempt(
     feasible=0,
     points=(PointSaid(point="Filter", plugin="NodeResourcesFit", said="refuses 3 of 4 nodes"),),
     refused=(
-        Verdict(plugin="NodeUnschedulable", code="Unschedulable", reasons=("cordoned",), count=1, nodes=("n4",)),
-        Verdict(
+        PluginRefusal(plugin="NodeUnschedulable", code="Unschedulable", reasons=("cordoned",), count=1, nodes=("n4",)),
+        PluginRefusal(
             plugin="NodeResourcesFit",
             code="Unschedulable",
             reasons=("Insufficient cpu",),

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from multisched.framework.leading import Leader, LedElsewhere
+from multisched.framework.leading import Leader, NotLedHere
 from multisched.observe.health import Health
 from multisched.observe.loopback import read_token
 from multisched.observe.metrics import Metrics
@@ -30,24 +30,24 @@ PATHS = (
     ("led", "status", "detail"),
     [
         (
-            LedElsewhere("job", LEADER),
+            NotLedHere("job", LEADER),
             421,
             "domain job is led by pod-a-1f since 2026-01-01T00:00:00.000000Z at https://10.0.0.5:10260",
         ),
         (
-            LedElsewhere("job", Leader("stranger"), runs_out_in_s=12.5),
+            NotLedHere("job", Leader("stranger"), runs_out_in_s=12.5),
             421,
             "domain job is led by stranger, whose Lease has no address",
         ),
-        (LedElsewhere("job"), 503, "no replica leads domain job at the moment; ask again in a few seconds"),
+        (NotLedHere("job"), 503, "no replica leads domain job at the moment; ask again in a few seconds"),
         (
-            LedElsewhere("job", is_taken_over=True),
+            NotLedHere("job", is_taken_over=True),
             503,
             "domain job is being taken over by this replica; ask again in a moment",
         ),
     ],
 )
-async def test_every_path_names_the_leader_alike(led: LedElsewhere, status: int, detail: str, tmp_path: Path) -> None:
+async def test_every_path_names_the_leader_alike(led: NotLedHere, status: int, detail: str, tmp_path: Path) -> None:
     other = LedByAnother(led)
     sources = Sources(Health(), Metrics(), other, other, other, other)
     settings = ServerSettings(port=0, token_folder=tmp_path / "tokens")

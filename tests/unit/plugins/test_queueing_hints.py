@@ -44,7 +44,7 @@ from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.queueing.entry import Addressees, Failure
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import Document, container, decode_node, decode_pod, node_document, pod_document
@@ -731,10 +731,10 @@ def test_an_event_that_helps_wakes_the_pod_and_one_that_does_not_leaves_it(row: 
         assert queue.pop(0.0) is not None
         queue.fail(row.waiting.uid, Failure(frozenset({row.plugin})), 0.0)
     parked = queue.where(row.waiting.uid)
-    assert parked in (Place.UNSCHEDULABLE, Place.GATED)
+    assert parked in (QueueState.UNSCHEDULABLE, QueueState.GATED)
     tell(queue, row)
 
-    assert queue.where(row.waiting.uid) is (Place.ACTIVE if row.is_help else parked)
+    assert queue.where(row.waiting.uid) is (QueueState.ACTIVE if row.is_help else parked)
 
 
 def test_every_plugin_that_can_refuse_a_pod_says_what_helps_and_stands_in_the_table() -> None:
@@ -766,4 +766,4 @@ def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for
             queue.fail(waiting.uid, Failure(frozenset({name})), 0.0)
         queue.on_event(_object_event(None, MADE_FOR_IT), None, MADE_FOR_IT, PARKED_S)
 
-        assert queue.where(second.uid) is Place.ACTIVE
+        assert queue.where(second.uid) is QueueState.ACTIVE

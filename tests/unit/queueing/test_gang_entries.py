@@ -34,7 +34,7 @@ from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.state.gang_roster import GangRoster
 from multisched.testing.builders import make_context
 from tests.unit.queueing.builders import BySortOfPriority, ClosedGates, make_pod
@@ -470,7 +470,7 @@ def test_a_follower_whom_a_gate_refuses_by_now_is_not_popped_with_a_new_lead() -
     house.add(member("c"))
     house.now_s = 20.0
     assert house.pop() == ["a", "c"]
-    assert house.queue.where("uid-b") is Place.GATED
+    assert house.queue.where("uid-b") is QueueState.GATED
 
 
 def test_gangs_that_start_together_are_one_entity() -> None:
@@ -517,7 +517,7 @@ def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:
     house.add(member("a"), member("b"))
     popped = house.pop()
     house.remove(popped[1])
-    assert house.queue.where(f"uid-{popped[1]}") is Place.LEAVING
+    assert house.queue.where(f"uid-{popped[1]}") is QueueState.LEAVING
     house.fail(*popped)
     assert house.places() == {popped[0]: "unschedulable"}
 
@@ -592,8 +592,8 @@ def test_whatever_happens_each_pod_is_in_one_place_and_whoever_can_start_is_popp
             if step == "fail":
                 house.fail(*here)
             else:
-                house.bind(*(name for name in here if house.queue.where(f"uid-{name}") is Place.IN_FLIGHT))
-                house.fail(*(name for name in here if house.queue.where(f"uid-{name}") is Place.LEAVING))
+                house.bind(*(name for name in here if house.queue.where(f"uid-{name}") is QueueState.IN_FLIGHT))
+                house.fail(*(name for name in here if house.queue.where(f"uid-{name}") is QueueState.LEAVING))
                 bound |= set(here)
         elif step == "remove" and len(house.queue):
             house.remove(rng.choice(sorted(house.places())))

@@ -14,7 +14,7 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import LEAD_UNITS
 from multisched.queueing.entry import Failure
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, park, pop_uid
 
@@ -92,7 +92,7 @@ def test_kai_2075_a_pod_whose_bind_is_always_refused_does_not_win_every_cycle() 
             queue.on_event(NODE_ADD, None, make_node(), second)
 
     assert attempts == 5
-    assert queue.where("quarantined") is Place.UNSCHEDULABLE
+    assert queue.where("quarantined") is QueueState.UNSCHEDULABLE
 
 
 # Identity: pods recreated under the same name, deleted during their attempt, gated during their preemption
@@ -188,10 +188,10 @@ def test_kk_139162_a_preemptor_held_by_its_gate_is_asked_again_by_the_leftover_f
     assert pop_uid(queue, 300) == "preemptor"
     queue.fail("preemptor", REFUSED, 300)
     queue.on_event(NODE_ADD, None, make_node(), 330)
-    assert queue.where("preemptor") is Place.GATED
+    assert queue.where("preemptor") is QueueState.GATED
     gate.is_preempting = False
     queue.activate("preemptor", 331)
-    assert queue.where("preemptor") is Place.ACTIVE
+    assert queue.where("preemptor") is QueueState.ACTIVE
 
 
 @pytest.mark.parametrize("is_in_flight", [False, True])
@@ -210,5 +210,5 @@ def test_single_pod_that_an_undone_attempt_of_a_gang_may_help_does_not_wait_for_
         else:
             queue.fail("waits", REFUSED, 0.0)
             queue.on_event(event, freed, None, 0.0)
-        assert queue.where("waits") is Place.BACKOFF
+        assert queue.where("waits") is QueueState.BACKOFF
         assert pop_uid(queue, 0.1) == "waits"

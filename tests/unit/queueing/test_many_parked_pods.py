@@ -11,7 +11,7 @@ from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure
 from multisched.queueing.parked_pods import HINT_COST_MAX, OVERDUE_PER_FLUSH
 from multisched.queueing.pod_queue import OVERDUE_PAUSE_S, PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 
 
 class Choosy:
@@ -50,7 +50,7 @@ class Parked:
         self.queue.on_event(ASSIGNED_POD_DELETE, gone, None, now_s)
 
     def waking(self, uids: Sequence[str]) -> int:
-        return sum(self.queue.where(uid) is not Place.UNSCHEDULABLE for uid in uids)
+        return sum(self.queue.where(uid) is not QueueState.UNSCHEDULABLE for uid in uids)
 
 
 def test_an_event_asks_nobody_of_a_namespace_with_too_many_to_ask() -> None:
@@ -84,10 +84,10 @@ def test_who_is_tried_again_without_having_been_asked_backs_off_first() -> None:
     parked.happen(0.1)
     moved = parked.queue.flush(0.2)
     assert (moved.active, moved.backoff) == (0, OVERDUE_PER_FLUSH)
-    waiting = [uid for uid in many if parked.queue.where(uid) is Place.BACKOFF]
+    waiting = [uid for uid in many if parked.queue.where(uid) is QueueState.BACKOFF]
     assert len(waiting) == OVERDUE_PER_FLUSH
     parked.queue.flush(BackoffPolicy().duration_s(1))
-    assert {parked.queue.where(uid) for uid in waiting} == {Place.ACTIVE}
+    assert {parked.queue.where(uid) for uid in waiting} == {QueueState.ACTIVE}
 
 
 def test_those_who_are_parked_after_the_event_are_not_tried_again_for_it() -> None:

@@ -23,7 +23,7 @@ from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure, Placement
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import (
     AFFINITY,
@@ -126,7 +126,7 @@ def test_a_refused_pod_waits_as_unschedulable_for_an_event() -> None:
     queue = make_queue()
     park(queue, make_pod("u"))
 
-    assert queue.where("u") is Place.UNSCHEDULABLE
+    assert queue.where("u") is QueueState.UNSCHEDULABLE
     assert pop_uid(queue, 100) is None
     entry = queue.entry("u")
     assert entry is not None
@@ -140,7 +140,7 @@ def test_an_error_backs_off_twice_as_long_each_time_and_is_not_popped_early() ->
     waits = []
     for _ in range(6):
         assert pop_uid(queue, now_s) == "u"
-        assert queue.fail("u", ERROR, now_s) == Placement(Place.BACKOFF)
+        assert queue.fail("u", ERROR, now_s) == Placement(QueueState.BACKOFF)
         assert (pop_uid(queue, now_s), queue.has_ready) == (None, False)
         until_s = queue.next_wakeup_s()
         assert until_s is not None
@@ -171,7 +171,7 @@ def test_a_failure_that_names_no_plugin_is_an_error() -> None:
     queue = make_queue()
     park(queue, make_pod("u"), Failure())
 
-    assert queue.where("u") is Place.BACKOFF
+    assert queue.where("u") is QueueState.BACKOFF
     assert not queue.has_ready
 
 
@@ -202,7 +202,7 @@ def test_a_conflict_goes_straight_back_three_times_in_a_row_and_then_backs_off()
         assert pop_uid(queue, at_s * 10) == "u"
         places.append(queue.fail("u", CONFLICT, at_s * 10).place)
 
-    assert places == [Place.ACTIVE] * 3 + [Place.BACKOFF] + [Place.ACTIVE] * 3 + [Place.BACKOFF]
+    assert places == [QueueState.ACTIVE] * 3 + [QueueState.BACKOFF] + [QueueState.ACTIVE] * 3 + [QueueState.BACKOFF]
     assert queue.next_wakeup_s() == 72
 
 
@@ -215,7 +215,7 @@ def test_a_refusal_between_conflicts_starts_their_row_again() -> None:
     queue.activate("u", 0)
     pop_uid(queue, 0)
 
-    assert queue.fail("u", CONFLICT, 0).place is Place.ACTIVE
+    assert queue.fail("u", CONFLICT, 0).place is QueueState.ACTIVE
 
 
 # Events and hints
@@ -227,7 +227,7 @@ def test_an_event_moves_only_pods_whose_refusers_listen_to_it() -> None:
     park(queue, make_pod("affinity"), refused_by(AFFINITY))
     queue.on_event(ASSIGNED_POD_DELETE, make_pod("gone", node="n"), None, 60)
 
-    assert (queue.where("fit"), queue.where("affinity")) == (Place.ACTIVE, Place.UNSCHEDULABLE)
+    assert (queue.where("fit"), queue.where("affinity")) == (QueueState.ACTIVE, QueueState.UNSCHEDULABLE)
 
 
 def test_a_hint_that_says_skip_leaves_the_pod() -> None:
@@ -259,7 +259,7 @@ def test_a_wildcard_event_with_a_pod_wakes_that_pod_alone() -> None:
     park(queue, make_pod("b"))
     queue.on_event(FORCED, None, make_pod("a"), 60)
 
-    assert (queue.where("a"), queue.where("b")) == (Place.ACTIVE, Place.UNSCHEDULABLE)
+    assert (queue.where("a"), queue.where("b")) == (QueueState.ACTIVE, QueueState.UNSCHEDULABLE)
 
 
 @pytest.mark.parametrize("woken", ["a", "b"])
@@ -271,7 +271,7 @@ def test_a_wildcard_event_for_a_pod_in_its_attempt_counts_for_that_one_when_it_f
     queue.on_event(FORCED, None, make_pod(woken), 1)
     for name in ("a", "b"):
         queue.fail(name, refused_by(FIT), 2)
-    asleep = {name for name in ("a", "b") if queue.where(name) is Place.UNSCHEDULABLE}
+    asleep = {name for name in ("a", "b") if queue.where(name) is QueueState.UNSCHEDULABLE}
     assert asleep == {"a", "b"} - {woken}
 
 
@@ -279,7 +279,7 @@ def test_a_wildcard_event_for_a_pod_that_is_gone_wakes_nobody() -> None:
     queue = make_queue()
     park(queue, make_pod("a"))
     assert queue.on_event(FORCED, None, make_pod("gone"), 60).active == 0
-    assert queue.where("a") is Place.UNSCHEDULABLE
+    assert queue.where("a") is QueueState.UNSCHEDULABLE
 
 
 def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
@@ -290,7 +290,7 @@ def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
 
     assert queue.on_event(NODE_LABEL, None, make_node(), 0.1).active == 1
     assert queue.on_event(NODE_ADD, None, make_node(), 0.2).backoff == 1
-    assert queue.where("a") is Place.ACTIVE
+    assert queue.where("a") is QueueState.ACTIVE
 
 
 def test_the_answer_of_a_pending_plugin_wins_over_that_of_a_rejector() -> None:
@@ -331,7 +331,7 @@ def test_pods_that_differ_in_labels_are_asked_apart() -> None:
     park(queue, make_pod("b", labels={"zone": "b"}), refused_by(AFFINITY))
     queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 60)
 
-    assert (queue.where("a"), queue.where("b")) == (Place.UNSCHEDULABLE, Place.ACTIVE)
+    assert (queue.where("a"), queue.where("b")) == (QueueState.UNSCHEDULABLE, QueueState.ACTIVE)
 
 
 def test_parked_pod_that_changed_is_asked_apart_from_its_former_like() -> None:
@@ -346,7 +346,7 @@ def test_parked_pod_that_changed_is_asked_apart_from_its_former_like() -> None:
     queue.update(make_pod("b", annotations=alike), make_pod("b", annotations={"zone": "b"}), 30)
     queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 60)
 
-    assert (queue.where("a"), queue.where("b")) == (Place.UNSCHEDULABLE, Place.ACTIVE)
+    assert (queue.where("a"), queue.where("b")) == (QueueState.UNSCHEDULABLE, QueueState.ACTIVE)
 
 
 # In flight
@@ -355,20 +355,20 @@ def test_parked_pod_that_changed_is_asked_apart_from_its_former_like() -> None:
 @pytest.mark.parametrize(
     ("failure", "event", "expected"),
     [
-        (refused_by(FIT), NODE_ADD, Place.BACKOFF),
-        (refused_by(FIT), NODE_LABEL, Place.UNSCHEDULABLE),
-        (refused_by(AFFINITY), NODE_ADD, Place.UNSCHEDULABLE),
-        (refused_by(AFFINITY, FIT), NODE_ADD, Place.BACKOFF),
-        (refused_by(LEGACY), ASSIGNED_POD_DELETE, Place.BACKOFF),
-        (Failure(pending=frozenset({OUTSIDE})), NODE_LABEL, Place.ACTIVE),
-        (Failure(pending=frozenset({LEGACY})), NODE_ADD, Place.ACTIVE),
-        (Failure(pending=frozenset({LEGACY})), ASSIGNED_POD_ADD, Place.ACTIVE),
-        (refused_by(FIT), ASSIGNED_POD_ADD, Place.UNSCHEDULABLE),
-        (Failure(rejectors=frozenset({AFFINITY, FIT}), pending=frozenset({LEGACY})), NODE_ADD, Place.ACTIVE),
-        (refused_by(FIT), FLUSH, Place.BACKOFF),
+        (refused_by(FIT), NODE_ADD, QueueState.BACKOFF),
+        (refused_by(FIT), NODE_LABEL, QueueState.UNSCHEDULABLE),
+        (refused_by(AFFINITY), NODE_ADD, QueueState.UNSCHEDULABLE),
+        (refused_by(AFFINITY, FIT), NODE_ADD, QueueState.BACKOFF),
+        (refused_by(LEGACY), ASSIGNED_POD_DELETE, QueueState.BACKOFF),
+        (Failure(pending=frozenset({OUTSIDE})), NODE_LABEL, QueueState.ACTIVE),
+        (Failure(pending=frozenset({LEGACY})), NODE_ADD, QueueState.ACTIVE),
+        (Failure(pending=frozenset({LEGACY})), ASSIGNED_POD_ADD, QueueState.ACTIVE),
+        (refused_by(FIT), ASSIGNED_POD_ADD, QueueState.UNSCHEDULABLE),
+        (Failure(rejectors=frozenset({AFFINITY, FIT}), pending=frozenset({LEGACY})), NODE_ADD, QueueState.ACTIVE),
+        (refused_by(FIT), FLUSH, QueueState.BACKOFF),
     ],
 )
-def test_an_event_during_the_attempt_is_not_lost(failure: Failure, event: ClusterEvent, expected: Place) -> None:
+def test_an_event_during_the_attempt_is_not_lost(failure: Failure, event: ClusterEvent, expected: QueueState) -> None:
     queue = make_queue()
     queue.add(make_pod("u", labels={"zone": "elsewhere"}), 0)
     queue.pop(0)
@@ -386,7 +386,7 @@ def test_an_event_before_the_pop_does_not_count_as_during_the_attempt() -> None:
     queue.add(make_pod("u"), 0.2)
     queue.pop(0.2)
 
-    assert queue.fail("u", REFUSED, 0.3).place is Place.UNSCHEDULABLE
+    assert queue.fail("u", REFUSED, 0.3).place is QueueState.UNSCHEDULABLE
 
 
 def test_an_overflown_event_log_counts_as_an_event() -> None:
@@ -396,7 +396,7 @@ def test_an_overflown_event_log_counts_as_an_event() -> None:
     for _ in range(3):
         queue.on_event(NODE_ADD, None, make_node(), 0.1)
 
-    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is Place.BACKOFF
+    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is QueueState.BACKOFF
     assert queue.statistics().event_overflows == 1
 
 
@@ -407,7 +407,7 @@ def test_a_pod_that_changes_during_its_attempt_returns_changed_and_its_change_co
     new = make_pod("u", labels={"a": "b"})
     queue.update(old, new, 0.1)
 
-    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is Place.BACKOFF
+    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is QueueState.BACKOFF
     assert make_pod_of(queue, "u") is new
 
 
@@ -417,17 +417,17 @@ def test_a_pod_activated_during_its_attempt_does_not_wait_for_another_event() ->
     queue.pop(0)
     queue.activate("u", 0.1)
 
-    assert queue.fail("u", REFUSED, 0.2).place is Place.BACKOFF
+    assert queue.fail("u", REFUSED, 0.2).place is QueueState.BACKOFF
 
 
 def test_a_pod_removed_during_its_attempt_never_comes_back() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     queue.pop(0)
-    assert queue.remove("u") is Place.IN_FLIGHT
-    assert queue.where("u") is Place.LEAVING
+    assert queue.remove("u") is QueueState.IN_FLIGHT
+    assert queue.where("u") is QueueState.LEAVING
 
-    assert queue.fail("u", ERROR, 1) == Placement(Place.ABSENT)
+    assert queue.fail("u", ERROR, 1) == Placement(QueueState.ABSENT)
     assert (len(queue), pop_uid(queue, 1000)) == (0, None)
 
 
@@ -437,9 +437,9 @@ def test_a_pod_removed_and_added_again_during_its_attempt_is_not_tried_twice_at_
     queue.pop(0)
     queue.remove("u")
 
-    assert queue.add(make_pod("u"), 1) == Placement(Place.IN_FLIGHT)
+    assert queue.add(make_pod("u"), 1) == Placement(QueueState.IN_FLIGHT)
     assert pop_uid(queue, 1) is None
-    assert queue.fail("u", REFUSED, 2).place is Place.BACKOFF
+    assert queue.fail("u", REFUSED, 2).place is QueueState.BACKOFF
 
 
 def test_a_pod_recreated_under_the_same_name_leaves_no_events_behind() -> None:
@@ -485,7 +485,7 @@ def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() ->
     queue, gated = make_queue(gates=[ClosedGates()]), make_pod("u", gates=("a", "b"))
     placed = queue.add(gated, 0)
 
-    assert placed.place is Place.GATED
+    assert placed.place is QueueState.GATED
     assert placed.status.plugin == "SchedulingGates"
     assert placed.status.message == "waiting for scheduling gates: ['a', 'b']"
     assert pop_uid(queue, 1) is None
@@ -493,7 +493,7 @@ def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() ->
     still = queue.update(gated, one_left, 2)
     assert still is not None
     assert still.status.message == "waiting for scheduling gates: ['b']"
-    assert queue.update(one_left, make_pod("u"), 3) == Placement(Place.ACTIVE)
+    assert queue.update(one_left, make_pod("u"), 3) == Placement(QueueState.ACTIVE)
 
 
 def test_a_gates_own_event_asks_it_again_and_another_event_does_not() -> None:
@@ -505,7 +505,7 @@ def test_a_gates_own_event_asks_it_again_and_another_event_does_not() -> None:
     assert quota.asked == 1
 
     queue.on_event(ASSIGNED_POD_DELETE, make_pod("x", node="n"), None, 2)
-    assert (quota.asked, queue.where("u")) == (2, Place.GATED)
+    assert (quota.asked, queue.where("u")) == (2, QueueState.GATED)
     quota.is_full = False
     assert queue.on_event(ASSIGNED_POD_DELETE, make_pod("x", node="n"), None, 3).active == 1
 
@@ -528,7 +528,7 @@ def test_a_gate_without_a_fitting_event_is_asked_again_by_the_leftover_flush() -
     quota.is_full = True
     queue.add(make_pod("u"), 0)
     queue.flush(300)
-    assert (queue.where("u"), queue.next_wakeup_s()) == (Place.GATED, 600)
+    assert (queue.where("u"), queue.next_wakeup_s()) == (QueueState.GATED, 600)
     quota.is_full = False
 
     assert queue.flush(600).active == 1
@@ -540,7 +540,7 @@ def test_another_flush_counts_for_who_waits_already_and_for_who_comes_later() ->
     queue.configure(BackoffPolicy(), 8)
     park(queue, make_pod("late"), now_s=5)
     assert queue.next_wakeup_s() == 8
-    assert (queue.flush(8).active, queue.where("late")) == (1, Place.UNSCHEDULABLE)
+    assert (queue.flush(8).active, queue.where("late")) == (1, QueueState.UNSCHEDULABLE)
     queue.configure(BackoffPolicy(), 60)
 
     assert queue.next_wakeup_s() == 65
@@ -566,7 +566,7 @@ def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
     queue = make_queue(gates=[Broken()], errors=errors)
     placed = queue.add(make_pod("u"), 0)
 
-    assert (placed.place, placed.status.code, placed.status.plugin) == (Place.GATED, Code.ERROR, "Quota")
+    assert (placed.place, placed.status.code, placed.status.plugin) == (QueueState.GATED, Code.ERROR, "Quota")
     assert placed.status.message == 'running PreEnqueue plugin "Quota": RuntimeError: no quota tree'
     assert errors.heard == [("Quota", "PreEnqueue", "no quota tree")]
 
@@ -578,7 +578,7 @@ def test_a_status_update_never_moves_a_pod_even_for_a_plugin_any_event_wakes() -
     queue, pod = make_queue(), make_pod("u")
     park(queue, pod, refused_by(LEGACY))
 
-    assert queue.update(pod, make_pod("u", version=2, nominated_node="n"), 60) == Placement(Place.UNSCHEDULABLE)
+    assert queue.update(pod, make_pod("u", version=2, nominated_node="n"), 60) == Placement(QueueState.UNSCHEDULABLE)
     queue.validate()
 
 
@@ -587,9 +587,9 @@ def test_an_update_that_may_help_moves_the_pod_and_one_that_cannot_does_not() ->
     park(queue, pod, refused_by(AFFINITY))
     annotated = make_pod("u", annotations={"a": "b"})
 
-    assert queue.update(pod, annotated, 60) == Placement(Place.UNSCHEDULABLE)
+    assert queue.update(pod, annotated, 60) == Placement(QueueState.UNSCHEDULABLE)
     labelled = make_pod("u", annotations=annotated.annotations, labels={"a": "b"})
-    assert queue.update(annotated, labelled, 61) == Placement(Place.ACTIVE)
+    assert queue.update(annotated, labelled, 61) == Placement(QueueState.ACTIVE)
 
 
 def test_an_unknown_pod_is_not_added_by_an_update() -> None:
@@ -653,11 +653,11 @@ def test_statistics_count_each_place_and_each_arrival() -> None:
         ("backoff", "ScheduleAttemptFailure"): 1,
     }
     assert [(e.uid, e.place) for e in queue.entries()] == [
-        ("g", Place.GATED),
-        ("s", Place.UNSCHEDULABLE),
-        ("b", Place.BACKOFF),
-        ("f", Place.IN_FLIGHT),
-        ("a", Place.ACTIVE),
+        ("g", QueueState.GATED),
+        ("s", QueueState.UNSCHEDULABLE),
+        ("b", QueueState.BACKOFF),
+        ("f", QueueState.IN_FLIGHT),
+        ("a", QueueState.ACTIVE),
     ]
 
 

@@ -18,7 +18,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, alike
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, pop_uid
 
@@ -38,10 +38,10 @@ def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, 
 def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
-    assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).place is Place.BACKOFF
+    assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).place is QueueState.BACKOFF
     placed = refuse(queue, "u", times=1, at_s=600)
 
-    assert placed.place is Place.UNSCHEDULABLE
+    assert placed.place is QueueState.UNSCHEDULABLE
     assert placed.set_aside.startswith("quarantined: the API server has refused this pod 5 times with the same message")
     assert placed.set_aside.endswith(WORDS)
     entry = queue.entry("u")
@@ -57,7 +57,7 @@ def test_other_words_begin_the_row_anew_and_refusals_by_plugins_do_not() -> None
     queue.add(make_pod("u"), 0)
     refuse(queue, "u", times=4)
     refuse(queue, "u", times=1, at_s=300, failure=Failure(is_error=True, refusal="something else"))
-    assert refuse(queue, "u", times=4, at_s=600).place is Place.BACKOFF
+    assert refuse(queue, "u", times=4, at_s=600).place is QueueState.BACKOFF
     pop_uid(queue, 900)
     queue.fail("u", REFUSED, 900)
     queue.activate("u", 900)
@@ -70,7 +70,7 @@ def test_errors_that_are_no_refusals_of_the_api_server_never_set_a_pod_aside(fai
     queue = make_queue()
     queue.add(make_pod("u"), 0)
 
-    assert refuse(queue, "u", times=20, failure=failure).place is Place.BACKOFF
+    assert refuse(queue, "u", times=20, failure=failure).place is QueueState.BACKOFF
 
 
 def quarantined(queue: PodQueue, pod: Pod) -> None:
@@ -102,9 +102,9 @@ def test_a_quarantined_pod_comes_back_when_it_is_changed_and_not_when_its_status
     queue, pod = make_queue(), make_pod("u")
     quarantined(queue, pod)
     told = make_pod("u", version=2)
-    assert queue.update(pod, told, 290) == Placement(Place.UNSCHEDULABLE)
+    assert queue.update(pod, told, 290) == Placement(QueueState.UNSCHEDULABLE)
 
-    assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == Placement(Place.ACTIVE)
+    assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == Placement(QueueState.ACTIVE)
 
 
 def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_again_at_once() -> None:
@@ -123,7 +123,7 @@ def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
     pop_uid(queue, 300)
     queue.update(pod, make_pod("u", labels={"team": "b"}), 301)
 
-    assert queue.fail("u", DENIED, 302).place is Place.BACKOFF
+    assert queue.fail("u", DENIED, 302).place is QueueState.BACKOFF
 
 
 def test_a_quarantined_pod_that_is_gone_leaves_nothing_behind() -> None:

@@ -17,7 +17,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Failure
 from multisched.queueing.quarantine import API_SERVER
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS
 from multisched.testing.builders import make_node, pop_pod
 from tests.unit.queueing.builders import AFFINITY, FIT, LEGACY, NODE_LABEL, OUTSIDE, ClosedGates, make_pod, make_queue
@@ -209,7 +209,7 @@ class QueueMachine(RuleBasedStateMachine):
         known = self.pick(data, "leaving")
         known.place = "in-flight"
         self.note({known.pod.uid}, "all", "")
-        assert self.queue.add(known.pod, self.now_s).place is Place.IN_FLIGHT
+        assert self.queue.add(known.pod, self.now_s).place is QueueState.IN_FLIGHT
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -311,7 +311,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.forget_attempt(known)
             if known.place == "leaving":
                 del self.known[known.pod.uid]
-                assert placed.place is Place.ABSENT
+                assert placed.place is QueueState.ABSENT
                 continue
             known.queued_s, known.order = self.now_s, self.next_order()
             self.place_failed(known, plugins, pending, is_conflict=is_conflict)

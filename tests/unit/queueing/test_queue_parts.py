@@ -26,7 +26,7 @@ from multisched.queueing.entry import Entry
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.hints import HintTable
 from multisched.queueing.pod_changes import own_event
-from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS, UidHeap
 from tests.unit.queueing.builders import Listening, make_pod
 
@@ -194,7 +194,7 @@ def test_an_event_keeps_the_objects_it_came_with_for_whom_it_concerns() -> None:
 def test_an_entry_remembers_its_last_eight_steps_oldest_first() -> None:
     entry = Entry("u", make_pod("u"), 0, 0.0, 0.0)
     for step in range(10):
-        entry.remember(step / 4, f"event {step}", Place.ACTIVE)
+        entry.remember(step / 4, f"event {step}", QueueState.ACTIVE)
     assert entry.history() == [f"{step / 4:.3f}s event {step} → active" for step in range(2, 10)]
 
 

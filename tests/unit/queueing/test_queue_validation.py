@@ -18,7 +18,7 @@ from multisched.queueing.entry import Entry
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.parked_pods import ParkedPods, hint_cost
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place, QueueInvariantError, check
+from multisched.queueing.transitions import QueueInvariantError, QueueState, check
 from tests.unit.queueing.builders import ClosedGates, Errors, make_pod, make_queue, pop_uid
 
 
@@ -96,7 +96,7 @@ def one_parked() -> tuple[ParkedPods, Entry]:
     parked = ParkedPods()
     pod = make_pod("p")
     entry = Entry(pod.uid, pod, 1, 0.0, 0.0)
-    entry.place = Place.UNSCHEDULABLE
+    entry.place = QueueState.UNSCHEDULABLE
     parked.add(entry, 10.0)
     parked.validate()
     return parked, entry
@@ -104,7 +104,7 @@ def one_parked() -> tuple[ParkedPods, Entry]:
 
 def test_parked_pods_at_odds_are_told() -> None:
     parked, entry = one_parked()
-    entry.place = Place.GATED
+    entry.place = QueueState.GATED
     with pytest.raises(QueueInvariantError, match=rf"^pod {entry.uid} is indexed under "):
         parked.validate()
 
@@ -142,7 +142,7 @@ def test_events_beyond_the_bound_or_for_nobody_are_told() -> None:
 
 
 def forget_the_place(queue: PodQueue, entry: Entry) -> None:
-    entry.place = Place.BACKOFF
+    entry.place = QueueState.BACKOFF
 
 
 def close_the_gate(queue: PodQueue, entry: Entry) -> None:
@@ -214,14 +214,14 @@ def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
     gate: Any = Odd()
     queue = make_queue(gates=[gate], errors=heard)
     placement = queue.add(make_pod("p"), 0.0)
-    assert placement.place is Place.GATED
+    assert placement.place is QueueState.GATED
     assert heard.heard == [("Odd", "PreEnqueue", "returned bool, not Status")]
 
 
 def test_a_pod_that_was_never_active_could_be_scheduled_since_it_came() -> None:
     queue = make_queue(gates=[ClosedGates()])
     queue.add(make_pod("p", gates=("quota",)), 7.0)
-    assert queue.where("p") is Place.GATED
+    assert queue.where("p") is QueueState.GATED
     assert queue.schedulable_since_s("p") == 7.0
 
 
@@ -246,8 +246,8 @@ def test_each_term_that_a_hint_may_look_at_costs() -> None:
 
 def test_a_forbidden_step_is_told_with_what_the_pod_has_been_through() -> None:
     with pytest.raises(QueueInvariantError) as told:
-        check("p", Place.GATED, Place.IN_FLIGHT, ["0.000s Added → gated"])
+        check("p", QueueState.GATED, QueueState.IN_FLIGHT, ["0.000s Added → gated"])
     assert str(told.value) == "pod p: gated → in-flight: a gated pod is never scheduled (I7) [0.000s Added → gated]"
     with pytest.raises(QueueInvariantError, match=r"\[unknown to this queue\]$"):
-        check("p", Place.ABSENT, Place.LEAVING)
-    check("p", Place.ACTIVE, Place.IN_FLIGHT)
+        check("p", QueueState.ABSENT, QueueState.LEAVING)
+    check("p", QueueState.ACTIVE, QueueState.IN_FLIGHT)

@@ -254,11 +254,11 @@ class House:
             decoder,
             self.clock,
             tolerations=tolerations,
-            going=self.preemptor.saw_going,
+            going=self.preemptor.on_victim_deleting,
             offer=self.reservations.offer,
         )
         self.mending = PodMending(
-            self.pods, self.cache, self.router, decoder, self.clock, going=self.preemptor.saw_going
+            self.pods, self.cache, self.router, decoder, self.clock, going=self.preemptor.on_victim_deleting
         )
         self.nodes = NodeIngest(
             self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()

@@ -32,7 +32,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.state.state_kit import NamespaceRoom, Tickets
@@ -350,7 +350,7 @@ def test_a_pod_whose_gates_come_back_with_a_restored_backup_waits_again(stage: s
         house.see_pod("p", **GATED)
         house.worker.lead()
         await asyncio.sleep(1.0)
-        assert house.worker.queue.where(uid) is Place.GATED
+        assert house.worker.queue.where(uid) is QueueState.GATED
         assert recorder.calls == (["reserve p", "unreserve p"] if stage == "at Permit" else [])
         recorder.permit_status = SUCCESS
         house.see_pod("p")
@@ -596,7 +596,7 @@ def test_a_pod_that_a_quota_refuses_at_commit_waits_for_the_events_of_its_plugin
             assert house.desk.attempts == [("late", "conflict")] * (CONFLICTS_IN_A_ROW + 1)
             entry = house.worker.queue.entry("uid-late")
             assert entry is not None
-            assert (entry.place, entry.plugins) == (Place.UNSCHEDULABLE, ("NamespaceQuota",))
+            assert (entry.place, entry.plugins) == (QueueState.UNSCHEDULABLE, ("NamespaceQuota",))
             assert house.told("late")[-1] == "namespace default has 200m of its CPU left"
             reasons = {condition.reason for name, condition in house.desk.conditions if name == "late"}
             assert reasons == {"NamespaceFull"}  # for Unschedulable pods a cluster autoscaler would add nodes

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from multisched.framework.gangs import GangCounts
 from multisched.model.gang import KOORDINATOR
-from multisched.shell.half_gangs import HalfGangs
+from multisched.shell.half_gangs import GangsBelowMinimum
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House
 
@@ -28,7 +28,7 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
         house.worker.lead()
-        half = HalfGangs(house.cache, house.router, house.desk, house.clock)
+        half = GangsBelowMinimum(house.cache, house.router, house.desk, house.clock)
         for name in ("m0", "m1"):
             house.see_pod(name, nodeName="a", metadata={"annotations": NOTES})
         house.see_pod("alone", nodeName="a")
@@ -63,7 +63,7 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
 def test_whoever_takes_over_tells_of_a_gang_whose_timeout_passed_while_nobody_led() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
-        half = HalfGangs(house.cache, house.router, house.desk, house.clock)
+        half = GangsBelowMinimum(house.cache, house.router, house.desk, house.clock)
         house.see_pod("m0", nodeName="a", metadata={"annotations": NOTES})
         for now_s in (0.0, 60.0):
             half.look(now_s)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multisched.model.gang import SP_LABEL, GangApi, GangSpec
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.kit.counted_steps import CountedSteps
@@ -101,7 +101,7 @@ def test_pod_refused_because_of_a_paused_attempt_is_woken_when_that_fails() -> N
         house.see_pod("plain")
         await asyncio.sleep(REST_S / 2)
         assert in_pause(house)
-        assert house.worker.queue.where("uid-plain") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-plain") is QueueState.UNSCHEDULABLE
         await asyncio.sleep(10 * REST_S)
         assert set(bound(house)) == {"plain"}
         attempts = house.worker.counters.attempts
@@ -197,7 +197,7 @@ def test_domain_that_stops_deciding_undoes_a_paused_attempt(stop: Callable[[Doma
         await asyncio.sleep(2 * REST_S)
         assert not len(house.cache)
         assert not in_pause(house)
-        assert house.worker.queue.where("uid-gang-0") not in (None, Place.IN_FLIGHT)
+        assert house.worker.queue.where("uid-gang-0") not in (None, QueueState.IN_FLIGHT)
 
     play(scene, "a", "b")
 

@@ -20,7 +20,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.queueing.entry import Failure
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.mover import NOT_LEADING, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -250,7 +250,7 @@ def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> 
         house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
         mover.release()
         assert len(house.domain.nominator) == 0
-        assert house.worker.queue.where(late) is not Place.UNSCHEDULABLE
+        assert house.worker.queue.where(late) is not QueueState.UNSCHEDULABLE
 
 
 async def evicted(house: House, mover: DomainMover, outside: Outside) -> tuple[EvictAnswer, str, bool]:

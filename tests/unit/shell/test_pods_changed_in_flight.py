@@ -17,7 +17,7 @@ from multisched.framework.points import CycleView, Plugin
 from multisched.framework.reasons import ReasonTable
 from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
@@ -101,7 +101,7 @@ def test_a_pod_that_outgrew_its_node_before_anything_was_sent_is_decided_anew(wh
 
         assert house.node_of(where) is None
         assert house.desk.posts == [("first", "a")]
-        assert house.worker.queue.where(f"uid-{where}") in (Place.BACKOFF, Place.UNSCHEDULABLE)
+        assert house.worker.queue.where(f"uid-{where}") in (QueueState.BACKOFF, QueueState.UNSCHEDULABLE)
         assert used(house) == 1000
 
     play(scene)
@@ -184,7 +184,7 @@ def test_room_that_an_assumed_pod_gives_back_wakes_who_waits_for_it() -> None:
         await asyncio.sleep(0.1)
         house.see_pod("waits", cpu="1")
         await asyncio.sleep(3.0)
-        assert house.worker.queue.where("uid-waits") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-waits") is QueueState.UNSCHEDULABLE
         house.see_pod("permit", cpu="3")
         await asyncio.sleep(2.0)
         assert house.node_of("waits") == "a"
@@ -293,7 +293,7 @@ def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_i
         await asyncio.sleep(HELD_S + 0.1)
         entry = house.worker.queue.entry("uid-p")
         assert entry is not None
-        assert (entry.place, entry.message) == (Place.ACTIVE, "its node was taken")
+        assert (entry.place, entry.message) == (QueueState.ACTIVE, "its node was taken")
         assert house.told("p") == [], "it is tried again at once"
 
     play(scene, plugins=[Remote()])

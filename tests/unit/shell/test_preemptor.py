@@ -18,7 +18,7 @@ from multisched.framework.ports import ObjectRef, WriteAnswer, WriteReply
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.preemptor import ATTEMPTS_MAX, SEEN_MAX_S
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import stand_in_of
@@ -102,7 +102,7 @@ def nominations(house: House, name: str) -> list[str | None]:
     return [condition.nominated_node for pod, condition in house.desk.conditions if pod == name]
 
 
-def place(house: House, name: str) -> Place | None:
+def place(house: House, name: str) -> QueueState | None:
     return house.worker.queue.where(f"uid-{name}")
 
 
@@ -178,10 +178,10 @@ def test_the_preemptor_is_held_until_its_last_victim_is_asked_to_go_whatever_hap
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.1)
         house.lose_pod("low-1")
-        assert place(house, "high") is Place.GATED
+        assert place(house, "high") is QueueState.GATED
         house.lose_pod("low-2")
         await asyncio.sleep(0.1)
-        assert (place(house, "high"), house.desk.posts) == (Place.GATED, [])
+        assert (place(house, "high"), house.desk.posts) == (QueueState.GATED, [])
         assert len(house.told("high")) == 1
         await asyncio.sleep(5.0)
         assert house.desk.posts == [("high", "a")]
@@ -197,7 +197,7 @@ def test_the_preemptor_goes_on_when_the_watch_has_shown_its_victims_gone_though_
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(0.5)
         house.lose_pod("low-1")
-        assert place(house, "high") is Place.GATED
+        assert place(house, "high") is QueueState.GATED
         house.lose_pod("low-2")
         await asyncio.sleep(1.0)
         assert house.desk.posts == [("high", "a")]
@@ -456,9 +456,9 @@ def test_a_preemptor_that_waits_for_two_victims_goes_on_after_both() -> None:
         await asyncio.sleep(1.0)
         assert house.preemptor.is_preempting("uid-high")
         house.lose_pod("low-1")
-        assert place(house, "high") is Place.GATED
-        house.preemptor.saw_going("uid-low-1")  # a watch that begins anew may say so again
-        assert place(house, "high") is Place.GATED
+        assert place(house, "high") is QueueState.GATED
+        house.preemptor.on_victim_deleting("uid-low-1")  # a watch that begins anew may say so again
+        assert place(house, "high") is QueueState.GATED
         house.lose_pod("low-2")
         assert not house.preemptor.is_preempting("uid-high")
         await asyncio.sleep(0.5)
@@ -474,7 +474,7 @@ def test_a_preemptor_that_hears_nothing_of_its_victims_is_tried_again_after_a_wh
         await asyncio.sleep(1.0)
         house.lose_pod("low-1")
         deleted = house.desk.writes_sent.count(("delete", "low-2"))
-        assert (place(house, "high"), house.preemptor.is_preempting("uid-high"), deleted) == (Place.GATED, True, 1)
+        assert (place(house, "high"), house.preemptor.is_preempting("uid-high"), deleted) == (QueueState.GATED, True, 1)
         await asyncio.sleep(SEEN_MAX_S)
         assert house.worker.counters.attempts == 2
         assert house.desk.writes_sent.count(("delete", "low-2")) == 2, "the watch still shows it"
@@ -487,7 +487,7 @@ def test_a_domain_that_ends_lets_go_of_pods_that_wait_for_their_victims() -> Non
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
         await asyncio.sleep(1.0)
-        assert (place(house, "high"), house.preemptor.is_preempting("uid-high")) == (Place.UNSCHEDULABLE, True)
+        assert (place(house, "high"), house.preemptor.is_preempting("uid-high")) == (QueueState.UNSCHEDULABLE, True)
         house.worker.close_intake()
         assert not house.preemptor.is_preempting("uid-high")
         assert house.worker.is_drained

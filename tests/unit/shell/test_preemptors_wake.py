@@ -27,7 +27,7 @@ from multisched.framework.ports import (
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import LEFTOVER_S
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.preemptor import SEEN_MAX_S
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import Desk, House
@@ -262,7 +262,7 @@ def test_a_promise_ends_with_the_stay_of_its_node_in_the_domain(
             await asyncio.sleep(LEFTOVER_S / 10)
         return [before, nominator.node_of("uid-high"), house.worker.queue.where("uid-high") or ""]
 
-    assert simulate(main(), loop) == ["n0", "", Place.UNSCHEDULABLE]
+    assert simulate(main(), loop) == ["n0", "", QueueState.UNSCHEDULABLE]
 
 
 def test_a_promise_that_nothing_keeps_ends_when_its_last_victim_has_gone() -> None:

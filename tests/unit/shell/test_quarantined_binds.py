@@ -8,7 +8,7 @@ import pytest
 
 from multisched.framework.ports import BindAnswer, BindReply
 from multisched.framework.status import SUCCESS, Status
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from tests.unit.shell.shell_kit import House
 from tests.unit.shell.test_domain_worker import Recorder, play
 
@@ -40,7 +40,7 @@ def test_a_quarantined_pod_leaves_its_room_to_others_and_comes_back_when_it_is_c
         house.desk.replies = [REJECTED] * 5
         house.see_pod("p", cpu="2")
         await asyncio.sleep(60.0)
-        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         house.see_pod("q", cpu="1")
         await asyncio.sleep(1.0)
         assert house.node_of("q") == "a"

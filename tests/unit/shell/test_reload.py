@@ -20,7 +20,7 @@ from multisched.framework.status import Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.configuration_watch import LOOK_S, ConfigurationWatch
 from multisched.shell.reload import Reloaded
 from multisched.shell.workers.plugin_workers import PluginWorkers
@@ -178,10 +178,10 @@ def test_refused_pods_are_tried_again_by_the_new_profile_and_keep_what_they_have
         await cluster.settle(3.0)
         worker = cluster.program.router.workers()[0]
         (before,) = worker.queue.entries()
-        assert (before.place, before.attempts) == (Place.UNSCHEDULABLE, 1)
+        assert (before.place, before.attempts) == (QueueState.UNSCHEDULABLE, 1)
         cluster.program.reload(configuration(plugins(refuses("new"))))
         (after,) = worker.queue.entries()
-        assert (after.added_s, after.place) == (before.added_s, Place.ACTIVE)
+        assert (after.added_s, after.place) == (before.added_s, QueueState.ACTIVE)
         await cluster.settle(1.0)
         assert cluster.placed == {"p": "a"}
         worker.queue.validate()
@@ -392,11 +392,11 @@ def test_queue_settings_apply_together_with_another_concurrency() -> None:
         await cluster.add_node("a", cpu="1")
         await cluster.add_pod("large", cpu="2")
         await cluster.settle(30.0)
-        (before,) = worker.queue.entries(Place.UNSCHEDULABLE)
+        (before,) = worker.queue.entries(QueueState.UNSCHEDULABLE)
         cluster.program.reload(
             configuration("concurrency: {bindWorkers: 4}\n  queue: {unschedulableFlush: 100s}"),
         )
-        (after,) = worker.queue.entries(Place.UNSCHEDULABLE)
+        (after,) = worker.queue.entries(QueueState.UNSCHEDULABLE)
         assert before.retry_at_s is not None
         assert after.retry_at_s == before.retry_at_s - 200.0
         assert worker.limit.width_max == 4

@@ -152,8 +152,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def assumptions_know_that_their_node_went(self) -> None:
-        assumed = {entry.pod.uid: entry.is_uprooted for entry in self.cache if entry.state is PodState.ASSUMED}
-        assert {uid for uid, is_uprooted in assumed.items() if is_uprooted} == self.uprooted & assumed.keys()
+        assumed = {entry.pod.uid: entry.node_was_deleted for entry in self.cache if entry.state is PodState.ASSUMED}
+        assert {uid for uid, node_was_deleted in assumed.items() if node_was_deleted} == self.uprooted & assumed.keys()
 
     @invariant()
     def rows_carry_the_sums(self) -> None:
@@ -256,7 +256,7 @@ def test_an_assumption_on_a_node_that_was_made_anew_is_known_to_be_uprooted() ->
     cache.set_node(make_node("n"))
     entry = assumed(cache, "p", "n")
     cache.set_node(make_node("n", uid="another", cpu_milli=10))
-    assert entry.is_uprooted
+    assert entry.node_was_deleted
     assert entry.row == cache.nodes.row_of("n")
     assert cache.forget("p") is True
     assert requested(cache, "n") == 0

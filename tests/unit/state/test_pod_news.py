@@ -11,7 +11,7 @@ from multisched.model.objects import Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm
 from multisched.state import pod_news
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.pod_news import NEWS_BYTES_MAX, NEWS_MAX, PodNews
+from multisched.state.pod_news import NEWS_BYTES_MAX, NEWS_MAX, ExternalPodChanges
 from multisched.testing.builders import make_node
 from tests.unit.state.state_kit import make_pod, make_spec
 
@@ -32,7 +32,7 @@ steps = st.lists(
 
 @given(steps)
 def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tuple[Any, ...]]) -> None:
-    news, log, demanding, lost_until = PodNews(), list[Pod | None](), 0, 0
+    news, log, demanding, lost_until = ExternalPodChanges(), list[Pod | None](), 0, 0
     for number, step in enumerate(story):
         match step:
             case ("came" | "left" as what, spec):
@@ -71,7 +71,7 @@ def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tu
 
 
 def test_annotations_are_not_kept() -> None:
-    news = PodNews()
+    news = ExternalPodChanges()
     news.came(make_pod("p", annotations={"large": "x"}))
     (pod,) = news.since(0) or ()
     assert not pod.annotations
@@ -83,10 +83,10 @@ def test_a_row_counts_the_pods_that_others_brought_to_it_or_changed_there() -> N
     cache = ClusterCache()
     for name in ("a", "b"):
         cache.set_node(make_node(name))
-    assert [cache.intrusions(row) for row in (0, 1, 7)] == [0, 0, 0]
+    assert [cache.external_changes(row) for row in (0, 1, 7)] == [0, 0, 0]
     cache.place(make_pod("p", node="b"))
     cache.place(make_pod("p", make_spec(cpu=1), node="b"))
-    assert (cache.intrusions(0), cache.intrusions(1) > 1) == (0, True)
-    before = cache.intrusions(1)
+    assert (cache.external_changes(0), cache.external_changes(1) > 1) == (0, True)
+    before = cache.external_changes(1)
     cache.assume(make_pod("ours"), 1)
-    assert cache.intrusions(1) == before, "we brought that one ourselves"
+    assert cache.external_changes(1) == before, "we brought that one ourselves"

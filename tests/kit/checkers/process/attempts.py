@@ -18,7 +18,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.scheduling.long_attempts import LongAttempts
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes, is_judged
 from tests.kit.checkers.process.gang_rooms import GangRooms
@@ -113,7 +113,7 @@ class AttemptChecker:
         def watched_add(pod: Pod, now_s: float) -> Placement:
             is_new = pod.uid not in self.queue
             placement = add(pod, now_s)
-            if is_new and placement.place is Place.ACTIVE:
+            if is_new and placement.place is QueueState.ACTIVE:
                 self._waiting[pod.uid] = self._turns.before(pod.namespace)
             return placement
 
@@ -130,8 +130,8 @@ class AttemptChecker:
         def watched_pop(now_s: float) -> Queued | None:
             self._pops += 1
             is_checked = not self._pops % TURNS_EVERY
-            is_early = is_checked and next(self.queue.entries(Place.ACTIVE), None) is None
-            backing_off = list(self.queue.entries(Place.BACKOFF)) if is_early else []
+            is_early = is_checked and next(self.queue.entries(QueueState.ACTIVE), None) is None
+            backing_off = list(self.queue.entries(QueueState.BACKOFF)) if is_early else []
             ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
             popped = pop(now_s)
             if isinstance(popped, QueuedGang):
@@ -174,7 +174,7 @@ class AttemptChecker:
     def _check_turn(self, popped: QueuedPod) -> None:
         """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
         is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
-        for other in self.queue.entries(Place.ACTIVE):
+        for other in self.queue.entries(QueueState.ACTIVE):
             is_alike = self._is_retry(other.uid, other.attempts) == is_retry
             is_kin = other.pod.namespace == popped.pod.namespace and is_alike
             if is_kin and self._is_before(other, popped):
@@ -229,7 +229,7 @@ class AttemptChecker:
         if self.long_attempts is not None and any(one.pod.uid == uid for one in self.long_attempts.entries):
             return  # it was decided by what was there before its last pauses; its sleep is judged
         if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
-            is_tried_anew = failure.without_backoff and placement.place is Place.ACTIVE
+            is_tried_anew = failure.without_backoff and placement.place is QueueState.ACTIVE
             self._check_refusal(self.feasible, entry.pod, failure, tried, is_tried_anew=is_tried_anew)
 
     def _check_refusal(
@@ -257,7 +257,7 @@ class AttemptChecker:
             self.complain(f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})")
 
     def _check_backoff(self, entry: QueueEntry, failures: int, placement: Placement, now_s: float) -> None:
-        if placement.place is not Place.BACKOFF or not failures or entry.retry_at_s is None:
+        if placement.place is not QueueState.BACKOFF or not failures or entry.retry_at_s is None:
             return
         least_s, most_s = self.settings.initial_backoff_s, self.settings.max_backoff_s
         waits_s = min(least_s * 2 ** (min(failures, 60) - 1), most_s)

@@ -14,13 +14,13 @@ from multisched.framework.points import QueuedGang
 from multisched.model.objects import Pod
 from multisched.queueing.entry import QueueEntry
 from multisched.queueing.pod_queue import PodQueue
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes, is_judged
 from tests.kit.rules.devices import wants_devices
 from tests.kit.rules.victims import is_bare
 
-WAITING: frozenset[Place] = frozenset({Place.UNSCHEDULABLE, Place.GANG})
+WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState.GANG})
 """Where members are whom nothing keeps from being tried but that nobody has woken their gang."""
 
 
@@ -106,7 +106,7 @@ class GangRooms:
         if moment is None or not lacking:
             return
         members = [one for uid in sorted(self._uids_of(lacking)) if (one := queue.entry(uid)) is not None]
-        if all(one.place in WAITING or one.place is Place.GATED for one in members) and self._fits(
+        if all(one.place in WAITING or one.place is QueueState.GATED for one in members) and self._fits(
             [one.pod for one in members if one.place in WAITING], lacking, moment
         ):
             refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"

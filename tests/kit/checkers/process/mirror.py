@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from multisched.framework.ledger import SummingLedger, rebuild
 from multisched.model.objects import PODS, Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.reservations import is_stand_in
@@ -148,7 +148,7 @@ def leftover(program: Program) -> str:
                 return f"I5: {worker.name} has {count} {what} at rest"
         if not worker.is_drained:
             return f"I5: {worker.name} is not drained at rest"
-        for entry in worker.queue.entries(Place.GATED):
+        for entry in worker.queue.entries(QueueState.GATED):
             if worker.is_leading and program.nominator.node_of(entry.uid):
                 return (
                     f"I13: {entry.pod.key} is gated at rest, and {program.nominator.node_of(entry.uid)} is kept for it"

@@ -12,7 +12,7 @@ from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
-from multisched.shell.preemptor import Home
+from multisched.shell.preemptor import PreemptorDomain
 from multisched.shell.program import Program
 from multisched.verify.gangs import GangState
 from multisched.verify.quota_tree import QuotaTree
@@ -77,7 +77,7 @@ class PreemptionChecker:
         """The configuration may be another one now; what is under way goes by the one before."""
         self._may_overlook |= any(_may_overlook(domain) for domain in self._program.configuration.domains)
 
-    def preempt(self, preemption: Preemption, home: Home) -> bool:
+    def preempt(self, preemption: Preemption, home: PreemptorDomain) -> bool:
         """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
         if preemption is self._latest:  # the next of its preemptors
             return self._preempt(preemption, home)

@@ -14,7 +14,7 @@ from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
 from multisched.framework.registry import PluginSetupError
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.queueing.gating import FAILED
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.shell.reload import Reloaded
@@ -271,7 +271,9 @@ class ProcessChecker:
         """The condition of each pod that was refused since then has the words of the last refusal (I3)."""
         for worker in self.program.router.workers():
             for entry in worker.queue.entries() if worker.is_leading else ():
-                is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
+                is_late = (
+                    entry.place is QueueState.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
+                )
                 written = (
                     condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
                 )

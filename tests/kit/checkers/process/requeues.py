@@ -17,11 +17,11 @@ from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.events import ClusterEvent, EventObject, Resource
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import EnqueueExtensions
-from multisched.framework.registry import those
+from multisched.framework.registry import implementing
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
 from multisched.queueing.entry import EVERY_POD, Addressees, Moved, QueueEntry
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
@@ -38,7 +38,7 @@ LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
 """Plugins by which a change on one node can make another one feasible."""
-_PARKED: Final = (Place.UNSCHEDULABLE, Place.GATED)
+_PARKED: Final = (QueueState.UNSCHEDULABLE, QueueState.GATED)
 
 
 class RequeueChecker:
@@ -77,7 +77,7 @@ class RequeueChecker:
     def follow(self) -> None:
         """The profile may be another one now."""
         self._followed_s, plugins = asyncio.get_running_loop().time(), self._worker.plugins
-        hearing = those((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
+        hearing = implementing((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
         self._hearing = frozenset(p.name for p in hearing) - plugins.remote_names
 
     # -- what has just happened ------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class RequeueChecker:
         self._are_relations_changed = False
         found = [
             entry
-            for entry in self._worker.queue.entries(Place.UNSCHEDULABLE)
+            for entry in self._worker.queue.entries(QueueState.UNSCHEDULABLE)
             if RELATING.intersection(entry.plugins) and self._may_ask_about(entry)
         ]
         self._ask_about(found[:ASKED_MAX])
@@ -121,7 +121,7 @@ class RequeueChecker:
         rows = {row: node for row, node in rows.items() if self._program.router.rows_of(worker).has(row)}
         for uid, kept in worker.queue._entries.items() if rows else ():
             for row, node in rows.items():
-                is_parked = kept.place is Place.UNSCHEDULABLE and wants(kept.pod, node)
+                is_parked = kept.place is QueueState.UNSCHEDULABLE and wants(kept.pod, node)
                 entry = worker.queue.entry(uid) if is_parked else None
                 if entry is None or not self._may_ask_about(entry):
                     continue
@@ -189,7 +189,7 @@ class RequeueChecker:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
-        is_parked = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined
+        is_parked = entry.place is QueueState.UNSCHEDULABLE and not entry.is_quarantined
         if self._worker.queue._parked.has_overdue:
             return False
         hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
@@ -203,12 +203,12 @@ class RequeueChecker:
 
     def _check_waiting(self, entry: QueueEntry) -> None:
         now_s = asyncio.get_running_loop().time()
-        if entry.place is Place.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
+        if entry.place is QueueState.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
             self._complain(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
         due_s = None if entry.retry_at_s is None else max(entry.retry_at_s, self._followed_s)
         if entry.place in _PARKED and due_s is not None and due_s < now_s - LATE_S:
             self._complain(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
-        if entry.place is Place.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
+        if entry.place is QueueState.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
             self._complain(f"I3: {entry.pod.key} is held by its gates, and has none")
 
     def _ask_about(self, entries: list[QueueEntry]) -> None:

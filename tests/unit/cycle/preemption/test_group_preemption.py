@@ -16,7 +16,7 @@ from multisched.cycle.effort import Effort
 from multisched.cycle.preemption import group_ground
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
 from multisched.cycle.preemption.group_ground import GroupOfPods
-from multisched.cycle.preemption.post_filter import Aftermath
+from multisched.cycle.preemption.post_filter import PostFilterOutcome
 from multisched.cycle.preemption.victim_units import at_once
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView, PostFilterResult
@@ -68,7 +68,7 @@ def group_of(count: int, *, cpu: int = 1000, priority: int = 9, **fields: Any) -
     return GroupOfPods("default/train", pods)
 
 
-def run(domain: Domain, group: GroupOfPods) -> Aftermath:
+def run(domain: Domain, group: GroupOfPods) -> PostFilterOutcome:
     """Leaves everything as it was, whatever comes of it, and comes to the same if it pauses after each evaluation."""
     before = state_of(domain)
     found = at_once(domain.cycle.group_post_filters.run(group, Effort(UNLIMITED)))
@@ -78,7 +78,7 @@ def run(domain: Domain, group: GroupOfPods) -> Aftermath:
     return found
 
 
-def paused(domain: Domain, group: GroupOfPods) -> Aftermath:
+def paused(domain: Domain, group: GroupOfPods) -> PostFilterOutcome:
     """The same by a search that pauses after each evaluation: during a pause everything is as it was."""
     before, steps = state_of(domain), CountedSteps(1)
     search = domain.cycle.group_post_filters.run(group, Effort(steps, pauses_max=1_000_000))
@@ -88,13 +88,13 @@ def paused(domain: Domain, group: GroupOfPods) -> Aftermath:
             next(search)
         except StopIteration as ended:
             assert state_of(domain) == before
-            found: Aftermath = ended.value
+            found: PostFilterOutcome = ended.value
             return found
         assert state_of(domain) == before
         assert steps.longest <= 2
 
 
-def told(found: Aftermath) -> object:
+def told(found: PostFilterOutcome) -> object:
     preemption = found.preemption
     victims = None if preemption is None else {node: set(pods) for node, pods in preemption.victims.items()}
     return found.sentence, victims, preemption and preemption.nominations
@@ -177,7 +177,7 @@ def test_a_group_for_which_no_victims_are_enough_hears_it() -> None:
 
 
 def test_without_nodes_nobody_is_asked_for_a_group() -> None:
-    assert run(town({}), group_of(3)) == Aftermath(nominated_node="")
+    assert run(town({}), group_of(3)) == PostFilterOutcome(nominated_node="")
 
 
 def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
@@ -191,7 +191,7 @@ def test_group_without_anybody_to_displace_is_refused_without_a_placement() -> N
     assert "No preemption victims" in run(town({"a": 1}, [high]), group_of(1)).sentence
 
 
-def interrupted(at: int) -> Aftermath | None:
+def interrupted(at: int) -> PostFilterOutcome | None:
     """A search for two pods, in whose pause `at` another plan takes the surplus of gang g on node b; None: it ended before."""
     pods = [member(f"g{number}", "ab"[number % 2]) for number in range(6)]
     domain = town({"a": 3, "b": 3}, pods, minimums={"g": 4})
@@ -207,7 +207,7 @@ def interrupted(at: int) -> Aftermath | None:
         try:
             next(search)
         except StopIteration as ended:
-            found: Aftermath = ended.value
+            found: PostFilterOutcome = ended.value
             return found
 
 

@@ -33,8 +33,8 @@ from multisched.plugins.extender.http_extender import (
     READ_POD_S,
     REASONS_MAX,
     ExtenderRequest,
+    ExtenderResult,
     HTTPExtenders,
-    Verdict,
 )
 from multisched.plugins.extender.messages import (
     ANSWER_BYTES_MAX,
@@ -76,10 +76,10 @@ async def asking(*settings: ExtenderSettings, is_there: bool = True) -> AsyncIte
             await client.close()
 
 
-async def verdict(*settings: ExtenderSettings, request: ExtenderRequest = REQUEST) -> Verdict:
+async def verdict(*settings: ExtenderSettings, request: ExtenderRequest = REQUEST) -> ExtenderResult:
     async with asking(*settings) as plugin:
         found = await plugin.response(request)
-    assert isinstance(found, Verdict)
+    assert isinstance(found, ExtenderResult)
     return found
 
 
@@ -94,7 +94,7 @@ def test_the_plugin_asks_and_judges() -> None:
 
 async def test_one_that_knows_the_nodes_is_sent_names_and_the_whole_pod() -> None:
     async with extending(filter=keeping(*NODES)) as extender:
-        assert await verdict(settings_of(extender)) == Verdict({}, {})
+        assert await verdict(settings_of(extender)) == ExtenderResult({}, {})
     pod = {"metadata": {"namespace": "team", "name": "p"}}
     assert extender.asked == [("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)})]
 
@@ -180,7 +180,7 @@ def test_a_row_that_was_given_to_another_node_is_asked_about_by_its_new_name() -
 
 async def test_a_pod_that_is_gone_is_asked_about_no_more() -> None:
     async with extending(filter=keeping()) as extender, asking(settings_of(extender), is_there=False) as plugin:
-        assert await plugin.response(REQUEST) == Verdict({}, {})
+        assert await plugin.response(REQUEST) == ExtenderResult({}, {})
     assert extender.asked == []
 
 
@@ -227,7 +227,7 @@ async def test_an_extender_that_is_down_is_named_or_passed_over() -> None:
         pass
     with pytest.raises(ExtenderError, match="cannot be reached"):
         await verdict(settings_of(extender))
-    assert await verdict(settings_of(extender, is_ignorable=True)) == Verdict({}, {})
+    assert await verdict(settings_of(extender, is_ignorable=True)) == ExtenderResult({}, {})
 
 
 async def test_a_pods_owner_is_told_so_many_kinds_of_reasons_and_no_more() -> None:
@@ -366,7 +366,7 @@ class Silent:
         pass
 
 
-def placed_on_rows(found: Verdict, totals: list[int]) -> tuple[list[bool], list[int]]:
+def placed_on_rows(found: ExtenderResult, totals: list[int]) -> tuple[list[bool], list[int]]:
     """Feasibility and totals of n1, n2, n3 after the extenders have spoken."""
     scene = Scene([node_document(name) for name in NODES], [], pod_document("p"))
     rows = np.array([scene.table.row_of(name) for name in NODES], np.intp)
@@ -380,12 +380,12 @@ def placed_on_rows(found: Verdict, totals: list[int]) -> tuple[list[bool], list[
 
 
 def test_an_answer_without_a_score_leaves_the_totals() -> None:
-    assert placed_on_rows(Verdict({}, {}), [300, -1, 250]) == ([True, False, True], [300, -1, 250])
+    assert placed_on_rows(ExtenderResult({}, {}), [300, -1, 250]) == ([True, False, True], [300, -1, 250])
 
 
 def test_refused_rows_are_no_longer_feasible_and_the_others_get_their_scores() -> None:
     no = Status(Code.UNSCHEDULABLE, NAME, ("no",))
-    assert placed_on_rows(Verdict({"n1": no}, {"n1": 500, "n2": 70, "elsewhere": 9}), [300, 200, 250]) == (
+    assert placed_on_rows(ExtenderResult({"n1": no}, {"n1": 500, "n2": 70, "elsewhere": 9}), [300, 200, 250]) == (
         [False, True, True],
         [-1, 270, 250],
     )
@@ -398,7 +398,7 @@ def test_refused_rows_are_no_longer_feasible_and_the_others_get_their_scores() -
 def test_any_scores_keep_the_order_of_the_exact_sums_and_never_lift_an_infeasible_row(
     totals: list[int], scores: list[int]
 ) -> None:
-    feasible, found = placed_on_rows(Verdict({}, dict(zip(NODES, scores, strict=True))), totals)
+    feasible, found = placed_on_rows(ExtenderResult({}, dict(zip(NODES, scores, strict=True))), totals)
     at = [i for i in range(3) if feasible[i]]
     assert all(found[i] == -1 for i in range(3) if i not in at)
     assert all(found[i] >= 0 for i in at)

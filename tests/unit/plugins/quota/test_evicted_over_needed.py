@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.cycle.results import Unplaced
 from multisched.plugins.quota.elastic_quota import ElasticQuota
-from multisched.plugins.quota.evicted_over_needed import Cap, Excess, ReclaimCounts, excess
+from multisched.plugins.quota.evicted_over_needed import EvictionLimit, Excess, ReclaimCounts, excess
 from multisched.testing.builders import make_node
 from tests.unit.plugins.quota.test_gang_claims import claim, decided, sentences
 from tests.unit.plugins.quota.test_gang_victims import CPU
@@ -159,7 +159,7 @@ def test_the_scarcest_resource_is_the_one_of_which_most_of_the_request_is_missin
 
 
 def test_a_cap_keeps_the_least_that_was_over_it() -> None:
-    cap = Cap(1.5)
+    cap = EvictionLimit(1.5)
     assert [cap.allows(Excess("cpu", ratio), 2) for ratio in (1.5, 3.0, 1.7, 2.0)] == [True, False, False, False]
     assert cap.over == Excess("cpu", 1.7)
     assert cap.allows(Excess("cpu", 9.0), 2, places=2)

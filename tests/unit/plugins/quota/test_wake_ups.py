@@ -17,7 +17,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.points import EnqueueExtensions
-from multisched.framework.registry import those
+from multisched.framework.registry import implementing
 from multisched.model.objects import Pod
 from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.queueing.hints import HintTable, Requeue
@@ -39,7 +39,7 @@ class Sleepers:
 
     def __init__(self, town: Town) -> None:
         self.town = town
-        plugins = those([one.plugin for one in town.domain.plugins.built], EnqueueExtensions)
+        plugins = implementing([one.plugin for one in town.domain.plugins.built], EnqueueExtensions)
         self.hints = HintTable(plugins, fail)
         self.rejectors: dict[str, frozenset[str]] = {}
         for pod in town.pending.values():

@@ -21,7 +21,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import MERGE_PATCH, LineStream, Response
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.audit import auditor as audit_module
 from multisched.shell.audit.auditor import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, ProgramPorts
@@ -315,7 +315,7 @@ def _hold_for_a_stranger(program: Program, uid: str) -> None:
 def _lose_from_the_queue(program: Program, uid: str) -> None:
     for worker in program.router.workers():
         for entry in list(worker.queue.entries()):
-            assert worker.queue.remove(entry.uid) is Place.UNSCHEDULABLE
+            assert worker.queue.remove(entry.uid) is QueueState.UNSCHEDULABLE
 
 
 def _offer_more_cpu(program: Program, uid: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.queueing.entry import Failure
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.audit.pod_mending import PodMending
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.ingest.test_ingest import place_of, pod_as_served
@@ -66,8 +66,8 @@ def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house:
     house.mending.unbind("uid-nobody")
     house.mending.unbind(uid)
     assert house.cache.placed(uid) is None
-    assert place_of(house, uid) is Place.ACTIVE
-    assert place_of(house, late) is not Place.UNSCHEDULABLE, "it hears of the room"
+    assert place_of(house, uid) is QueueState.ACTIVE
+    assert place_of(house, late) is not QueueState.UNSCHEDULABLE, "it hears of the room"
 
     standing = house.see_pod("stands", nodeName="b")
     house.mending.unbind(standing)

@@ -18,7 +18,7 @@ from multisched.framework.ports import BindAnswer, BindReply, PodTruth
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 from tests.unit.state.state_kit import Tickets
@@ -92,7 +92,7 @@ def test_who_waits_at_permit_or_prebind_is_turned_back_when_the_node_changes_and
         await asyncio.sleep(0.1)
 
         assert house.node_of(where) is None
-        assert house.worker.queue.where(f"uid-{where}") is Place.BACKOFF
+        assert house.worker.queue.where(f"uid-{where}") is QueueState.BACKOFF
         assert "unschedulable" in house.told(where)[0]
         assert house.worker.is_drained
 
@@ -298,7 +298,7 @@ def test_a_node_that_offers_something_else_is_decided_anew_for_who_holds_numbere
         await asyncio.sleep(0.1)
         assert house.node_of("permit") == (None if holds else "a")
         assert house.told("permit") == ["the allocatable resources of node a changed before the pod was bound"] * holds
-        assert house.worker.queue.where("uid-permit") is (Place.BACKOFF if holds else Place.IN_FLIGHT)
+        assert house.worker.queue.where("uid-permit") is (QueueState.BACKOFF if holds else QueueState.IN_FLIGHT)
 
     play(scene)
 

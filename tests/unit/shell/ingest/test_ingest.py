@@ -30,7 +30,7 @@ from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.objects import CPU, HostPort, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.ingest import pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest
 from multisched.testing.builders import container, make_pod, pod_document, pop_pod
@@ -47,13 +47,13 @@ def house() -> Iterator[House]:
         yield house
 
 
-def place_of(house: House, uid: str) -> Place | None:
+def place_of(house: House, uid: str) -> QueueState | None:
     return house.worker.queue.where(uid)
 
 
 def test_a_pending_pod_waits_in_its_domains_queue_and_a_foreign_one_nowhere(house: House) -> None:
     ours, theirs = house.see_pod("p"), house.see_pod("q", scheduler="default-scheduler")
-    assert place_of(house, ours) is Place.ACTIVE
+    assert place_of(house, ours) is QueueState.ACTIVE
     assert place_of(house, theirs) is None
     assert len(house.cache) == 0
 
@@ -96,7 +96,7 @@ def test_a_pod_made_anew_under_the_same_name_is_another_pod(house: House) -> Non
     house.lose_pod("p")
     new = house.see_pod("p", uid="uid-again")
     assert house.cache.placed(old) is None
-    assert place_of(house, new) is Place.ACTIVE
+    assert place_of(house, new) is QueueState.ACTIVE
     house.lose_pod("p")
     assert place_of(house, new) is None
 
@@ -113,9 +113,9 @@ def test_a_pod_that_outlived_its_name_takes_it_from_nobody(house: House) -> None
 
 def test_a_gated_pod_waits_apart_and_its_owner_is_not_told_twice(house: House) -> None:
     uid = house.see_pod("p", schedulingGates=[{"name": "g"}])
-    assert place_of(house, uid) is Place.GATED
+    assert place_of(house, uid) is QueueState.GATED
     house.see_pod("p")
-    assert place_of(house, uid) is Place.ACTIVE
+    assert place_of(house, uid) is QueueState.ACTIVE
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_pod_that_cannot_be_scheduled_is_told_so_once_and_the_rest_goes_on(
     assert words in message
     assert [condition.reason for _, condition in house.desk.conditions] == ["Unschedulable"]
     assert house.reasons() == ["FailedScheduling"]
-    assert (place_of(house, uid), place_of(house, good)) == (None, Place.ACTIVE)
+    assert (place_of(house, uid), place_of(house, good)) == (None, QueueState.ACTIVE)
 
 
 def test_a_pod_that_becomes_bad_leaves_the_queue_and_comes_back_when_it_is_mended(house: House) -> None:
@@ -146,7 +146,7 @@ def test_a_pod_that_becomes_bad_leaves_the_queue_and_comes_back_when_it_is_mende
     house.see_pod("p", cpu="lots")
     assert place_of(house, uid) is None
     house.see_pod("p")
-    assert place_of(house, uid) is Place.ACTIVE
+    assert place_of(house, uid) is QueueState.ACTIVE
     house.see_pod("p", cpu="lots")
     assert len(house.told("p")) == 2
 
@@ -193,11 +193,11 @@ def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None
     uid = house.see_pod("p", cpu="100")
     assert house.worker.queue.pop(0.0) is not None
     house.worker.queue.fail(uid, Failure(frozenset({"NodeResourcesFit"})), 0.0)
-    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    assert place_of(house, uid) is QueueState.UNSCHEDULABLE
     house.see_node("small")
-    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    assert place_of(house, uid) is QueueState.UNSCHEDULABLE
     house.see_node("large", cpu="200")
-    assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
+    assert place_of(house, uid) in (QueueState.ACTIVE, QueueState.BACKOFF)
 
 
 def test_a_standing_pod_that_shrinks_wakes_those_who_wait_for_room(house: House) -> None:
@@ -206,9 +206,9 @@ def test_a_standing_pod_that_shrinks_wakes_those_who_wait_for_room(house: House)
     assert house.worker.queue.pop(0.0) is not None
     house.worker.queue.fail(uid, Failure(frozenset({"NodeResourcesFit"})), 0.0)
     house.see_pod("standing", cpu="1500m", nodeName="a", phase="Running", metadata={"labels": {"a": "b"}})
-    assert place_of(house, uid) is Place.UNSCHEDULABLE
+    assert place_of(house, uid) is QueueState.UNSCHEDULABLE
     house.see_pod("standing", cpu="500m", nodeName="a", phase="Running")
-    assert place_of(house, uid) in (Place.ACTIVE, Place.BACKOFF)
+    assert place_of(house, uid) in (QueueState.ACTIVE, QueueState.BACKOFF)
 
 
 def test_the_domains_tolerations_are_added_in_thought_only() -> None:
@@ -415,7 +415,7 @@ def test_who_waits_for_room_that_was_promised_to_a_pod_hears_when_it_goes_elsewh
         assert house.worker.queue.pop(0.0) is not None
         house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
         house.see_pod("promised", nodeName=node, status={"nominatedNodeName": "a"})
-        assert (place_of(house, late) is Place.UNSCHEDULABLE) == (node == "a")
+        assert (place_of(house, late) is QueueState.UNSCHEDULABLE) == (node == "a")
         house.lose_pod("promised")
         house.lose_pod("late")
         promised = house.see_pod("promised", status={"nominatedNodeName": "a"})
@@ -444,7 +444,7 @@ def test_a_more_urgent_pod_hears_of_the_end_of_a_promise_that_was_kept_from_it_t
         assert house.worker.queue.pop(0.0) is not None
         house.worker.queue.fail(urgent, Failure(frozenset({"NodeResourcesFit"})), 0.0)
         house.lose_pod("promised")
-        assert (place_of(house, urgent) is Place.UNSCHEDULABLE) == (not plugins)
+        assert (place_of(house, urgent) is QueueState.UNSCHEDULABLE) == (not plugins)
 
 
 class Quota:

@@ -14,7 +14,7 @@ from multisched.framework.ports import Condition
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.queueing.transitions import Place
+from multisched.queueing.transitions import QueueState
 from multisched.shell.ingest.pods_and_nodes import UNSCHEDULED_POD_ADD
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
@@ -49,7 +49,7 @@ def test_a_node_that_joins_the_domain_wakes_the_pods_that_lack_room() -> None:
         house.see_node("big", cpu="64", labels=ELSEWHERE)
         house.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         house.see_node("big", cpu="64")
         await asyncio.sleep(PATIENCE_S)
         assert house.node_of("p") == "big"
@@ -191,7 +191,7 @@ def test_who_is_spread_hears_of_a_node_that_counts_and_takes_no_pods(why: str, c
         house.see_node("odd", cpu=cpu, labels={"zone": "a" if is_emptied else "c"})
         house.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         if is_emptied:
             house.lose_pod("there")
         elif change == "it goes":
@@ -228,7 +228,7 @@ def test_first_of_its_series_is_woken_by_the_last_match_elsewhere(home: str, cha
         house.see_pod("last", metadata=WEB, nodeName="full", phase="Running")
         house.see_pod("p", metadata=WEB, affinity=SERIES)
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         if change == "deleted":
             house.lose_pod("last")
         elif change == "Succeeded":
@@ -252,7 +252,7 @@ def test_spread_pod_is_woken_when_a_counted_pod_begins_to_terminate() -> None:
         house.see_pod("there", metadata=WEB, nodeName="small", phase="Running")
         house.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-p") is QueueState.UNSCHEDULABLE
         ending = {**WEB, "deletionTimestamp": "2026-01-01T00:00:00Z"}
         house.see_pod("there", metadata=ending, nodeName="small", phase="Running")
         await asyncio.sleep(PATIENCE_S)
@@ -270,7 +270,7 @@ def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_no
         assert house.cache.is_assumed("uid-brief")
         house.see_pod("late", cpu="2")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-late") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-late") is QueueState.UNSCHEDULABLE
         house.lose_pod("brief")
         await asyncio.sleep(PATIENCE_S)
         assert house.node_of("late") == "small"
@@ -312,7 +312,7 @@ def test_a_pod_that_comes_wakes_those_whose_plugin_waits_for_one_and_nobody_else
         house.worker.lead()
         house.see_pod("first", cpu="32")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-first") is Place.UNSCHEDULABLE
+        assert house.worker.queue.where("uid-first") is QueueState.UNSCHEDULABLE
         before = attempts(house, "first")
         house.see_pod("second")
         await asyncio.sleep(PATIENCE_S)
@@ -345,7 +345,7 @@ def test_a_pod_that_an_event_wakes_and_a_plugin_does_not_let_in_is_told_so() -> 
         quota.is_open = False
         house.see_node("big", cpu="64")
         await asyncio.sleep(PATIENCE_S)
-        assert house.worker.queue.where("uid-first") is Place.GATED
+        assert house.worker.queue.where("uid-first") is QueueState.GATED
         told = Condition("False", "SchedulingGated", "the quota is used up")
         assert house.desk.conditions[before:] == [("first", told)]
         assert len(house.desk.events) == events, "to be held is no failure"

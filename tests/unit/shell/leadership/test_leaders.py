@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from multisched.framework.leading import FindLeader, Leader, LedElsewhere, NotLeadingError
+from multisched.framework.leading import FindLeader, Leader, NotLeadingError, NotLedHere
 from multisched.framework.repair import RepairAsked
 from multisched.framework.views import ViewQuery
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
@@ -85,10 +85,10 @@ def test_a_lease_that_was_held_and_is_not_is_nobodys() -> None:
         await asyncio.gather(waiting, return_exceptions=True)
         assert str(leaders_of(second)("gpu")).startswith("domain gpu is led by first since ")
         await asyncio.sleep(60.0)
-        assert leaders_of(second)("gpu") == LedElsewhere("gpu"), "what it saw last has long run out"
+        assert leaders_of(second)("gpu") == NotLedHere("gpu"), "what it saw last has long run out"
         first.stop()
         await leading
-        assert leaders_of(first)("gpu") == LedElsewhere("gpu"), "it has given the lease back"
+        assert leaders_of(first)("gpu") == NotLedHere("gpu"), "it has given the lease back"
 
     play(scene)
 
@@ -101,7 +101,7 @@ def test_a_domain_that_is_being_taken_over_says_so() -> None:
         running = site.loop.create_task(program.run())
         await asyncio.sleep(30.0)
         led = leaders_of(program)("forecast")
-        assert led == LedElsewhere("forecast", is_taken_over=True)
+        assert led == NotLedHere("forecast", is_taken_over=True)
         assert (NotLeadingError(led).status, str(led)) == (
             503,
             "domain forecast is being taken over by this replica; ask again in a moment",

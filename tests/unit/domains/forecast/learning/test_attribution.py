@@ -8,7 +8,7 @@ import pytest
 
 from domains.forecast.curves.usage import NodeTotals, PlacementInterval
 from domains.forecast.learning import replica_changes
-from domains.forecast.learning.attribution import Attribution, AttributionSettings, Verdict, attribute
+from domains.forecast.learning.attribution import Attribution, AttributionSettings, WeightStatus, attribute
 from tests.unit.domains.forecast.learning.placements import END_S, own_cycles, totals_of, wandering_intervals
 from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
 
@@ -17,14 +17,14 @@ SETTINGS = AttributionSettings()
 
 def errors_of(found: Attribution, weight: np.ndarray) -> np.ndarray:
     """Relative, of the determined services."""
-    known = found.verdict[:, 0] == Verdict.DETERMINED
+    known = found.verdict[:, 0] == WeightStatus.DETERMINED
     relative: np.ndarray = np.abs(found.weight[known, 0] / weight[known] - 1)
     return relative
 
 
 def z_scores(found: Attribution, weight: np.ndarray) -> np.ndarray:
     """Errors over standard errors, of the determined services."""
-    known = found.verdict[:, 0] == Verdict.DETERMINED
+    known = found.verdict[:, 0] == WeightStatus.DETERMINED
     scores: np.ndarray = (found.weight[known, 0] - weight[known]) / found.standard_error[known, 0]
     return scores
 
@@ -40,7 +40,7 @@ def test_a_fleet_of_200_services_on_300_nodes_gives_its_weights_back_within_a_te
 
     found = attribute(totals, SETTINGS)
 
-    assert ((found.verdict[:, 0] == Verdict.DETERMINED) == (found.moves >= 5)).all()
+    assert ((found.verdict[:, 0] == WeightStatus.DETERMINED) == (found.moves >= 5)).all()
     assert (found.moves >= 5).sum() > 120
     assert errors_of(found, weight).max() < 0.1
     assert np.isnan(found.weight[found.moves < 5]).all()
@@ -56,7 +56,7 @@ def test_services_with_days_of_their_own_give_their_weights_back_too(weekends: b
 
     found = attribute(totals_of(intervals, weight, nodes=300, noise=0.1, own=own), SETTINGS)
 
-    movers, known = found.moves >= 5, found.verdict[:, 0] == Verdict.DETERMINED
+    movers, known = found.moves >= 5, found.verdict[:, 0] == WeightStatus.DETERMINED
     assert (known & movers).sum() >= 0.98 * movers.sum()
     assert not (known & ~movers).any()
     assert errors_of(found, weight).max() < 0.1
@@ -71,9 +71,9 @@ def test_weights_of_very_different_size_are_right_or_said_to_be_uncertain() -> N
 
     found = attribute(totals_of(intervals, weight, nodes=300, noise=0.1, own=own_cycles(200)), SETTINGS)
 
-    known = found.verdict[:, 0] == Verdict.DETERMINED
+    known = found.verdict[:, 0] == WeightStatus.DETERMINED
     assert known.sum() > 160
-    assert set(found.verdict[~known, 0].tolist()) == {Verdict.NOISY}
+    assert set(found.verdict[~known, 0].tolist()) == {WeightStatus.NOISY}
     assert weight[~known].mean() < weight[known].mean() / 4
     assert errors_of(found, weight).max() < 0.1
     z = z_scores(found, weight)
@@ -87,7 +87,7 @@ def test_the_shape_of_each_service_is_found() -> None:
     found = attribute(totals_of(intervals, np.ones(20), nodes=30, noise=0.05, own=own), SETTINGS)
 
     truth = own[:, : 7 * 288].reshape(20, 168, 12).mean(axis=2)
-    assert (found.verdict == Verdict.DETERMINED).all()
+    assert (found.verdict == WeightStatus.DETERMINED).all()
     np.testing.assert_allclose(found.own_shape[:, 0].mean(axis=1), 1, atol=0.02)
     assert np.abs(found.own_shape[:, 0] - truth).mean() < 0.12
     assert np.abs(found.shape[0] - truth).mean() > 0.25, "what all share says little of them"
@@ -108,7 +108,7 @@ def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
     found = attribute(totals_of(intervals, rng.uniform(1, 2, 5), nodes=10, noise=0.02, own=own), SETTINGS)
 
     assert found.moves[0] >= 5
-    assert found.verdict[:, 0].tolist() == [Verdict.NOISY, 0, 0, 0, 0]
+    assert found.verdict[:, 0].tolist() == [WeightStatus.NOISY, 0, 0, 0, 0]
     assert found.standard_error[0, 0] > 0.05
 
 
@@ -129,7 +129,7 @@ def test_services_that_always_moved_together_are_named_and_not_guessed() -> None
 
     found = attribute(totals_of(alone + twin, weight, nodes=20, noise=0.1), SETTINGS)
 
-    assert found.verdict[:, 0].tolist() == [0, 0, Verdict.CONFUSED, 0, 0, 0, Verdict.CONFUSED]
+    assert found.verdict[:, 0].tolist() == [0, 0, WeightStatus.CONFUSED, 0, 0, 0, WeightStatus.CONFUSED]
     assert [(said.service, said.confused_with) for said in found.undetermined] == [
         ("s002", ("s006",)),
         ("s006", ("s002",)),
@@ -146,7 +146,7 @@ def test_a_service_that_is_always_the_sum_of_two_others_confuses_all_three() -> 
 
     found = attribute(totals_of(first + second + both, np.array([1.0, 0.5, 0.8]), nodes=10, noise=0.05), SETTINGS)
 
-    assert found.verdict[:, 0].tolist() == [Verdict.CONFUSED] * 3
+    assert found.verdict[:, 0].tolist() == [WeightStatus.CONFUSED] * 3
     assert found.undetermined[0].confused_with == ("s001", "s002")
 
 
@@ -156,7 +156,7 @@ def test_a_weight_too_small_for_the_noise_is_told_as_noisy_with_its_error() -> N
 
     found = attribute(totals, SETTINGS)
 
-    assert found.verdict[0, 0] == Verdict.NOISY
+    assert found.verdict[0, 0] == WeightStatus.NOISY
     assert np.isnan(found.weight[0, 0])
     assert found.standard_error[0, 0] > 0
 
@@ -167,7 +167,7 @@ def test_a_service_that_uses_nothing_is_known_to_use_nothing() -> None:
 
     found = attribute(totals, SETTINGS)
 
-    assert found.verdict[0, 0] == Verdict.DETERMINED
+    assert found.verdict[0, 0] == WeightStatus.DETERMINED
     assert 0 <= found.weight[0, 0] < 0.02
 
 
@@ -176,7 +176,7 @@ def test_totals_without_noise_give_the_weights_themselves() -> None:
 
     found = attribute(totals_of(wandering_intervals([8] * 4, nodes=6, replicas=3), weight, nodes=6, noise=0), SETTINGS)
 
-    assert (found.verdict == Verdict.DETERMINED).all()
+    assert (found.verdict == WeightStatus.DETERMINED).all()
     assert errors_of(found, weight).max() < 0.02
 
 
@@ -188,7 +188,7 @@ def test_gaps_lies_and_spikes_do_not_bend_the_weights(lie: float) -> None:
 
     found = attribute(totals, SETTINGS)
 
-    assert (found.verdict == Verdict.DETERMINED).all()
+    assert (found.verdict == WeightStatus.DETERMINED).all()
     assert errors_of(found, weight).max() < 0.1
 
 
@@ -197,7 +197,7 @@ def test_a_dimension_without_samples_is_unmeasured() -> None:
 
     found = attribute(msgspec.structs.replace(totals, values=np.full_like(totals.values, np.nan)), SETTINGS)
 
-    assert (found.verdict == Verdict.UNMEASURED).all()
+    assert (found.verdict == WeightStatus.UNMEASURED).all()
     assert np.isnan(found.weight).all()
 
 
@@ -209,7 +209,7 @@ def test_a_restart_on_the_same_node_is_no_move() -> None:
     found = attribute(totals_of(intervals, np.ones(1), nodes=1, noise=0.1), SETTINGS)
 
     assert found.moves.tolist() == [0]
-    assert found.undetermined[0].verdict == Verdict.STILL
+    assert found.undetermined[0].verdict == WeightStatus.STILL
     assert found.undetermined[0].confused_with == ()
 
 
@@ -248,7 +248,7 @@ def test_no_placement_intervals_and_no_steps_are_no_error() -> None:
     interval = PlacementInterval("s000", "n0", 0, 900)
     assert (
         attribute(msgspec.structs.replace(empty, placement_intervals=(interval,)), SETTINGS).undetermined[0].verdict
-        == Verdict.STILL
+        == WeightStatus.STILL
     )
 
 

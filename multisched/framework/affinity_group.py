@@ -1,4 +1,4 @@
-"""Demander: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by `DemandPlaces`."""
+"""AffinityGroup: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by `DemandPlaces`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tag = tuple[str, str] | None
 Tags = tuple[Tag, ...]
 
 
-class Demander:
+class AffinityGroup:
     """One pod affinity in one namespace, and the rows of the placed pods that have it."""
 
     __slots__ = ("affinity", "block", "left_out", "namespace", "number", "places", "tags")
