@@ -10,10 +10,10 @@ from multisched.model.placement import PodAffinity, PodDemand
 from multisched.model.selectors import Operator
 
 TAGS_MAX: Final = 16
-"""Labels that one demander is indexed by; a demander with more counts as possibly about any pod."""
+"""Labels that one group is indexed by; a group with more counts as possibly about any pod."""
 
 ANY_LABELS: Final = None
-"""The tag of demanders that may be about any pod."""
+"""The tag of groups that may be about any pod."""
 
 Tag = tuple[str, str] | None
 Tags = tuple[Tag, ...]

@@ -1,4 +1,4 @@
-"""DemandPlaces: the rows of each demander's pods in arrays, so that all of them are summed at once."""
+"""DemandPlaces: the rows of each group's pods in arrays, so that all of them are summed at once."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ Amounts = Int64 | NDArray[np.float64]
 
 
 class DemandPlaces:
-    """One entry per demander and row. Owned by `PodDemands`."""
+    """One entry per group and row. Owned by `PodDemands`."""
 
-    __slots__ = ("_demander", "_pods", "_row")
+    __slots__ = ("_group", "_pods", "_row")
 
     def __init__(self) -> None:
-        self._demander, self._row, self._pods = Column(np.int32), Column(np.int32), Column(np.int32)
+        self._group, self._row, self._pods = Column(np.int32), Column(np.int32), Column(np.int32)
 
     def pods(self, place: int) -> int:
         return int(self._pods.array[place])
 
-    def account(self, demanders: Sequence[AffinityGroup], demander: AffinityGroup, row: int, sign: int) -> None:
-        """Adds one pod to the row or removes one. `demanders`: indexed by number."""
-        place = demander.places.get(row)
+    def account(self, groups: Sequence[AffinityGroup], group: AffinityGroup, row: int, sign: int) -> None:
+        """Adds one pod to the row or removes one. `groups`: indexed by number."""
+        place = group.places.get(row)
         if place is None:
-            demander.places[row] = self._row.size
-            self._demander.append(demander.number)
+            group.places[row] = self._row.size
+            self._group.append(group.number)
             self._row.append(row)
             self._pods.append(1)
             return
         pods = self._pods.array
         pods[place] += sign
         if not pods[place]:
-            self._clear(demanders, demander, row, place)
+            self._clear(groups, group, row, place)
 
-    def renumber(self, demander: AffinityGroup) -> None:
-        """Updates the entries of a demander whose number changed."""
-        for place in demander.places.values():
-            self._demander.array[place] = demander.number
+    def renumber(self, group: AffinityGroup) -> None:
+        """Updates the entries of a group whose number changed."""
+        for place in group.places.values():
+            self._group.array[place] = group.number
 
     def renumber_all(self, number: Int32) -> None:
-        """Updates all entries. `number`: int32[demanders], the new number of each."""
-        self._demander.replace(number.take(self._demander.view()))
+        """Updates all entries. `number`: int32[groups], the new number of each."""
+        self._group.replace(number.take(self._group.view()))
 
-    def summed(self, by_demander: Amounts) -> Int64:
-        """Returns int64[rows]: the amount per pod of each demander, times its pods, by row. Exact: far below 2^53."""
-        each = by_demander.take(self._demander.view()) * self._pods.view()
+    def summed(self, by_group: Amounts) -> Int64:
+        """Returns int64[rows]: the amount per pod of each group, times its pods, by row. Exact: far below 2^53."""
+        each = by_group.take(self._group.view()) * self._pods.view()
         return np.bincount(self._row.view(), each).astype(np.int64)
 
-    def _clear(self, demanders: Sequence[AffinityGroup], demander: AffinityGroup, row: int, place: int) -> None:
+    def _clear(self, groups: Sequence[AffinityGroup], group: AffinityGroup, row: int, place: int) -> None:
         """Removes an entry; the last entry moves to its position."""
-        columns = (self._demander, self._row, self._pods)
+        columns = (self._group, self._row, self._pods)
         last = self._row.size - 1
         if place != last:
-            moved = demanders[int(self._demander.array[last])]
+            moved = groups[int(self._group.array[last])]
             moved.places[int(self._row.array[last])] = place
             for column in columns:
                 column.array[place] = column.array[last]
         for column in columns:
             column.size = last
-        del demander.places[row]
+        del group.places[row]

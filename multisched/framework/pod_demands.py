@@ -1,10 +1,10 @@
 """PodDemands: what placed pods' affinity terms demand of incoming pods, summed by row for each kind of incoming pod.
 
-A *demander* is one affinity in one namespace, with the rows of its placed pods. A *concern* is the sum of what all
-demanders demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
+A *group* is one affinity in one namespace, with the rows of its placed pods. A *concern* is the sum of what all
+groups demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
 and updated from the log of pods added and removed. So a pod's attempt costs what changed, not what others demand. Only
 a pod whose labels are new here costs a pass over all terms. Demanders whose terms require a label value are indexed by
-it (`tags_of`). If few demanders can match a pod, only those are tested. So a thousand services with anti-affinity among
+it (`tags_of`). If few groups can match a pod, only those are tested. So a thousand services with anti-affinity among
 their own replicas do not slow each other down.
 
 Owned by `PodCounts`. Read through `PodCountsView.concern`.
@@ -43,16 +43,16 @@ ASKERS_LABELS_MAX: Final = 262_144
 """Labels in all of these together, possibly of deleted pods; some 200 bytes each."""
 
 EFFECTS_MAX: Final = 1_024
-"""Distinct effects of demanders that one concern caches."""
+"""Distinct effects of groups that one concern caches."""
 
 DEAD_MIN: Final = 1 << 16
-"""Size of the demanders without pods, with terms and values, at which the columns are rebuilt without them."""
+"""Size of the groups without pods, with terms and values, at which the columns are rebuilt without them."""
 
 PLACES_MAX: Final = 256
-"""Rows of demanders that are summed one by one; with more, all are summed together."""
+"""Rows of groups that are summed one by one; with more, all are summed together."""
 
 UNKNOWN: Final = -1
-"""The effect of a demander that was not evaluated yet."""
+"""The effect of a group that was not evaluated yet."""
 
 _CONCERN_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
@@ -69,14 +69,14 @@ class TermKind(NamedTuple):
 
 
 Effect = tuple[tuple[TermKind, int, int], ...]
-"""What one pod of a demander demands: (lane, number of terms, their total weight) for each lane."""
+"""What one pod of a group demands: (lane, number of terms, their total weight) for each lane."""
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 """Namespace, the pod labels that terms refer to, and the namespace's labels."""
 
 
 class AffinityIndexEntry:
-    """What all demanders demand of pods like the asker."""
+    """What all groups demand of pods like the asker."""
 
     __slots__ = (
         "_kinds_at",
@@ -110,9 +110,9 @@ class AffinityIndexEntry:
         self.kinds: list[Effect] = [()]
         self._kinds_at: dict[Effect, int] = {(): 0}
 
-    def effect_at(self, demander: int) -> int:
+    def effect_at(self, group: int) -> int:
         """Returns the index into `kinds`, 0 or UNKNOWN."""
-        return self.effects.get(demander, 0 if demander < self.known_below else UNKNOWN)
+        return self.effects.get(group, 0 if group < self.known_below else UNKNOWN)
 
     def add_kind(self, effect: Effect) -> int:
         """Returns the index of the effect in `kinds`, adding it if it is new."""
@@ -122,9 +122,9 @@ class AffinityIndexEntry:
         return found
 
     def forget_kinds(self) -> None:
-        """Clears the cached effects: demanders with an effect are evaluated again on demand."""
+        """Clears the cached effects: groups with an effect are evaluated again on demand."""
         self.kinds, self._kinds_at = [()], {(): 0}
-        self.effects = {demander: UNKNOWN if kind else 0 for demander, kind in self.effects.items()}
+        self.effects = {group: UNKNOWN if kind else 0 for group, kind in self.effects.items()}
 
     @property
     def is_silent(self) -> bool:
@@ -168,23 +168,21 @@ class PodDemands:
         self._is_topology = is_topology
         self._columns = TermColumns()
         self._lanes: dict[TermKind, int] = {}
-        self._lane_of, self._weights, self._demander_of = Column(np.int32), Column(np.int32), Column(np.int32)
+        self._lane_of, self._weights, self._group_of = Column(np.int32), Column(np.int32), Column(np.int32)
         """By term."""
-        self._demanders: dict[_Key, AffinityGroup] = {}
-        """Including demanders without pods, until the columns are rebuilt: their pods may come back."""
+        self._groups: dict[_Key, AffinityGroup] = {}
+        """Including groups without pods, until the columns are rebuilt: their pods may come back."""
         self._numbered: list[AffinityGroup] = []
         self._by_identity: dict[tuple[int, str], AffinityGroup] = {}
         self._places = DemandPlaces()
         self._living = self._size = self._dead = 0
-        """Demanders with pods and terms; size of all demanders; size of those without pods."""
+        """Groups with pods and terms; size of all groups; size of those without pods."""
         self._by_tag: dict[Tag, list[AffinityGroup]] = {}
         self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
         """AffinityGroup, row, and whether a pod was added (1) or removed (-1)."""
         self._concerns: dict[_Seen, AffinityIndexEntry] = {}
         self._by_labels: dict[tuple[int, str], tuple[object, object, AffinityIndexEntry]] = {}
-        self._labels_known = self._bytes = 0
-        self._numbers_given = 0
-        self._sequence = 0
+        self._labels_known = self._bytes = self._numbers_given = self._sequence = 0
         self.terms_looked_at = 0
         """Number of terms evaluated so far: what other pods' demands have cost."""
 
@@ -201,34 +199,34 @@ class PodDemands:
 
     def account(self, row: int, affinity: PodAffinity, namespace: str, sign: int) -> None:
         """Adds a pod with this affinity to the row (`sign` 1) or removes it (-1)."""
-        demander = self._demander(affinity, namespace)
-        if sign < 0 and row not in demander.places:
+        group = self._group(affinity, namespace)
+        if sign < 0 and row not in group.places:
             raise AssertionError(f"a pod of {namespace} leaves row {row}, where no pod with its affinity was counted")
-        had_pods = bool(demander.places)
-        self._places.account(self._numbered, demander, row, sign)
-        self._note_life(demander, bool(demander.places) - had_pods)
-        if demander.terms:
-            self._log.note((demander.number, row, sign), demander.tags)
+        had_pods = bool(group.places)
+        self._places.account(self._numbered, group, row, sign)
+        self._note_life(group, bool(group.places) - had_pods)
+        if group.terms:
+            self._log.note((group.number, row, sign), group.tags)
         if self._dead > DEAD_MIN and 2 * self._dead > self._size:
             self._compact()
 
-    def _note_life(self, demander: AffinityGroup, change: int) -> None:
-        """Updates the counters when the demander got its first pod (1), lost its last (-1), or neither (0)."""
-        self._dead -= change * demander.size
-        self._living += change * bool(demander.terms)
+    def _note_life(self, group: AffinityGroup, change: int) -> None:
+        """Updates the counters when the group got its first pod (1), lost its last (-1), or neither (0)."""
+        self._dead -= change * group.size
+        self._living += change * bool(group.terms)
 
     def forget_row(self, row: int) -> None:
         """Drops a row that is to be recounted."""
-        for demander in [one for one in self._numbered if row in one.places]:
-            for _ in range(self._places.pods(demander.places[row])):
-                self.account(row, demander.affinity, demander.namespace, -1)
+        for group in [one for one in self._numbered if row in one.places]:
+            for _ in range(self._places.pods(group.places[row])):
+                self.account(row, group.affinity, group.namespace, -1)
 
     def topology_added(self) -> None:
         """Includes the terms with topology keys that a node now has for the first time."""
         is_topology = self._is_topology
-        moved = [d for d in self._demanders.values() if is_topology is not None and any(map(is_topology, d.left_out))]
+        moved = [d for d in self._groups.values() if is_topology is not None and any(map(is_topology, d.left_out))]
         for before in moved:
-            del self._demanders[before.affinity, before.namespace]
+            del self._groups[before.affinity, before.namespace]
             after = self._added(before.affinity, before.namespace)
             after.places, before.places = before.places, {}
             self._places.renumber(after)
@@ -264,24 +262,24 @@ class PodDemands:
 
     def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         """Returns what one placed pod with this affinity demands of the asker's pods."""
-        demander = self._known(affinity, namespace)
-        if demander is None:
+        group = self._known(affinity, namespace)
+        if group is None:
             return effect_on(asker, affinity, namespace)
         concern = self.concern(*asker)
-        kind = self._kind(concern, demander)  # before `concern.kinds` is read: it may rebuild that list
+        kind = self._kind(concern, group)  # before `concern.kinds` is read: it may rebuild that list
         self._weigh(concern)
         return concern.kinds[kind]
 
     # -- checking --------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Hashable, dict[int, int]]]:
-        """Yields each demander that has pods, identified as by `key_of`, and its pods by row."""
-        for demander in self._numbered:
-            if demander.places:
-                yield id(demander), {row: self._places.pods(place) for row, place in demander.places.items()}
+        """Yields each group that has pods, identified as by `key_of`, and its pods by row."""
+        for group in self._numbered:
+            if group.places:
+                yield id(group), {row: self._places.pods(place) for row, place in group.places.items()}
 
     def key_of(self, affinity: PodAffinity, namespace: str) -> Hashable:
-        """Returns the key of the demander of such pods; for an unknown demander, a key that matches none."""
+        """Returns the key of the group of such pods; for an unknown group, a key that matches none."""
         return id(self._known(affinity, namespace))
 
     def faults(self) -> list[str]:
@@ -340,33 +338,33 @@ class PodDemands:
         self._bytes = 0
 
     def _make(self, concern: AffinityIndexEntry) -> None:
-        """Evaluates the terms for the asker: demander by demander if few can match, else all at once."""
+        """Evaluates the terms for the asker: group by group if few can match, else all at once."""
         concern.sums, concern.effects, concern.known_below = {}, {}, 0
         concern.forget_kinds()
         named = self._named(concern.asker)
         if named is None:
             self._make_by_columns(concern)
         else:
-            for demander in named:
-                if demander.places:
-                    self._add_demander(concern, demander)
+            for group in named:
+                if group.places:
+                    self._add_group(concern, group)
                 else:  # its pods may come back
-                    concern.effects[demander.number] = UNKNOWN
+                    concern.effects[group.number] = UNKNOWN
         concern.known_below = len(self._numbered)
         concern.seen = self._log.end
 
     def _named(self, asker: IncomingPod) -> list[AffinityGroup] | None:
-        """Returns the demanders that can match such pods; None if they, or their rows, are too many."""
+        """Returns the groups that can match such pods; None if they, or their rows, are too many."""
         found: dict[int, AffinityGroup] = {}
         places = 0
         for tag in (ANY_LABELS, *asker.labels.items()):
             known = self._by_tag.get(tag, ())
             if len(known) > UNKNOWN_MAX:
                 return None
-            for demander in known:
-                if demander.number not in found:
-                    found[demander.number] = demander
-                    places += len(demander.places)
+            for group in known:
+                if group.number not in found:
+                    found[group.number] = group
+                    places += len(group.places)
             if len(found) > UNKNOWN_MAX or places > PLACES_MAX:
                 return None
         return list(found.values())
@@ -374,17 +372,17 @@ class PodDemands:
     def _make_by_columns(self, concern: AffinityIndexEntry) -> None:
         self.terms_looked_at += self._columns.terms
         terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
-        lanes, of, weights = (column.view().take(terms) for column in (self._lane_of, self._demander_of, self._weights))
+        lanes, of, weights = (column.view().take(terms) for column in (self._lane_of, self._group_of, self._weights))
         by_number = list(self._lanes)
         for lane in np.bincount(lanes).nonzero()[0].tolist():
             at = lanes == lane
             concern.sums[by_number[lane]] = self._summed(of[at], weights[at])
         concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
-    def _add_demander(self, concern: AffinityIndexEntry, demander: AffinityGroup) -> None:
-        kind = self._kind(concern, demander)  # before `concern.kinds` is read: it may rebuild that list
+    def _add_group(self, concern: AffinityIndexEntry, group: AffinityGroup) -> None:
+        kind = self._kind(concern, group)  # before `concern.kinds` is read: it may rebuild that list
         if kind:
-            for row, place in demander.places.items():
+            for row, place in group.places.items():
                 self._add(concern, concern.kinds[kind], row, self._places.pods(place))
 
     def _add(self, concern: AffinityIndexEntry, effect: Effect, row: int, pods: int) -> None:
@@ -395,12 +393,12 @@ class PodDemands:
                 found = concern.sums[lane] = no_sum(self._tick())
             found.add(row, pods * terms, pods * weight, self._tick())
 
-    def _summed(self, demanders: Int32, weights: Int32) -> AnySum:
-        """Returns the terms and weights by row, given the demander and weight of each term."""
+    def _summed(self, groups: Int32, weights: Int32) -> AnySum:
+        """Returns the terms and weights by row, given the group and weight of each term."""
         count = len(self._numbered)
         terms, weighed = (
             self._places.summed(each)
-            for each in (np.bincount(demanders, minlength=count), np.bincount(demanders, weights, minlength=count))
+            for each in (np.bincount(groups, minlength=count), np.bincount(groups, weights, minlength=count))
         )
         return sum_of(terms, weighed, self._tick())
 
@@ -425,41 +423,41 @@ class PodDemands:
             for number in unknown:
                 self._kind(concern, self._numbered[number])
         for number, row, sign in happened:
-            kind = concern.effects.get(number)  # a demander that is missing has no effect
+            kind = concern.effects.get(number)  # a group that is missing has no effect
             if kind:
                 self._add(concern, concern.kinds[kind], row, sign)
         concern.seen = self._log.end
         return True
 
-    def _kind(self, concern: AffinityIndexEntry, demander: AffinityGroup) -> int:
-        """Returns the index of the demander's effect in the concern's `kinds`."""
-        known = concern.effect_at(demander.number)
+    def _kind(self, concern: AffinityIndexEntry, group: AffinityGroup) -> int:
+        """Returns the index of the group's effect in the concern's `kinds`."""
+        known = concern.effect_at(group.number)
         if known != UNKNOWN:
             return known
         if len(concern.kinds) >= EFFECTS_MAX:
             concern.forget_kinds()
-        block = demander.block
-        self.terms_looked_at += demander.terms
+        block = group.block
+        self.terms_looked_at += group.terms
         terms = self._columns.about(concern.asker, block).nonzero()[0] + block.start
         lanes = self._lane_of.array.take(terms).tolist()
         weights = self._weights.array.take(terms).tolist()
         by_number = list(self._lanes)
         kind = concern.add_kind(_joined((by_number[lane], weight) for lane, weight in zip(lanes, weights, strict=True)))
-        concern.effects[demander.number] = kind
+        concern.effects[group.number] = kind
         return kind
 
-    # -- demanders -------------------------------------------------------------------------------------------------
+    # -- groups -------------------------------------------------------------------------------------------------
 
     def _known(self, affinity: PodAffinity, namespace: str) -> AffinityGroup | None:
         key = (id(affinity), namespace)
         known = self._by_identity.get(key)
         if known is None:
-            known = self._demanders.get((affinity, namespace))
-            if known is not None and known.affinity is affinity:  # the demander keeps it, so its id is not reused
+            known = self._groups.get((affinity, namespace))
+            if known is not None and known.affinity is affinity:  # the group keeps it, so its id is not reused
                 self._by_identity[key] = known
         return known
 
-    def _demander(self, affinity: PodAffinity, namespace: str) -> AffinityGroup:
+    def _group(self, affinity: PodAffinity, namespace: str) -> AffinityGroup:
         return self._known(affinity, namespace) or self._added(affinity, namespace)
 
     def _added(self, affinity: PodAffinity, namespace: str) -> AffinityGroup:
@@ -472,38 +470,38 @@ class PodDemands:
         lanes = self._lanes
         self._lane_of.extend([lanes.setdefault(_lane(one), len(lanes)) for one in demands])
         self._weights.extend([_weight(one) for one in demands])
-        self._demander_of.extend([number] * len(demands))
+        self._group_of.extend([number] * len(demands))
         left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
-        demander = AffinityGroup(affinity, namespace, number, block, left_out, tags_of(demands))
-        self._index(demander)
-        self._numbered.append(demander)
-        self._demanders[affinity, namespace] = demander
-        self._size += demander.size
-        self._dead += demander.size
-        return demander
+        group = AffinityGroup(affinity, namespace, number, block, left_out, tags_of(demands))
+        self._index(group)
+        self._numbered.append(group)
+        self._groups[affinity, namespace] = group
+        self._size += group.size
+        self._dead += group.size
+        return group
 
-    def _index(self, demander: AffinityGroup) -> None:
-        for tag in demander.tags:
-            self._by_tag.setdefault(tag, []).append(demander)
+    def _index(self, group: AffinityGroup) -> None:
+        for tag in group.tags:
+            self._by_tag.setdefault(tag, []).append(group)
 
     def _compact(self) -> None:
-        """Rebuilds the columns without the demanders that have no pods."""
+        """Rebuilds the columns without the groups that have no pods."""
         living = [one for one in self._numbered if one.places]
         blocks, kept = self._columns.compact([one.block for one in living])
         number = np.zeros(len(self._numbered), np.int32)
-        for at, (demander, block) in enumerate(zip(living, blocks, strict=True)):
-            number[demander.number] = at
-            demander.number, demander.block = at, block
+        for at, (group, block) in enumerate(zip(living, blocks, strict=True)):
+            number[group.number] = at
+            group.number, group.block = at, block
         self._lane_of.replace(self._lane_of.view()[kept])
         self._weights.replace(self._weights.view()[kept])
-        self._demander_of.replace(number.take(self._demander_of.view()[kept]))
+        self._group_of.replace(number.take(self._group_of.view()[kept]))
         self._places.renumber_all(number)
         self._numbered = living
-        self._demanders = {(one.affinity, one.namespace): one for one in living}
+        self._groups = {(one.affinity, one.namespace): one for one in living}
         self._by_identity.clear()
         self._by_tag.clear()
-        for demander in living:
-            self._index(demander)
+        for group in living:
+            self._index(group)
         self._size -= self._dead
         self._dead = 0
         self._log.clear()

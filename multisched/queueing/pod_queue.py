@@ -101,7 +101,6 @@ class PodQueue:
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
-        """uid of a pod -> its entry."""
         self._set_aside = self._after_flush = 0
         self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.framework import demander, group_columns, pivots, pod_counts, pod_demands
+from multisched.framework import affinity_group, group_columns, pivots, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import TermKind, held_by_lane
 from multisched.framework.row_sums import CHANGES_KEPT
@@ -200,7 +200,7 @@ def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
         ):
             patch.setattr(pod_demands, name, 1)
         patch.setattr(pod_demands, "DEAD_MIN", 2)
-        patch.setattr(demander, "TAGS_MAX", 1)
+        patch.setattr(affinity_group, "TAGS_MAX", 1)
         table = a_table()
         for step in taken:
             take(table, step)
