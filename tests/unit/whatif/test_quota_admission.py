@@ -123,7 +123,7 @@ def test_nothing_is_refused_for_being_deleted() -> None:
     tree, second = quota_tree(acks_example()), quota_tree(acks_example(), "second")
     gone = answer(review(None, tree, "DELETE"), tree)
     assert gone["allowed"] is True
-    assert "stay so until there is another tree" in gone["warnings"][0]
+    assert "stay in force until another tree exists" in gone["warnings"][0]
     (left,) = answer(review(None, flat("a", 1, 2), "DELETE"), flat("a", 1, 2))["warnings"]
     assert left == "no quota is in force without it: its pods are not limited"
     assert answer(review(None, second, "DELETE"), tree, second) == {"uid": "705ab4f5", "allowed": True}
@@ -133,7 +133,7 @@ def test_nothing_is_refused_for_being_deleted() -> None:
     broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}), "broken")
     for beside in (broken, flat("web", 3, 2)):
         gone = answer(review(None, tree, "DELETE"), tree, beside)
-        assert "stay so until there is another tree" in gone["warnings"][0]
+        assert "stay in force until another tree exists" in gone["warnings"][0]
     assert answer(review(None, broken, "DELETE"), broken) == {"uid": "705ab4f5", "allowed": True}, "it held nobody"
 
 

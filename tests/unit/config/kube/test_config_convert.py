@@ -661,7 +661,7 @@ def test_the_printed_file_means_the_conversion_and_says_what_differs() -> None:
     printed = cli_convert.as_yaml(conversion, "k.yaml")
 
     assert loading.parse(printed, "k.yaml") == conversion.configuration
-    assert "# Made of k.yaml by `multisched config convert`." in printed
+    assert "# Converted from k.yaml by `multisched config convert`." in printed
     comments = " ".join(line.lstrip("# ") for line in printed.splitlines() if line.startswith("#"))
     assert all(finding.text in comments for finding in conversion.findings)
     assert json.loads(cli_convert.as_json(conversion))["configuration"] == yaml.safe_load(printed)

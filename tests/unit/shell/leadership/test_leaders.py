@@ -107,7 +107,7 @@ def test_a_domain_that_is_being_taken_over_says_so() -> None:
             "domain forecast is being taken over by this replica; ask again in a moment",
         )
         explanations = ProgramExplanations(program, in_thread=at_once, find_leader=leaders_of(program))
-        with pytest.raises(NotExplainedError, match="the caches are not in step") as raised:
+        with pytest.raises(NotExplainedError, match="the caches are not synced with the API server") as raised:
             await explanations.pod(LATE)
         assert raised.value.status == 503, "it cannot say that there is no such pod"
         transport.lists.set()
