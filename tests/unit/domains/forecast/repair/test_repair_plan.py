@@ -211,7 +211,7 @@ def test_the_case_is_not_written_to() -> None:
         ({"curves": np.zeros((3, 2, 1))}, "curves: shape"),
         ({"curves": np.full((3, 1, 1), -1.0)}, "curves: below zero or infinite"),
         ({"gang_spare": np.zeros(1, np.int64), "quota_room": np.zeros((1, 2), np.int64)}, "quota_room: shape"),
-        ({"disruptions": (Disruptions("ns/api", 1, (7,)),)}, "disruptions ns/api: 7 is no number from 0 to 2"),
+        ({"disruptions": (Disruptions("ns/api", 1, (7,)),)}, "disruptions ns/api: 7 is not a number from 0 to 2"),
         ({"fixed_reasons": ()}, "pods.fixed: 0 is no number"),
     ],
 )
