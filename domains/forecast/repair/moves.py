@@ -246,7 +246,7 @@ class Board:
             self.fits_asked += 1
             known = np.asarray(self._fits(pod), np.bool_)
             if known.shape != (len(self.case.nodes.names),):
-                raise ValueError(f"fits: shape {known.shape} in place of {(len(self.case.nodes.names),)}")
+                raise ValueError(f"fits: expected shape {(len(self.case.nodes.names),)}, got {known.shape}")
             self._known_fits[pod] = known
         return known
 

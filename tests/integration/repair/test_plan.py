@@ -228,7 +228,7 @@ async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
     async with open_house(text) as house:
         plans = RepairPlans(house.program)
         await house.node("n0")
-        with pytest.raises(RepairRefusedError, match="no profiles are in force yet"):
+        with pytest.raises(RepairRefusedError, match="no profiles are active yet"):
             await plans.plan(ASKED)
     text = one_domain()
     async with open_house(text) as house:
@@ -297,7 +297,7 @@ async def test_a_dump_of_the_cluster_gets_the_same_plan(tmp_path: Path) -> None:
     assert msgspec.structs.replace(found, notes=()) == expected
     assert "the dump has no PodDisruptionBudget, ResourceQuota, PersistentVolume" in found.notes[-1]
     code, _, error = await _call("--snapshot", str(dump))
-    assert (code, "no profiles are in force yet" in error) == (1, True), error
+    assert (code, "no profiles are active yet" in error) == (1, True), error
     dump.write_text('{"items": []}')
     code, _, error = await _call("--snapshot", str(dump), "--config", str(text))
     assert (code, "the dump has no nodes" in error) == (1, True), error

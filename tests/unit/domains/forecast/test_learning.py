@@ -236,7 +236,7 @@ async def test_without_profiles_a_view_says_why_and_what_to_do(more: dict[str, s
     cache = ClusterCache()
     with pytest.raises(NoViewError) as refused:
         await plugin(args, cache).show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
-    assert (str(refused.value), refused.value.status) == (f"no profiles are in force yet: {why}", 503)
+    assert (str(refused.value), refused.value.status) == (f"no profiles are active yet: {why}", 503)
 
 
 async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path: Path) -> None:
@@ -247,5 +247,5 @@ async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path
     assert not await made._refit.once(ports_at(NOW_S))
     with pytest.raises(NoViewError) as refused:
         await made.show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
-    assert str(refused.value).startswith("no profiles are in force yet: 1 refit failed, the last ")
+    assert str(refused.value).startswith("no profiles are active yet: 1 refit failed, the last ")
     assert str(refused.value).endswith("; fix this, the refit is retried")
