@@ -1,6 +1,7 @@
 """The forecast report as one self-contained HTML page, which loads nothing from elsewhere.
 
-Tables are written here, so that they work without scripts; plots, the heat map and what-if are drawn by `page.js`.
+Tables are written here, so that they work without scripts; plots, the heat map and what-if are drawn by `page.js` from
+the document. Names are escaped: hidden characters are made visible, and markup is written as text.
 """
 
 from __future__ import annotations

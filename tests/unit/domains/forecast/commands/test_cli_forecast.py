@@ -89,11 +89,13 @@ def test_profiles_alone_know_no_nodes(file: Path, arguments: tuple[str, ...]) ->
 
 
 def test_profiles_go_without_a_dump(file: Path) -> None:
-    assert "--profiles goes without" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
+    assert "--profiles cannot be combined" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
 
 
 def test_profiles_go_without_a_server(file: Path) -> None:
-    assert "--profiles goes without --server" in said("services", "--profiles", file, "--server", NOBODY, code=2)
+    assert "--profiles cannot be combined with --server" in said(
+        "services", "--profiles", file, "--server", NOBODY, code=2
+    )
 
 
 @pytest.mark.parametrize(
