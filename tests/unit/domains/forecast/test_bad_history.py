@@ -180,6 +180,6 @@ def test_services_without_a_weight_are_named() -> None:
     usage = Usage(totals.start_s, totals.step_s, (), (), np.zeros((0, 0, totals.values.shape[2]), np.float32))
     profiles = with_attribution(fit(usage, FitSettings(), 1, 0.0), attribute(totals, AttributionSettings()))
     assert list(weight_notes(Reading(usage, totals), profiles)) == [
-        "log: past placements do not determine the weight of 3 of 5 services, and their use counts as zero:  s001, s003, twin"
+        "log: past placements do not determine the weight of 3 of 5 services, and their use counts as zero: s001, s003, twin"
     ]
     assert list(weight_notes(Reading(usage), profiles)) == []

@@ -160,7 +160,7 @@ async def test_a_label_may_name_the_service() -> None:
     ("labels", "words"),
     [
         ([{}], "a series {} without the label 'namespace'; write sum by (namespace, pod)"),
-        ([{"namespace": "shop"}], "has no label 'pod'; write sum by (namespace, pod) (…), or set labels.pod"),
+        ([{"namespace": "shop"}], "without the label 'pod'; write sum by (namespace, pod) (…), or set labels.pod"),
         (
             [{**pod("a"), "container": "x"}, {**pod("a"), "container": "y"}],
             'two series have the same pod or node: {container="x", namespace="shop", pod="a"} and {container="y"',

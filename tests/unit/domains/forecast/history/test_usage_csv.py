@@ -149,4 +149,4 @@ async def test_only_so_many_lines_are_kept(tmp_path: Path, monkeypatch: pytest.M
     lines = "".join(f"{at(step)},web,cpu,1\n" for step in range(4))
     reading = await read(tmp_path, f"timestamp,service,dimension,value\n{lines}")
     assert of(reading, "web") == [None, None, 1, 1]
-    assert "beyond the 2 samples that are kept" in reading.notes[0]
+    assert "exceeds the limit of 2 samples" in reading.notes[0]

@@ -158,7 +158,7 @@ def test_bounds_keep_what_came_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     history = load(file, windowDays=2)
 
     assert (history.sample_count, history.problem_count) == (2, 1)
-    assert "beyond the" in history.problems[0].message
+    assert "exceeds the limit" in history.problems[0].message
 
 
 def test_more_than_memory_should_hold_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

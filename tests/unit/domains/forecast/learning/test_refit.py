@@ -112,7 +112,7 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
     [
         ("down", "HTTP 503: starting up"),
         ("html", "answers what is no Prometheus range"),
-        ("labels", "has no label 'namespace'"),
+        ("labels", "without the label 'namespace'"),
     ],
 )
 async def test_the_last_good_profiles_stay_in_force_with_their_age_and_the_reason(kind: str, words: str) -> None:
