@@ -273,7 +273,7 @@ class Forecast:
         remark = self.health(now_s)
         asked = query.options.get("name", "") if query.name == "node" else ""
         if self._ledger.predictor.quantized is None:
-            raise NoViewError(f"no profiles are in force yet: {self._why_none(remark)}", status=503)
+            raise NoViewError(f"no profiles are active yet: {self._why_none(remark)}", status=503)
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
         snapshot = ForecastSnapshot(fleet.quantized.profiles, now_s, self._domain, remark, fleet)
         return lambda: make(snapshot)

@@ -1,6 +1,6 @@
-"""What `multisched forecast` answers: asks a running program, a dump or a profiles file for documents, and tells them.
+"""Output of `multisched forecast`: gets documents from a running program, a dump or a profiles file, and formats them.
 
-Whatever is asked, the document is of one form (`domains.forecast.views.show`); `tables` and `page` put it into words.
+Documents have the same form for all sources (`domains.forecast.views.show`); `tables` and `page` format them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from multisched.observe.tables import as_document
 
 VIEW: Final = "forecast"
 STEP_S: Final = 300
-"""Of histories that are drawn from files; longer slots than that have a mean and a highest sample of their own."""
+"""Step of histories read from files (--usage); slots longer than a step show mean and highest sample."""
 
 
 def services(asked: Asked, output: str) -> str:
-    """Raises AskError, as all of these."""
+    """Returns the output of the command. Raises AskError, like all functions below."""
     return _rendered(document(asked, "services"), output, tables.services)
 
 
@@ -50,7 +50,7 @@ def backtest(asked: Asked, limit: int, output: str) -> str:
 
 
 def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
-    """The page, or what it is made of."""
+    """Returns the HTML page, or its document as JSON."""
     from domains.forecast.commands.page import page_of
 
     found = document(asked, "report")
@@ -60,7 +60,7 @@ def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
 
 
 def document(asked: Asked, what: str, **options: str) -> Document:
-    """What is answered, the same whoever is asked. Raises AskError."""
+    """Gets a document from the source. Raises AskError."""
     if asked.domain:
         options["domain"] = asked.domain
     query = ViewQuery(what, options)
@@ -96,7 +96,7 @@ def _of_file(file: Path, query: ViewQuery, now: datetime) -> Document:
 
 
 def _with_usage(found: Document, files: Sequence[Path]) -> Document:
-    """The report with the history of these files, by its own slots; `history.notes` tell what was left out. Raises AskError."""
+    """Returns the report with the history of these files; `history.notes` lists skipped data. Raises AskError."""
     from domains.forecast.curves.recent import DAYS, recent_of
     from domains.forecast.history.source import SourceError
     from domains.forecast.history.usage_csv import read_usage

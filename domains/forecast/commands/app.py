@@ -1,7 +1,7 @@
-"""The commands of `multisched forecast`. Reads arguments; `answers` asks and puts into words.
+"""The commands of `multisched forecast`. Parses arguments; `answers` gets and formats the documents.
 
-Every command takes the same options that say whom to ask. They name a running multisched, a dump of a cluster with a
-configuration, or a file of profiles, which knows services only.
+All commands share the options that choose the data source: a running multisched, a dump of a cluster with a
+configuration, or a profiles file, which contains services only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multisched.cli.asking import SourceOptions, asking, with_options
 from multisched.cli.options import Format, Output, fail
 
 forecast_app = typer.Typer(
-    name="forecast", help="What services use and nodes carry over the week, as learned.", no_args_is_help=True
+    name="forecast", help="Show predicted use of services and load of nodes over the week.", no_args_is_help=True
 )
 
 
@@ -33,11 +33,11 @@ ProfilesFile = Annotated[
     Path | None,
     typer.Option(
         "--profiles",
-        help="Ask no server but this file, the profilesFile of PeakForecast; it knows no nodes.",
+        help="Read this file, the profilesFile of PeakForecast, instead of asking a server; it contains no nodes.",
         envvar="MULTISCHED_PROFILES",
     ),
 ]
-Domain = Annotated[str | None, typer.Option(help="Whose forecast, where several domains have one.")]
+Domain = Annotated[str | None, typer.Option(help="The domain, if several have a forecast.")]
 Limit = Annotated[int, typer.Option(min=0, max=100_000, help="Rows of the table; json and yaml have all.")]
 
 
@@ -45,17 +45,17 @@ Limit = Annotated[int, typer.Option(min=0, max=100_000, help="Rows of the table;
 def _whom(
     options: SourceOptions, invocation: typer.Context, profiles: ProfilesFile = None, domain: Domain = None
 ) -> Asked:
-    """Whom to ask, by the options that all commands share."""
+    """Determines the data source from the shared options."""
     said = {name for name in ("profiles", "server", "snapshot") if _is_said(invocation, name)}
     if {"profiles", "server"} <= said:
-        fail("--profiles goes without --server: the file is all that is asked")
+        fail("--profiles cannot be combined with --server: only the file is read")
     if said and "profiles" not in said:
-        profiles = None  # what the command line names goes before MULTISCHED_PROFILES
+        profiles = None  # options of the command line override MULTISCHED_PROFILES
     now = datetime.now(UTC)
     if profiles is None:
         return Asked(options.source(), now, domain or "")
     if options.snapshot is not None or options.config is not None:
-        fail("--profiles goes without --snapshot and --config: the file is all that is asked")
+        fail("--profiles cannot be combined with --snapshot and --config: only the file is read")
     return Asked(profiles, now)
 
 
@@ -67,7 +67,7 @@ def _is_said(invocation: typer.Context, name: str) -> bool:
 @forecast_app.command("services")
 @asking(_whom)
 def services(asked: Asked, output: Format = Output.TABLE) -> str:
-    """List services with their peaks, and what is known of how good the profiles are."""
+    """List services with their peaks and the errors of their profiles."""
     from domains.forecast.commands import answers
 
     return answers.services(asked, output.value)
@@ -103,7 +103,7 @@ def node(
     limit: Limit = 30,
     output: Format = Output.TABLE,
 ) -> str:
-    """Plot the week of one node; list its pods by their share of its peak, and what if each left."""
+    """Plot the week of one node; list its pods by their share of its peak, and the peak without each."""
     from domains.forecast.commands import answers
 
     return answers.node(asked, name, limit, output.value)
@@ -117,7 +117,7 @@ def at(
     limit: Limit = 100,
     output: Format = Output.TABLE,
 ) -> str:
-    """Show what each service uses, and each node carries, at one time of the week."""
+    """Show the predicted use of services and load of nodes at one time of the week."""
     from domains.forecast.commands import answers
 
     return answers.at(asked, moment, limit, output.value)
@@ -126,7 +126,7 @@ def at(
 @forecast_app.command("backtest")
 @asking(_whom)
 def backtest(asked: Asked, limit: Limit = 50, output: Format = Output.TABLE) -> str:
-    """Say how each kind of profile would have foretold the last days, and why which was chosen; worst first."""
+    """Show how well each kind of profile would have predicted the last days, and which was chosen and why; worst first."""
     from domains.forecast.commands import answers
 
     return answers.backtest(asked, limit, output.value)
@@ -138,9 +138,9 @@ def report(
     asked: Asked,
     usage: Annotated[
         list[Path] | None,
-        typer.Option(help="Draw this history (CSV: timestamp, service or pod, dimension, value) beside the profiles."),
+        typer.Option(help="Draw this history (CSV: timestamp, service or pod, dimension, value) with the profiles."),
     ] = None,
-    output: Annotated[ReportOutput, typer.Option("--output", "-o", help="How to tell it.")] = ReportOutput.HTML,
+    output: Annotated[ReportOutput, typer.Option("--output", "-o", help="Output format.")] = ReportOutput.HTML,
 ) -> str:
     """Write one page with history, band and peak of every service, a heat map of the nodes, and what-if."""
     from domains.forecast.commands import answers

@@ -1,4 +1,4 @@
-"""Whom a command of the forecast asks."""
+"""The data source of a forecast command."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A running multisched, a dump, or a file of profiles."""
+    """The data source of a command: a running multisched, a dump, or a profiles file."""
 
     source: Source | Path
-    """A path: of a profiles file."""
+    """A path names a profiles file."""
     now: datetime
     domain: str = ""

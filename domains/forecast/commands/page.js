@@ -193,12 +193,12 @@
     const more = moved.get(`${node}:${dimension}`);
     return Math.max(0, base(node, dimension)(slot) + (more ? more[slot] : 0));
   };
-  // Of a node that has none of it, whatever is used is too much; one that states none is not judged.
+  // With a capacity of zero any use exceeds it; without a stated capacity there is no share.
   const capacityOf = (node, dimension) => {
     const stated = fleet.nodes[node].capacity[dimension];
     return stated === null ? 0 : Math.max(stated, 1e-9);
   };
-  // The fullest moment of a node with `extra` (by dimension, or null) added: {share, dimension, slot}.
+  // Returns the peak of a node with `extra` (amounts by dimension, or null) added: {share, dimension, slot}.
   const fullest = (node, only = -1, extra = null) => {
     const worst = { share: NaN, dimension: -1, slot: 0 };
     for (let d = 0; d < D; d++) {
@@ -274,7 +274,7 @@
     const key = `${node}:${d}`, before = moved.get(key);
     moved.set(key, before ? before.map((value, slot) => value + values[slot]) : values.slice());
   });
-  // Who takes (or loses) the next replica: the node whose fullest moment stays lowest; of those that have one, the fullest.
+  // Chooses the node that gets (or loses) the next replica: the one whose peak stays lowest; to lose one, the fullest with one.
   const choose = (shares, service, sign) => {
     let found = -1;
     for (let node = 0; node < N; node++) {

@@ -1,7 +1,7 @@
-"""The forecast report as one HTML page that needs nothing else: no request leaves it, and everything it draws stands in it.
+"""The forecast report as one self-contained HTML page, which loads nothing from elsewhere.
 
-Tables are written here, for readers without scripts too; plots, the heat map and what-if are drawn by `page.js`
-from the document's codes. Names come from clusters and files: what they hide is shown, and they are written as text.
+Tables are written here, so that they work without scripts; plots, the heat map and what-if are drawn by `page.js` from
+the document. Names are escaped: hidden characters are made visible, and markup is written as text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 
 def page_of(document: Document) -> str:
-    """The whole page."""
+    """Renders the whole page."""
     document = escaped_document(document)
     title = f"Forecast of domain {document['domain']}" if document["domain"] else "Forecast"
     head = (
@@ -43,16 +43,16 @@ def page_of(document: Document) -> str:
 
 
 def _embedded(document: Document) -> str:
-    """JSON that cannot end the script it stands in."""
+    """Encodes JSON that cannot close the surrounding script element."""
     return orjson.dumps(document).decode().replace("<", "\\u003c")
 
 
 def _lead(document: Document) -> str:
     made = datetime.fromtimestamp(document["nowSeconds"], UTC)
-    text = document["state"] or (f"profiles {document['version']}" if document["version"] else "profiles of files")
+    text = document["state"] or (f"profiles {document['version']}" if document["version"] else "profiles from files")
     left_out = document["servicesLeftOut"]
     services = counted(len(document["services"]), "service") + (
-        f" that use most; {left_out} more left out" if left_out else ""
+        f" with the largest use; {left_out} more omitted" if left_out else ""
     )
     return f"{made:%Y-%m-%d %H:%M} UTC, {document['now']} in {document['zone']}; {text}; {services}."
 
@@ -79,7 +79,7 @@ def _sections(document: Document) -> Iterator[str]:
 
 def _node_sections(document: Document) -> Iterator[str]:
     nodes = document["nodes"]
-    left_out = f" {nodes['leftOut']} less full ones are left out." if nodes["leftOut"] else ""
+    left_out = f" {nodes['leftOut']} less full ones are omitted." if nodes["leftOut"] else ""
     dimensions = "".join(
         f'<option value="{place}">{escape(name)}</option>' for place, name in enumerate(nodes["dimensions"])
     )

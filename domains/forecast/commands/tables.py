@@ -1,6 +1,6 @@
 """Documents of `multisched forecast` as tables and terminal plots. Pure.
 
-Amounts are rounded to three digits with the prefixes of SI; shares are of a node's capacity, in percent.
+Amounts are rounded to three digits with SI prefixes; shares are in percent of a node's capacity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 def services(found: Document, *, is_wide: bool) -> str:
-    """One row per service and dimension."""
+    """Renders one row per service and dimension."""
     head = ["service", "dimension", "from", "peak", "at", "mean", "error"]
     rows = [
         [r["service"], r["dimension"], r["origin"], amount(r["peak"]), r["at"], amount(r["mean"]), fraction(r["error"])]
@@ -35,7 +35,7 @@ def services(found: Document, *, is_wide: bool) -> str:
 
 
 def service(found: Document, *, is_wide: bool) -> str:
-    """Each dimension's week as a plot, a line per day."""
+    """Renders the week of each dimension as a plot with a line per day."""
     parts = [f"{escaped(found['service'])}   per replica, hour by hour in {found['zone']}; {_version(found)}"]
     for row in found["dimensions"]:
         head = f"{row['dimension']}   peak {amount(row['highest'])} at {row['at']}, mean {amount(row['mean'])}"
@@ -45,7 +45,7 @@ def service(found: Document, *, is_wide: bool) -> str:
 
 
 def nodes(found: Document, limit: int, *, is_wide: bool) -> str:
-    """The fullest first."""
+    """Renders a row per node, the fullest first."""
     head = ["node", "pods", "no profile", "fullest", "at", "peak", "now"]
     if is_wide:
         head += [f"{name}{end}" for name in found["dimensions"] for end in ("", " at", " now")]
@@ -70,7 +70,7 @@ def _node_row(one: Document, *, is_wide: bool) -> list[object]:
 
 
 def node(found: Document, limit: int, *, is_wide: bool) -> str:
-    """Its week, then its pods by their share of its fullest moment."""
+    """Renders a node's week, then its pods by their share of its peak."""
     one = found["node"]
     line = f"{one['node']}   {one['pods']} pods, {one['unknown']} of them without a profile of their own"
     parts = [f"{line}; hour by hour in {found['zone']}"]
@@ -99,7 +99,7 @@ def _left(left: Document) -> str:
 
 
 def at(found: Document, limit: int, *, is_wide: bool) -> str:
-    """Nodes, where they are known, and services."""
+    """Renders nodes (if known) and services at one time of the week."""
     rows = found["services"]
     names = [name for name in (rows[0] if rows else {}) if name not in ("service", "pods")]
     pods = ["pods"] if rows and "pods" in rows[0] else []
@@ -117,7 +117,7 @@ def at(found: Document, limit: int, *, is_wide: bool) -> str:
 
 
 def backtest(found: Document, limit: int, *, is_wide: bool) -> str:
-    """Percentiles per dimension, then series, the worst first."""
+    """Renders percentiles per dimension, then series, the worst first."""
     head = [
         "dimension",
         "services",
@@ -146,7 +146,7 @@ _SPREAD: Final = ("p50", "p90", "p99")
 
 
 def week(head: str, top: float, curve: Sequence[float | None], capacity: float | None = None) -> str:
-    """A line per day, a sign per hour, and how high the day goes. `top`: what a full sign stands for."""
+    """Renders a line per day with a bar per hour and the day's maximum. `top`: value of a full bar."""
     per_day = len(curve) // len(DAYS)
     lines = [escaped(head)]
     for number, day in enumerate(DAYS):
@@ -159,7 +159,7 @@ def week(head: str, top: float, curve: Sequence[float | None], capacity: float |
 
 
 def _hours(slots: Sequence[float | None]) -> list[float | None]:
-    """The highest of each hour; of slots longer than an hour the same again."""
+    """Returns the highest value of each hour; repeats values of slots longer than an hour."""
     found: list[float | None] = []
     for hour in range(HOURS):
         begin = hour * len(slots) // HOURS
@@ -175,7 +175,7 @@ def _bar(value: float | None, top: float) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Three digits: `1.25`, `340k`."""
+    """Formats an amount with three digits: `1.25`, `340k`."""
     if value is None:
         return "-"
     for size, prefix in PREFIXES:
@@ -189,17 +189,17 @@ def _three(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """Of capacity."""
+    """Formats a share of capacity in percent."""
     return "-" if value is None else f"{100 * value:.0f} %" if value < 100 else "> 9999 %"
 
 
 def fraction(value: float | None, digits: int = 1) -> str:
-    """An error, of the mean use."""
+    """Formats an error in percent of the mean use."""
     return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def of_capacity(part: float | None, plain: float | None) -> str:
-    """The share where there is a capacity, else the amount."""
+    """Formats the share if the capacity is known, else the amount."""
     return amount(plain) if part is None else share(part)
 
 

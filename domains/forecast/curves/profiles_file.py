@@ -131,7 +131,7 @@ def _header(data: bytes) -> _Header:
     try:
         ZoneInfo(header.zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ProfilesFileError(f"header: time zone {header.zone!r} is not known on this system; {_HELP}") from error
+        raise ProfilesFileError(f"header: zone {header.zone!r} is not a time zone known here; {_HELP}") from error
     return header
 
 

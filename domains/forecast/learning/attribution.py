@@ -89,9 +89,7 @@ class AttributionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.moves_min < 1:
-            raise ValueError(
-                f"moves_min must be at least 1, got {self.moves_min}; without moves no weight is determined"
-            )
+            raise ValueError(f"moves_min: {self.moves_min} must be at least 1; without moves no weight is determined")
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:

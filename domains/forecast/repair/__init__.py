@@ -1,1 +1,1 @@
-"""Repair: the plan of moves, and the state machine that carries it out."""
+"""Repair: planning of moves, and the state machine that carries out a plan."""

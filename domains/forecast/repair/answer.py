@@ -1,6 +1,6 @@
-"""The answer: the planner's steps, in the words of `framework/repair.py`, with what each does to both of its nodes.
+"""Conversion of the planner's result to a `RepairPlan` (`framework/repair.py`), with the effect of each move on both nodes.
 
-`answer` is all there is to call: it takes the snapshot, has the plan made, and tells it. Nothing is written.
+The entry point is `answer`: it takes the snapshot, makes the plan and converts it. Nothing is written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from multisched.framework.repair import (
 
 
 def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
-    """The plan for the scene. Raises RepairRefusedError."""
+    """Makes the plan for the scene. Raises RepairRefusedError."""
     dimensions = ledger.predictor.dimensions
     limits = limits_of(settings, asked, dimensions)
     snapshot = take_snapshot(scene, ledger, scene.scheduler_names if settings.movable is Movable.OWN else None)
@@ -53,7 +53,7 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
     codes, reasons = why_not(case, limits)
     kept = Counter(reasons[code] for code in codes[codes > 0].tolist())
     unknown = [
-        f"repair.thresholdPercent.{name}: no dimension of the forecast"
+        f"repair.thresholdPercent.{name}: not a dimension of the forecast"
         for name in unknown_dimensions(settings, dimensions)
     ]
     return RepairPlan(
@@ -75,22 +75,22 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
 
 
 def _foreign(scene: RepairScene, snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Moves whose end is in other hands."""
+    """Yields notes about moves of pods that other schedulers place."""
     names = [snapshot.pods[step.move.pod].spec.scheduler_name for step in plan.steps]
     foreign = Counter(name for name in names if name not in scene.scheduler_names)
     for name, moves in sorted(foreign.items()):
-        yield f"{moves} of the moves are of pods that {name} places: where their replacements go is its choice"
+        yield f"{moves} of the moves are of pods scheduled by {name}, which chooses the nodes of their replacements"
 
 
 class _PlanReport:
-    """Makes the moves once more, in their order, on the loads of the nodes they touch."""
+    """Replays the moves in order on copies of the node loads, to report the loads before and after each."""
 
     def __init__(self, snapshot: Snapshot, limits: RepairLimits, profiles: Profiles) -> None:
         self._snapshot = snapshot
         self._profiles = profiles
         self.threshold = limits.thresholds(snapshot.case.dimensions)
         self._loads: dict[int, Floats] = {}
-        """Of nodes that were touched, as they are by now."""
+        """Node -> its current loads, for nodes changed by a move."""
 
     def peak(self, peak: Peak) -> RepairPeak:
         return RepairPeak(peak.dimension, self._profiles.slot_name(peak.slot), 100 * peak.share)
@@ -150,6 +150,6 @@ class _PlanReport:
 
 
 def _by_dimension(case: RepairCase, node: int, shares: tuple[float, ...]) -> Mapping[str, float]:
-    """Percent, of the dimensions whose capacity the node states."""
+    """Returns dimension -> percent, for the dimensions in which the node states a capacity."""
     stated = np.isfinite(case.nodes.capacity[node]).tolist()
     return {n: 100 * share for n, share, known in zip(case.dimensions, shares, stated, strict=True) if known}

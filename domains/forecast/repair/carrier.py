@@ -1,8 +1,8 @@
-"""Carries one run out: does what the state machine (`repair/run.py`) says, stores the run before, and feeds it what happened.
+"""The carrier: executes the actions of one run's state machine (`repair/run.py`) and reports their outcome to it.
 
-Owns the record while a run is under way, and the place that is kept. Nothing is evicted outside the window, without the
-lease, or before the run was stored. One pod moves at a time. A place that is kept is given up when `carry` ends, in
-whatever way. Called by the controller (`repair/control.py`), one run at a time; waits in between, and computes little.
+Owns the record during a run, and the reservation on the target. The run is stored before each action. Nothing is evicted
+outside the window, without the lease, or before the run was stored. One pod moves at a time. The reservation is released
+when `carry` ends, also by an exception. Called by the controller (`repair/control.py`), one run at a time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from multisched.model.objects import Pod
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
-"""Between two looks at a pod that is awaited, or at a lease."""
+"""Interval of polling for a pod or the lease."""
 PAUSE_S: Final = 5.0
-"""Before what was refused is asked again; doubled with each refusal of a step."""
+"""Backoff after a refusal; doubled with each refusal of the same step."""
 PAUSE_MAX_S: Final = 60.0
 KEEP_PAUSE_S: Final = 2.0
-"""Before a record that is not known to be kept is written again."""
+"""Wait before a write of the record with unknown outcome is retried."""
 
 
 class RepairCounts(msgspec.Struct):
-    """Since the start; for metrics."""
+    """Counters since program start, for metrics."""
 
     plans: int = 0
     runs: int = 0
@@ -46,22 +46,22 @@ class RepairCounts(msgspec.Struct):
 
 
 class OvertakenError(Exception):
-    """Another process has written the record, or it cannot be kept at all: this one must not go on."""
+    """Another process has written the record, or the record cannot be stored: this process must not continue the run."""
 
 
 class Forecasts(msgspec.Struct, frozen=True):
-    """What the carrier asks the forecast."""
+    """Functions of the forecast used by the carrier."""
 
     peaks: Callable[[str], Mapping[str, float]]
-    """Node -> dimension -> the peak, a share of capacity, of what stands there now; no node, no dimensions."""
+    """Node -> dimension -> predicted peak of its present pods, as a share of capacity; empty for an unknown node."""
     reserve: Callable[[Pod, str], None]
-    """The curve of a pod like this one counts on a node from now on."""
+    """Adds the curve of a pod like this one to the node's predicted use."""
     withdraw: Callable[[], None]
-    """It does not count any more. Idempotent."""
+    """Removes the reserved curve. Idempotent."""
 
 
 class Carrier:
-    """Carries out one repair run, step by step. For one run."""
+    """Carries out one repair run, step by step. Created for each run."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class Carrier:
         self._ready_timeout_s = ready_timeout_s
         self._todo: list[Action] = []
         self._detail = ""
-        """What the last refusal said."""
+        """Message of the last refusal."""
 
     async def carry(self, first: Event) -> Record:
-        """Until the run is over; the record as it is then. Raises OvertakenError, and leaves the run as it is stored."""
+        """Carries the run to its end and returns the final record. After OvertakenError the run stays as it was stored."""
         try:
             await self._feed(first)
             while not self._run.is_over or self._todo:
                 if not self._todo:
-                    raise AssertionError(f"a run in state {self._run.state.name} has nothing to do")
+                    raise AssertionError(f"a run in state {self._run.state.name} has no action")
                 await self._see_window()
                 if not self._todo:
                     continue
@@ -109,7 +109,7 @@ class Carrier:
     # -- events ----------------------------------------------------------------------------------------------------
 
     async def _feed(self, event: Event) -> None:
-        """Advances the run and stores it, before anything is done."""
+        """Advances the run and stores it; resulting actions are executed afterwards."""
         before, was = self.record, self._run
         if event in (Event.WINDOW_CLOSED, Event.TARGET_GONE, Event.POD_GONE):
             self._detail = ""
@@ -137,7 +137,7 @@ class Carrier:
             await self._feed(Event.WINDOW_CLOSED)
 
     def _is_open(self, for_s: float) -> bool:
-        """True if the window is open now, and for so long."""
+        """Reports whether the window is open now and stays open for `for_s` seconds."""
         now_s = self._clock.now().timestamp()
         closes_s = self._windows.closes(now_s)
         return closes_s is not None and now_s + for_s < closes_s
@@ -156,7 +156,7 @@ class Carrier:
             await asyncio.sleep(KEEP_PAUSE_S)
 
     async def _may_act(self) -> None:
-        while not self._mover.may_act():  # noqa: ASYNC110 - who lost the lease for good is ended
+        while not self._mover.may_act():  # noqa: ASYNC110 - a process that lost the lease for good is ended
             await asyncio.sleep(POLL_S)
 
     # -- actions ---------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Carrier:
         pod = mover.standing(task.uid)
         if (
             run.state is not State.RESERVING
-        ):  # after a restart: the pod may be gone, a peer shows what its place is like
+        ):  # after a restart the pod may be deleted; then a peer has the same requests and curve
             begun = self.record.begun
             peers = [] if begun is None else self._peers(begun)
             like = pod if pod is not None else next(iter(peers), None)
@@ -198,7 +198,7 @@ class Carrier:
         return Event.RESERVE_REFUSED if self._detail else Event.RESERVED
 
     def _hold(self, like: Pod) -> str:
-        """Empty, or why the target takes nobody."""
+        """Reserves the target for a pod like this one; returns "", or why the target cannot take it."""
         task = self.record.task
         self._release()
         refusal = self._mover.hold(task.uid, like, task.target, handed=self._forecasts.withdraw)
@@ -219,7 +219,7 @@ class Carrier:
         try:
             stands = await self._mover.reads(task.ref)
         except UnreachableError as error:
-            logger.warning("a repair cannot look", extra={"pod": task.pod, "error": str(error)})
+            logger.warning("a repair cannot read the pod", extra={"pod": task.pod, "error": str(error)})
             await asyncio.sleep(PAUSE_S)
             self._todo.insert(0, Action.LOOK)
             return None
@@ -233,7 +233,7 @@ class Carrier:
         return self._judge(pod)
 
     def _judge(self, pod: Pod) -> Event:
-        """Whether the pod, which stands, may leave at this moment."""
+        """Checks whether the pod, which is still on its node, may be evicted now; renews the reservation."""
         task, mover = self.record.task, self._mover
         assert pod.owner is not None, "looked at before"
         peers = mover.peers(pod.namespace, pod.owner.uid)
@@ -245,7 +245,7 @@ class Carrier:
             return Event.MAY_NOT_LEAVE
         if not mover.has_node(task.target):
             return Event.TARGET_GONE
-        self._detail = self._hold(pod)  # what is more important may have taken the place
+        self._detail = self._hold(pod)  # a pod of higher priority may have taken the reserved room
         if self._detail:
             return Event.RESERVE_REFUSED
         begun = Begun(pod.owner.uid, tuple(one.uid for one in peers), len(peers))
@@ -254,19 +254,19 @@ class Carrier:
 
     async def _evict(self) -> Event:
         task, begun, mover = self.record.task, self.record.begun, self._mover
-        assert begun is not None, "only a look leads to an eviction"
+        assert begun is not None, "set by LOOK, which precedes each eviction"
         if not self._is_open(mover.write_timeout_s):
             await self._feed(Event.WINDOW_CLOSED)
             return Event.EVICT_REFUSED
         if not mover.is_kept():
-            self._detail = f"its place on {task.target} was taken back"
+            self._detail = f"its reservation on {task.target} was lost"
             return Event.EVICT_REFUSED
         mover.hand_over(frozenset(begun.known))
         reply = await mover.evict(task.ref, timeout_s=mover.write_timeout_s)
         self._detail = reply.message
         match reply.answer:
             case EvictAnswer.EVICTED:
-                note = f"Evicted from {task.source}; a place on {task.target} is kept for its replacement"
+                note = f"Evicted from {task.source}; {task.target} is reserved for its replacement"
                 mover.record_event("Normal", task.ref, "Repair", note)
                 return Event.EVICTED
             case EvictAnswer.GONE:
@@ -280,9 +280,9 @@ class Carrier:
         return Event.EVICT_REFUSED
 
     async def _watch(self) -> Event:
-        """Waits for the pod's end, and for its replacement to be ready."""
+        """Waits until the pod is gone from its node and its replacement is ready."""
         task, begun = self.record.task, self.record.begun
-        assert begun is not None, "only a look leads to an eviction"
+        assert begun is not None, "set by LOOK, which precedes each eviction"
         deadline_s = self._clock.monotonic() + self._ready_timeout_s
         is_target_gone = False
         while self._clock.monotonic() < deadline_s:
@@ -300,7 +300,7 @@ class Carrier:
         return Event.NOT_READY
 
     def _replacement(self, begun: Begun) -> Pod | None:
-        """The pod that got the place, if it did and is there, else the first new one that stands."""
+        """Returns the pod that took the reservation, if it has a node, else the best new replica with a node, else None."""
         known, taker = set(begun.known), self._mover.taker()
         if taker:
             pod = self._mover.standing(taker)
@@ -308,7 +308,7 @@ class Carrier:
                 return pod
         new = [one for one in self._peers(begun) if one.uid not in known and not one.is_deleting]
         if any(one.uid == taker for one in new):
-            return None  # on its way
+            return None  # it is not yet assumed or bound
         standing = [one for one in new if self._mover.standing(one.uid) is not None]
         standing.sort(key=lambda one: (one.node != self.record.task.target, not one.is_ready, one.name))
         return standing[0] if standing else None
@@ -318,7 +318,7 @@ class Carrier:
 
     def _check(self) -> Event:
         task, begun = self.record.task, self.record.begun
-        assert begun is not None, "only a look leads to an eviction"
+        assert begun is not None, "set by LOOK, which precedes each eviction"
         if not self._mover.has_node(task.target):
             return Event.TARGET_GONE
         self._release()

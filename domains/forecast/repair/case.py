@@ -1,8 +1,8 @@
-"""What repair decides on: nodes with their curves, pods with theirs, and what binds them. Values only; arrays are never written.
+"""RepairCase: input of the planner: nodes and pods with their curves, budgets, quotas and gangs. Arrays are never written.
 
-Made by the controller and by `multisched repair plan` from one snapshot, read by the planner (`repair/plan.py`). Loads and peaks
-are shares of a node's capacity; a *cell* is one dimension at one slot of the week. Every array is checked once, when the case
-is made: a `ValueError` names the field, what is wrong with it and what should stand there.
+Created from a snapshot for the controller and for `multisched repair plan`, read by the planner (`repair/plan.py`).
+Loads and peaks are shares of a node's capacity; a *cell* is one dimension at one slot of the week. Arrays are checked on
+creation: a `ValueError` names the field, the problem and the expected value.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 Fits = Callable[[int], Mask]
-"""bool[nodes]: where this pod may stand, by every rule but the predicted load. Asked with the number of the pod. It
-does not know pods that the plan moved before, so the controller asks again when it reserves. What depends on requests
-is better left to `Nodes.free`, which the planner keeps up to date from step to step."""
+"""Pod number -> bool[nodes]: nodes that pass all filters except the predicted load. It ignores earlier moves of the plan, so
+the controller runs the filters again before each move. Requests should be checked by `Nodes.free`, which the planner
+updates with each move."""
 
 NO_GANG: Final = -1
 MOVABLE: Final = ""
@@ -33,11 +33,11 @@ class Nodes(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     loads: Floats
-    """float[nodes, dimensions, slots]: predicted use over capacity, all pods included; NaN where the capacity is not known."""
+    """float[nodes, dimensions, slots]: predicted use of all pods / capacity; NaN where the capacity is unknown."""
     capacity: Floats
-    """float[nodes, dimensions], in the unit of the curves; NaN where it is not known: there the dimension does not count."""
+    """float[nodes, dimensions], in the unit of the curves; NaN if unknown, then the dimension is ignored on that node."""
     free: Ints
-    """int64[nodes, resources]: allocatable less requested, the number of pods among the resources; no columns: not looked at."""
+    """int64[nodes, resources]: allocatable - requested; the number of pods is a resource. Without columns it is not checked."""
 
 
 class Disruptions(msgspec.Struct, frozen=True):
@@ -46,47 +46,47 @@ class Disruptions(msgspec.Struct, frozen=True):
     name: str
     """`namespace/name`"""
     allowed: int
-    """Its status.disruptionsAllowed."""
+    """status.disruptionsAllowed."""
     pods: tuple[int, ...]
 
 
 class Pods(msgspec.Struct, frozen=True):
-    """Pods by number. Those that stand on no node known here are left out by who makes this."""
+    """Pods by number. Contains only pods on the nodes of the case."""
 
     names: tuple[str, ...]
     """`namespace/name`"""
     node: Ints
-    """int64[pods]"""
+    """int64[pods]: number of the node."""
     curve: Ints
-    """int64[pods]: which of the curves."""
+    """int64[pods]: index of the curve."""
     service: Ints
-    """int64[pods]: a number per service; replicas and budgets are counted by it."""
+    """int64[pods]: number of the service, by which replicas and budgets are counted."""
     namespace: Ints
-    """int64[pods]: a row of `quota_room`."""
+    """int64[pods]: row of `quota_room`."""
     requests: Ints
-    """int64[pods, resources]: with the columns of `Nodes.free`."""
+    """int64[pods, resources]: same columns as `Nodes.free`."""
     gang: Ints
-    """int64[pods]: a row of `gang_spare`; NO_GANG."""
+    """int64[pods]: row of `gang_spare`, or NO_GANG."""
     fixed: NDArray[np.uint8]
-    """uint8[pods]: why the pod cannot move, a place in `fixed_reasons`; 0: it can."""
+    """uint8[pods]: why the pod cannot move, an index of `fixed_reasons`; 0: it can."""
     cold_start: NDArray[np.uint8]
-    """uint8[pods]: how slowly the service starts, from 0; among equals, the plan moves what starts faster."""
+    """uint8[pods]: rank of the service's start time, 0 is fastest; among equal pods the plan moves the fastest first."""
 
 
 class RepairCase(msgspec.Struct, frozen=True):
-    """One snapshot."""
+    """The input of one plan."""
 
     dimensions: tuple[str, ...]
     nodes: Nodes
     pods: Pods
     curves: Floats
-    """float[curves, dimensions, slots]: predicted use of one pod; NaN counts as nothing."""
+    """float[curves, dimensions, slots]: predicted use of one pod; NaN counts as 0."""
     disruptions: tuple[Disruptions, ...] = ()
     gang_spare: Ints = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
-    """int64[gangs]: members that run beyond the gang's minimum."""
+    """int64[gangs]: number of running members beyond the gang's minimum."""
     quota_room: Ints = msgspec.field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """int64[namespaces, resources]: what each may still request; no rows: no quotas. A pod that leaves is counted until it has
-    ended, so a replacement needs room beside it."""
+    """int64[namespaces, resources]: unused quota; no rows: no quotas. An evicted pod counts until it has ended, so its
+    replacement needs unused quota."""
     fixed_reasons: tuple[str, ...] = (MOVABLE, "it has local storage")
 
     def __post_init__(self) -> None:
@@ -111,12 +111,12 @@ class RepairCase(msgspec.Struct, frozen=True):
             expected.append(("quota_room", self.quota_room.shape, (len(self.quota_room), resources)))
         for field, found, wanted in expected:
             if found != wanted:
-                raise ValueError(f"{field}: shape {found} in place of {wanted}")
+                raise ValueError(f"{field}: expected shape {wanted}, got {found}")
         if not (nodes and dimensions and slots):
             raise ValueError("nodes.loads: nothing to plan for; give at least one node, one dimension and one slot")
 
     def _check_numbers(self) -> None:
-        """Of rows in other arrays."""
+        """Checks arrays of indices of other arrays."""
         _check_rows("pods.node", self.pods.node, len(self.nodes.names))
         _check_rows("pods.curve", self.pods.curve, len(self.curves))
         _check_rows("pods.service", self.pods.service, SERVICES_MAX)
@@ -139,4 +139,4 @@ class RepairCase(msgspec.Struct, frozen=True):
 def _check_rows(field: str, rows: NDArray[np.integer], count: int, lowest: int = 0) -> None:
     wrong = rows[(rows < lowest) | (rows >= count)]
     if len(wrong):
-        raise ValueError(f"{field}: {int(wrong[0])} is no number from {lowest} to {count - 1}")
+        raise ValueError(f"{field}: {int(wrong[0])} is not a number from {lowest} to {count - 1}")

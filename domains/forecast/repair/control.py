@@ -1,8 +1,8 @@
-"""The repair of one domain as a background task: a plan in each window, and in mode `apply` its run, one at a time.
+"""The repair controller of one domain, a background task: makes plans in each window and, in mode `apply`, runs them.
 
-Owns when that happens, and the record between runs. Nothing is planned or moved outside the window. A window's budgets
-and its stopped runs count across restarts. A run that another process has left is resumed first. Run by PeakForecast's
-background task; `status` and `request` are called on the loop by whoever serves people.
+Owns the schedule, and the record between runs. Nothing is planned or moved outside a window. Budgets and stopped runs of
+a window count across restarts. An unfinished run of another process is resumed first. `run` is part of PeakForecast's
+background task; `status` and `request` are called on the loop by the HTTP API.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedEr
 logger = logging.getLogger(__name__)
 
 SLEEP_MAX_S: Final = 60.0
-"""Between two looks at the clock while no window is open: clocks are set, and zones change their rules."""
+"""Longest sleep outside a window, so that changes of the clock or of time zone rules are noticed."""
 STOPS_MAX: Final = 3
-"""Runs that stopped in one window; then repair waits for the next one."""
+"""After this many stopped runs in a window, repair waits for the next window."""
 READ_PAUSE_S: Final = 5.0
 OVERTAKEN_PAUSE_S: Final = 30.0
-"""Before the record is read again that somebody else has written, or that cannot be kept."""
+"""Wait before the record is read again after an OvertakenError."""
 JITTER: Final = 0.1
 
 
@@ -51,17 +51,17 @@ class RepairControl:
         self._mover: Mover | None = None
         self._clock: Clock | None = None
         self._wanted: RepairPlan | None = None
-        """Asked for by somebody, and to be begun now."""
+        """Plan requested by a user (`request`), to be started next."""
         self._wake = asyncio.Event()
         self._planned_for_s = 0.0
-        """Opening of the window for which a plan was made last."""
+        """Opening of the window of the last preview."""
         self._problem = ""
-        """Why no plan could be made last."""
+        """Why the last plan failed; empty if it succeeded."""
 
     # -- the background task --------------------------------------------------------------------------------------------------
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Until cancelled."""
+        """Plans and carries out repairs until cancelled."""
         if ports.mover is None or self._settings.mode is RepairMode.OFF:
             await asyncio.Event().wait()
             return
@@ -69,8 +69,11 @@ class RepairControl:
             try:
                 await self._live(ports, ports.mover)
             except OvertakenError as error:
-                logger.warning("a repair is left to others", extra={"domain": self._domain, "error": str(error)})
-                self._problem = f"its state is not kept: {error}"
+                logger.warning(
+                    "repair suspended; its record was written by another process, or not stored",
+                    extra={"domain": self._domain, "error": str(error)},
+                )
+                self._problem = f"its state cannot be stored: {error}"
             await asyncio.sleep(OVERTAKEN_PAUSE_S)
 
     async def _live(self, ports: BackgroundPorts, mover: Mover) -> None:
@@ -91,7 +94,7 @@ class RepairControl:
             self._carrier = self._mover = None
 
     async def _until_leading(self, mover: Mover) -> None:
-        while not mover.may_act():  # noqa: ASYNC110 - of a lease nobody tells plugins
+        while not mover.may_act():  # noqa: ASYNC110 - plugins get no notification of the lease
             await asyncio.sleep(POLL_S)
 
     async def _read(self, mover: Mover) -> Record:
@@ -113,7 +116,7 @@ class RepairControl:
             return
 
     async def _turn(self, mover: Mover) -> float:
-        """One plan, and what it leads to; how long to wait then, in seconds."""
+        """Makes at most one plan, and runs or previews it; returns the seconds to wait afterwards."""
         span = self._span()
         wanted, self._wanted = self._wanted, None
         if span is None:
@@ -146,7 +149,7 @@ class RepairControl:
     # -- plans and runs --------------------------------------------------------------------------------------------
 
     async def _plan(self, mover: Mover, asked: RepairAsked) -> RepairPlan | None:
-        """None where none can be made; the log says why."""
+        """Makes a plan; logs the reason and returns None if that fails."""
         try:
             plan = await mover.plan(asked)
         except RepairRefusedError as error:
@@ -160,7 +163,7 @@ class RepairControl:
         return plan
 
     async def _preview(self, mover: Mover, span: Span) -> None:
-        """Tells the plan, and keeps it where people find it: nobody is moved."""
+        """Makes a plan, logs its moves and stores it for `status`; moves nothing."""
         plan = await self._plan(mover, RepairAsked())
         if plan is None:
             return
@@ -194,9 +197,9 @@ class RepairControl:
         )
 
     async def _carry(self, mover: Mover, first: Event) -> None:
-        """One run to its end."""
+        """Carries one run to its end."""
         windows, clock = self._settings.windows, self._clock
-        assert windows is not None, "the settings want windows"
+        assert windows is not None, "the settings require windows"
         assert clock is not None, "the background task runs"
         carrier = Carrier(
             self._record, mover, self._forecasts, windows, clock, self._counts, self._settings.ready_timeout_s
@@ -224,10 +227,10 @@ class RepairControl:
             "Warning", ObjectRef("Node", "", task.target, ""), "RepairStopped", f"{task.words}: {record.reason}"
         )
 
-    # -- for people ------------------------------------------------------------------------------------------------
+    # -- API -------------------------------------------------------------------------------------------------------
 
     def status(self) -> RepairStatus:
-        """How it stands."""
+        """Returns the state of the repair."""
         record = self._record if self._carrier is None else self._carrier.record
         span, opens_s = None, None
         if self._clock is not None and self._settings.windows is not None:
@@ -258,18 +261,18 @@ class RepairControl:
         found = digest_of(plan)
         if found != digest:
             raise RepairRefusedError(
-                f"the cluster is not as it was when plan {digest} was made: it would be {found} now; look at it first",
+                f"the cluster has changed since plan {digest} was made: the plan would be {found} now; review it first",
                 409,
             )
         if not plan.moves:
-            raise RepairRefusedError("the plan has no moves: nothing is to be done", 409)
-        self._free_mover()  # planning takes its time
+            raise RepairRefusedError("the plan has no moves: there is nothing to do", 409)
+        self._free_mover()  # checks again, because planning took time
         span = self._span()
         assert span is not None, "a window is open"
         moved = self._record.in_window(span).moved
         if len(self._budget.within(plan.moves, moved)) < len(plan.moves):
             raise RepairRefusedError(
-                f"{len(plan.moves)} moves are more than the budgets of this window still allow after {len(moved)}; "
+                f"{len(plan.moves)} moves exceed the remaining budgets of this window after {len(moved)} moves; "
                 f"ask for fewer (--moves), or raise movesPerWindow, movesPerNode or movesPerService",
                 409,
             )
@@ -278,7 +281,7 @@ class RepairControl:
         return msgspec.structs.replace(self.status(), digest=digest, state=State.PLANNED.value, steps=len(plan.moves))
 
     def _free_mover(self) -> Mover:
-        """Raises RepairRefusedError where nothing can be begun now."""
+        """Returns the mover if a run can start now; raises RepairRefusedError otherwise."""
         if self._settings.mode is RepairMode.OFF:
             raise RepairRefusedError(
                 f"repair of domain {self._domain} is off: give PeakForecast repair.mode and repair.windows", 409
@@ -290,7 +293,7 @@ class RepairControl:
         if self._span() is None:
             raise RepairRefusedError(f"outside the windows of repair: {self._next_window()}", 409)
         if self._carrier is not None or self._wanted is not None:
-            raise RepairRefusedError("a repair is under way; see multisched repair status", 409)
+            raise RepairRefusedError("a repair is in progress; see multisched repair status", 409)
         return self._mover
 
     def _next_window(self) -> str:

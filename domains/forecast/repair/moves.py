@@ -1,9 +1,8 @@
-"""The board on which repair tries moves: what every node carries and what every pod may do, with the moves tried so far made.
+"""The board: state of nodes and pods on which the search tries moves: loads, free resources, budgets.
 
-Owned by one search (`repair/search.py`), which makes moves and takes them back in reverse order; taking back restores
-the very numbers, so nothing drifts. A move counts on both nodes while it goes on. A plan's steps follow one another,
-and the target's load does not fall before the next step begins. So it suffices that the target bears the move once
-everything before it is done.
+Owned by one search (`repair/search.py`), which makes moves and undoes them in reverse order. Undo restores saved arrays,
+so no rounding errors accumulate. While a move is carried out its pod counts on both nodes. Because steps are carried out
+one after the other, it suffices that the target stays below its thresholds after all earlier moves.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from domains.forecast.repair.case import NO_GANG, Fits, Floats, Ints, Mask, Repa
 from domains.forecast.settings.repair_limits import RepairLimits
 
 TOLERANCE: Final = 1e-9
-"""Of a share of capacity: what sums of shares may be off."""
+"""Tolerance of shares of capacity, for rounding errors of sums."""
 TARGETS_MAX: Final = 8
-"""Nodes that are tried for one pod, the emptiest first."""
+"""Targets tried for one pod, the emptiest first."""
 CHAIN_NODES_MAX: Final = 12
-"""Nodes of which a pod is sent on to make room, those first that lack least."""
+"""Targets tried for chains, those with the least missing room first."""
 EXACT_ROWS_MAX: Final = 512
-"""Nodes whose whole curves are looked at for one pod: those that would be the least full if all peaks met."""
+"""Nodes whose full curves are evaluated for one pod: those that would be least full if all peaks coincided."""
 CHUNK_ROWS: Final = 256
-"""Nodes whose whole curves are looked at together: some megabytes."""
+"""Nodes whose full curves are evaluated together: some megabytes."""
 KNOWN_TARGETS_MAX: Final = 20_000
-"""Answers to "where could this pod go" that are kept."""
+"""Limit of cached results of `targets`."""
 _NOTHING: Final = 1e12
-"""Stands for one over the capacity of a node that has none."""
+"""Used for 1 / capacity if the capacity is 0."""
 LOOK_WORK: Final = 20_000
-"""What a look costs besides its cells, in cells."""
+"""Fixed cost of an evaluation in addition to its cells, in cells."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One pod from the node it stands on to another."""
+    """A move of one pod from its node to another."""
 
     pod: int
     source: int
@@ -46,7 +45,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Board:
-    """Loads, room and budgets as they are after the moves made so far."""
+    """Loads, free resources and budgets after the moves made so far."""
 
     def __init__(self, case: RepairCase, limits: RepairLimits, fits: Fits) -> None:
         self.case, self.limits = case, limits
@@ -56,9 +55,9 @@ class Board:
         self.free: Ints = case.nodes.free.astype(np.int64)
         self.moves: list[Move] = []
         self.work = 0
-        """Cells looked at so far."""
+        """Cells evaluated so far."""
         self.work_end = limits.work_max
-        """Where work has to end; the search sets it."""
+        """Limit of `work`; set by the search."""
         self.fits_asked = 0
         self._fits, self._known_fits = fits, dict[int, Mask]()
         self._curves: Floats = np.nan_to_num(case.curves.astype(np.float64), nan=0.0)
@@ -73,10 +72,10 @@ class Board:
         self._version, self._last_version = 0, 0
         self._known_targets: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    # What stands where
+    # Nodes and their pods
 
     def hot(self) -> Ints:
-        """Nodes whose predicted peak passes a threshold, the worst first."""
+        """Returns the hot nodes: those whose predicted peak exceeds a threshold, the worst first."""
         over = (self.peaks - self.threshold).max(axis=1)
         rows = np.flatnonzero(over > TOLERANCE)
         return rows[np.lexsort((rows, -over[rows]))]
@@ -85,11 +84,11 @@ class Board:
         return bool((self.peaks[node] <= self.threshold + TOLERANCE).all())
 
     def pods_on(self, node: int) -> Ints:
-        """All that stood there at first."""
+        """Returns all pods that were on the node before any move."""
         return self._pods_by_node[self._first[node] : self._first[node + 1]]
 
     def movable_on(self, node: int) -> Ints:
-        """Those that may leave now: no rule forbids it and budgets allow it; what starts fast first."""
+        """Returns the node's pods that may be moved now by rules and budgets; pods of fast starting services first."""
         if self.limits.moves_per_node <= self._node_moves[node]:
             return np.zeros(0, np.int64)
         pods = self.pods_on(node)
@@ -101,7 +100,7 @@ class Board:
         return np.array(allowed, np.int64)
 
     def may_leave(self, pod: int) -> bool:
-        """Whether budgets allow it one more move."""
+        """Reports whether budgets allow a move of the pod."""
         if len(self.moves) >= self.limits.moves_per_window:
             return False
         used = self._service_moves.get(int(self.case.pods.service[pod]), 0)
@@ -109,7 +108,7 @@ class Board:
         return used < self.limits.moves_per_service and bool(node_moves < self.limits.moves_per_node)
 
     def first_of_kind(self, pods: Ints) -> Ints:
-        """One of each kind: pods that differ in nothing but their names are tried once."""
+        """Returns the first pod of each kind, so that pods that differ only in their names are tried once."""
         _, first = np.unique(self._kinds[pods], return_index=True)
         return pods[np.sort(first)]
 
@@ -117,19 +116,19 @@ class Board:
         return int(self._kinds[pod])
 
     def share(self, pod: int, node: int) -> Floats:
-        """float64[dimensions, slots] of the node's capacity."""
+        """Returns float64[dimensions, slots]: the pod's curve as a share of the node's capacity."""
         share: Floats = self._curves[self.case.pods.curve[pod]] * self._inverse[node][:, None]
         return share
 
     def shares(self, pods: Ints, node: int) -> Floats:
-        """float64[pods, dimensions, slots]"""
+        """Returns float64[pods, dimensions, slots]: the pods' curves as shares of the node's capacity."""
         shares: Floats = self._curves[self.case.pods.curve[pods]] * self._inverse[node][:, None]
         return shares
 
     # Where pods may go
 
     def targets(self, pod: int) -> tuple[int, ...]:
-        """Nodes that bear the pod without passing a threshold, that it fits and that budgets allow; the emptiest first."""
+        """Returns feasible targets, the emptiest first: the pod fits, budgets allow it, no threshold is exceeded."""
         key = (pod, self._version)
         known = self._known_targets.get(key)
         if known is None:
@@ -154,7 +153,8 @@ class Board:
         return _lowest(bearing[fitting_mask], left[fitting_mask], TARGETS_MAX)
 
     def chains(self, pod: int) -> Iterator[tuple[Move, Move]]:
-        """Pairs of moves that bring the pod away: first another leaves the target, for a third node or for this pod's own."""
+        """Yields pairs of moves: first another pod leaves the target, for a third node or for this pod's node (an exchange);
+        then this pod moves to the target."""
         source = int(self.case.pods.node[pod])
         rows = np.flatnonzero(self._may_come(pod, None) & self._below())
         if not len(rows):
@@ -172,17 +172,17 @@ class Board:
                         yield Move(other, target, third), Move(pod, source, target)
 
     def _below(self) -> Mask:
-        """bool[nodes]: that pass no threshold."""
+        """Returns bool[nodes]: whether the node exceeds no threshold."""
         return np.asarray((self.peaks <= self.threshold + TOLERANCE).all(axis=1))
 
     def _nearest(self, rows: Ints, over: Floats) -> Ints:
-        """The rows whose curves are worth a look, by what is over if all peaks meet."""
+        """Returns the EXACT_ROWS_MAX rows with the smallest `over`, ascending; all if there are fewer."""
         if len(rows) <= EXACT_ROWS_MAX:
             return rows
         return np.sort(np.array(_lowest(rows, over[rows], EXACT_ROWS_MAX), np.int64))
 
     def is_spent(self) -> bool:
-        """Whether all the work that is allowed at present was done."""
+        """Reports whether the current work limit is reached."""
         return self.work >= self.work_end
 
     def _makes_room(self, other: int, pod: int, target: int) -> bool:
@@ -194,7 +194,7 @@ class Board:
         return bool((carried.max(axis=1) <= self.threshold + TOLERANCE).all())
 
     def _change_places(self, other: int, hot: int) -> tuple[int, ...]:
-        """The hot node, if it bears this pod, too, until its own leaves: `RepairLimits.swell`."""
+        """Returns (hot,) if the hot node can take the other pod before its own leaves (`RepairLimits.swell`), else ()."""
         if not bool((self.free[hot] >= self.case.pods.requests[other]).all()) or not self.fits(other)[hot]:
             return ()
         peaks = self.peaks[hot]
@@ -203,7 +203,7 @@ class Board:
         return (hot,) if bool((risen <= bearable + TOLERANCE).all()) else ()
 
     def _moves_left(self, pod: int, other: int, source: int, target: int, third: int) -> bool:
-        """Whether budgets, and distances between replicas, allow both moves together."""
+        """Reports whether budgets and `RepairLimits.keep_apart` allow both moves together."""
         limits, service = self.limits, self.case.pods.service
         if limits.keep_apart and not self._stays_apart(pod, other, source, target, third):
             return False
@@ -216,7 +216,7 @@ class Board:
         return bool(used + 1 + same <= limits.moves_per_service) and len(self.moves) + 2 <= limits.moves_per_window
 
     def _stays_apart(self, pod: int, other: int, source: int, target: int, third: int) -> bool:
-        """`RepairLimits.keep_apart` for `other` from the target to the third, and then for the pod to the target."""
+        """Checks `RepairLimits.keep_apart` for moving `other` from target to third, then the pod from source to target."""
         if not self._held(other)[third] < self._held(other)[target]:
             return False
         held = self._held(pod)
@@ -224,7 +224,7 @@ class Board:
         return bool(held[target] - same < held[source] + (same and third == source))
 
     def _held(self, pod: int) -> NDArray[np.int16]:
-        """int16[nodes]: pods of the pod's service, the moves made so far made."""
+        """Returns int16[nodes]: number of pods of the pod's service on each node, after the moves made so far."""
         service = int(self.case.pods.service[pod])
         held = self._known_held.get(service)
         if held is None:
@@ -238,7 +238,7 @@ class Board:
         return held
 
     def fits(self, pod: int) -> Mask:
-        """What the caller says of the pod; nowhere once `fits_max` pods have been asked about."""
+        """Returns bool[nodes]: the cached result of the caller's `Fits`; all False after `fits_max` distinct pods."""
         known = self._known_fits.get(pod)
         if known is None:
             if self.fits_asked >= self.limits.fits_max:
@@ -246,12 +246,12 @@ class Board:
             self.fits_asked += 1
             known = np.asarray(self._fits(pod), np.bool_)
             if known.shape != (len(self.case.nodes.names),):
-                raise ValueError(f"fits: shape {known.shape} in place of {(len(self.case.nodes.names),)}")
+                raise ValueError(f"fits: expected shape {(len(self.case.nodes.names),)}, got {known.shape}")
             self._known_fits[pod] = known
         return known
 
     def _may_come(self, pod: int, free: Ints | None) -> Mask:
-        """bool[nodes]: by room and budgets."""
+        """Returns bool[nodes]: allowed targets by free resources (if given), budgets and `keep_apart`."""
         allowed: Mask = self._node_moves < self.limits.moves_per_node
         if free is not None:
             allowed = allowed & (free >= self.case.pods.requests[pod]).all(axis=1)
@@ -264,14 +264,14 @@ class Board:
         return allowed
 
     def _over_by_peaks(self, pod: int) -> Floats:
-        """float64[nodes]: how far past the threshold each node would be at most, were all peaks at one slot."""
+        """Returns float64[nodes]: excess over the threshold with the pod, if all peaks were in the same slot; an upper bound."""
         own = self._curve_peaks[self.case.pods.curve[pod]] * self._inverse
         self.work += LOOK_WORK + own.size
         over: Floats = (self.peaks + own - self.threshold).max(axis=1)
         return over
 
     def _over_by_cells(self, pod: int, rows: Ints) -> Floats:
-        """float64[rows]: how far past the threshold each would be; below zero: how far below."""
+        """Returns float64[rows]: exact excess over the threshold with the pod; negative if below."""
         curve = self._curves[self.case.pods.curve[pod]]
         over = np.empty(len(rows))
         for start in range(0, len(rows), CHUNK_ROWS):
@@ -286,7 +286,7 @@ class Board:
 
     @contextmanager
     def moved(self, move: Move) -> Iterator[None]:
-        """The move stands inside the `with`, and is taken back behind it."""
+        """Makes the move within the `with` block, and undoes it afterwards."""
         ends = [move.source, move.target]
         loads, peaks = self.loads[ends].copy(), self.peaks[ends].copy()
         version = self._version
@@ -301,7 +301,7 @@ class Board:
             self._version = version
 
     def make(self, move: Move) -> None:
-        """For good."""
+        """Makes the move permanently."""
         self.work += 2 * LOOK_WORK
         self.loads[move.target] += self.share(move.pod, move.target)
         self.loads[move.source] = np.maximum(self.loads[move.source] - self.share(move.pod, move.source), 0.0)
@@ -329,7 +329,7 @@ def _lowest(rows: Ints, over: Floats, most: int) -> list[int]:
     if len(rows) > most:
         part = np.argpartition(over, most - 1)
         bar = over[part[most - 1]]
-        kept = over <= bar  # all that tie, so that the order does not depend on how the partition was made
+        kept = over <= bar  # includes all ties, so the result does not depend on the order of argpartition
         rows, over = rows[kept], over[kept]
     return [int(row) for row in rows[np.lexsort((rows, over))][:most]]
 
@@ -341,14 +341,14 @@ def _inverse(capacity: Floats) -> Floats:
 
 
 def _by_node(case: RepairCase) -> tuple[Ints, Ints]:
-    """Pods sorted by node, and where each node's begin."""
+    """Returns the pods sorted by node, and the index of each node's first pod."""
     order = np.argsort(case.pods.node, kind="stable")
     counts = np.bincount(case.pods.node, minlength=len(case.nodes.names))
     return order.astype(np.int64), np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def _kinds(case: RepairCase) -> Ints:
-    """int64[pods]: equal for pods that a plan may take for one another, but for where they stand."""
+    """Returns int64[pods]: equal numbers for pods that are interchangeable for a plan, apart from their nodes."""
     pods = case.pods
     budget = np.full(len(pods.names), -1, np.int64)
     for number, disruptions in enumerate(case.disruptions):
@@ -367,7 +367,7 @@ def _kinds(case: RepairCase) -> Ints:
 
 
 def why_not(case: RepairCase, limits: RepairLimits) -> tuple[Ints, tuple[str, ...]]:
-    """int64[pods]: why each cannot move at all, a place in the reasons; 0: it can."""
+    """Returns int64[pods]: index of the reason why a pod can never move (0: it can), and the reasons."""
     pods, reasons = case.pods, list(case.fixed_reasons)
     codes = pods.fixed.astype(np.int64)
 
@@ -391,8 +391,8 @@ def why_not(case: RepairCase, limits: RepairLimits) -> tuple[Ints, tuple[str, ..
         if disruptions.allowed < 1:
             reasons.append(f"PodDisruptionBudget {disruptions.name} allows no disruption now")
             codes[members[codes[members] == 0]] = len(reasons) - 1
-    forbid(np.asarray(budgets > 1), "more than one PodDisruptionBudget selects it, so that no eviction is granted")
+    forbid(np.asarray(budgets > 1), "more than one PodDisruptionBudget selects it, so the eviction API rejects it")
     if len(case.quota_room):
         short = (case.quota_room[pods.namespace] < pods.requests) & (pods.requests > 0)
-        forbid(np.asarray(short.any(axis=1)), "the quota of its namespace has no room for the replacement beside it")
+        forbid(np.asarray(short.any(axis=1)), "the quota of its namespace has no room for a replacement before it ends")
     return codes, tuple(reasons)

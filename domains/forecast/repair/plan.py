@@ -1,11 +1,10 @@
-"""The repair plan: the smallest set of moves that mends the nodes whose predicted peak passes a threshold, in order.
+"""The repair plan: the fewest moves, in order, that bring nodes with too high predicted peaks below their thresholds.
 
-`plan_repair` is a pure function of a snapshot (`repair/case.py`); the command shows its plan, the controller carries it
-out (`repair/run.py`). No node that was below its threshold passes it, neither at the end nor between two steps. A node
-past its threshold gets a pod only in an exchange, within `RepairLimits.swell`, and ends lower than it was. Each pod
-moves once; no pod that may not move does. Budgets hold. A node is mended or left alone: no moves are spent on what
-stays past its threshold. The steps have to be carried out in their order, one at a time: each begins when the
-replacement of the one before is ready.
+`plan_repair` is a pure function of a case (`repair/case.py`); the command shows its plan, the controller carries it out
+(`repair/run.py`). Guarantees: no node that was below its threshold exceeds it, neither at the end nor between two steps.
+A node above its threshold receives a pod only in an exchange, within `RepairLimits.swell`, and ends lower than before.
+Each pod moves at most once. Rules and budgets hold. A node is either brought below its thresholds or left unchanged. The
+steps must be carried out in order: each begins when the replacement of the previous one is ready.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from multisched.model.plural import counted, verb
 
 REASONS_SHOWN_MAX: Final = 4
 WHY_WORK_MAX: Final = 150_000_000
-"""Cells that may be looked at to tell why nodes are left; the worst nodes come first."""
+"""Limit of cells evaluated to find out why nodes stay hot; the worst nodes first."""
 NOT_FOUND: Final = "no set of moves was found that keeps every other node below its threshold and within the budgets"
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The highest predicted share of a node: of the dimension and slot where it comes nearest to, or passes, the threshold."""
+    """The predicted peak of a node, in the dimension with the largest excess over (or smallest distance to) its threshold."""
 
     share: float
     dimension: str
@@ -37,17 +36,17 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 class Disruption(msgspec.Struct, frozen=True):
-    """What a step costs."""
+    """The disruption caused by a step."""
 
     service: int
     down_at_once: int
-    """Replicas of the service that are down between eviction and readiness: the one that moves."""
+    """Replicas of the service that are down between eviction and readiness: always 1."""
     replicas: int
-    """That the service has, in this snapshot."""
+    """Number of replicas of the service in the snapshot."""
     cold_start: int
     """`Pods.cold_start`."""
     budgets: tuple[str, ...] = ()
-    """PodDisruptionBudgets of which the step takes one disruption, until its replacement is ready."""
+    """PodDisruptionBudgets of which the step uses one disruption until its replacement is ready."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -57,28 +56,28 @@ class Step(msgspec.Struct, frozen=True):
     source: str
     target: str
     mends: str
-    """The hot node for whose sake the pod moves: its own, or, in a chain, the one whose pod needs the place."""
+    """The hot node this move is for: the pod's own, or in a chain the node whose pod needs room on this pod's node."""
     before: Peak
-    """Of the node in `mends`, before this step and after it."""
+    """Peak of the node in `mends` before this step; `after`: after it."""
     after: Peak
     source_peaks: tuple[float, ...]
-    """Per dimension: the predicted peaks of the pod's old node once the step is done, for the check (`should_stop`)."""
+    """Per dimension: predicted peaks of the source after the step, for the check (`should_stop`)."""
     target_peaks: tuple[float, ...]
     disruption: Disruption
     waits_for: tuple[int, ...] = ()
-    """Steps, by their place in the plan, that have to be done because this one needs what they leave. That is room on
-    its target, or a disruption that a PodDisruptionBudget allows no sooner. The step before it is always waited for."""
+    """Indices of earlier steps that free something this step needs: room on its target, or a disruption of a
+    PodDisruptionBudget. In addition, each step waits for the previous one."""
     move: Move = msgspec.field(default_factory=lambda: Move(-1, -1, -1))
-    """The same by number."""
+    """The move by numbers of pod and nodes."""
 
     @property
     def gain(self) -> float:
-        """How far the peak of the node in `mends` falls; below zero for the first of two that change places."""
+        """Returns by how much the peak of the node in `mends` falls; can be negative for the first move of an exchange."""
         return self.before.share - self.after.share
 
 
 class Unmended(msgspec.Struct, frozen=True):
-    """A node that stays past its threshold."""
+    """A node that stays above its threshold."""
 
     node: str
     peak: Peak
@@ -86,22 +85,23 @@ class Unmended(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What would be done, and what cannot be."""
+    """The steps, and the nodes that stay above their thresholds."""
 
     steps: tuple[Step, ...]
     unmended: tuple[Unmended, ...]
     mended: tuple[str, ...]
     worst_before: Peak
-    """Of all nodes."""
+    """Worst peak of all nodes before the plan."""
     worst_after: Peak
     least_moves: int
-    """No plan that mends these nodes has fewer moves than this. A plan with as many is the best there is."""
+    """Lower bound of the moves needed for the nodes in `mended`; a plan with this many moves is optimal."""
     pods_asked: int
-    """Pods whose feasibility was asked about."""
+    """Number of pods for which `Fits` was called."""
 
 
 def plan_repair(case: RepairCase, limits: RepairLimits, fits: Fits) -> Plan:
-    """ValueError where `limits.threshold` does not go with the case's dimensions, or `fits` answers in another shape."""
+    """Makes a plan. Raises ValueError if `limits.threshold` does not match the case's dimensions, or `fits` returns a wrong
+    shape."""
     board = Board(case, limits, fits)
     worst_before, search = _worst(board), Search(board)
     mendings = search.run()
@@ -123,7 +123,7 @@ def plan_repair(case: RepairCase, limits: RepairLimits, fits: Fits) -> Plan:
 
 
 def _steps(board: Board, mendings: tuple[Mending, ...]) -> tuple[Step, ...]:
-    """Makes the moves on the board for good, and tells of each what it does."""
+    """Makes the moves on the board permanently, and returns a step for each."""
     case, steps = board.case, list[Step]()
     replicas = Counter(case.pods.service.tolist())
     budgets = _budgets(case)
@@ -162,7 +162,8 @@ def _budgets(case: RepairCase) -> dict[int, tuple[int, ...]]:
 
 
 def _waits_for(board: Board, move: Move, budgets: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """Earlier steps, all on the board, that leave the target, and those that hold the last disruptions allowed."""
+    """Returns the earlier steps that must be done first: those that leave the target, and those that use a disruption of a
+    budget that this step needs."""
     earlier = {place for place, one in enumerate(board.moves) if one.source == move.target}
     for number in budgets.get(move.pod, ()):
         taking = [place for place, one in enumerate(board.moves) if number in budgets.get(one.pod, ())]
@@ -184,7 +185,7 @@ def _worst(board: Board) -> Peak:
 
 
 def _why(board: Board, search: Search, node: int) -> str:
-    """Why a node stays as it is, by the board as it is after the plan: the first of the causes that holds by itself."""
+    """Returns why a node stays hot after the plan: the first of the checked causes that applies."""
     limits, standing, movable = board.limits, board.pods_on(node), board.movable_on(node)
     if len(board.moves) >= limits.moves_per_window:
         return f"the budget of {counted(limits.moves_per_window, 'move')} per window is used up (moves_per_window)"
@@ -198,7 +199,7 @@ def _why(board: Board, search: Search, node: int) -> str:
         allowed = f"{limits.moves_per_node} {verb(limits.moves_per_node, 'is', 'are')} allowed (moves_per_node)"
         return f"it takes {counted(search.least(node), 'move')} or more, and {allowed}"
     if not len(standing):
-        return "no pod known here stands on it"
+        return "no known pod is on it"
     kept = _kept(board, node)
     if not len(movable):
         whose = "its only pod may not move" if len(standing) == 1 else f"none of its {len(standing)} pods may move"
@@ -206,12 +207,12 @@ def _why(board: Board, search: Search, node: int) -> str:
     if search.least(node) > SET_MAX:
         return _not_enough(board, node, len(movable), kept)
     if len(search.hot) > HOT_MAX:
-        return f"one plan looks at {HOT_MAX} nodes past their threshold; {len(search.hot)} are"
+        return f"one plan handles at most {HOT_MAX} nodes above their threshold; there are {len(search.hot)}"
     if board.is_spent():
         return NOT_FOUND
     homeless = [pod for pod in movable.tolist() if not board.targets(pod)]
     if homeless and board.fits_asked >= limits.fits_max:
-        return f"no more pods could be asked where they fit after {limits.fits_max} (fits_max)"
+        return f"the limit of {limits.fits_max} pods whose feasible nodes are computed was reached (fits_max)"
     if homeless:
         fitting = sum(bool(board.fits(pod).any()) for pod in homeless)
         return f"{_homeless(len(movable), len(homeless), fitting)}{f'; {kept}' if kept else ''}"
@@ -219,7 +220,7 @@ def _why(board: Board, search: Search, node: int) -> str:
 
 
 def _homeless(movable: int, homeless: int, fitting: int) -> str:
-    """How many of the pods that may move find no node, and why; `fitting` of them would fit elsewhere by their rules."""
+    """Describes how many movable pods have no feasible target, and why. `fitting` of them fit another node by the filters."""
     strict = homeless - fitting
     by_rules = f"{verb(strict, 'fits', 'fit')} no other node by {verb(strict, 'its', 'their')} rules"
     by_room = "would push each over its threshold, or find no room"
@@ -244,7 +245,7 @@ def _not_enough(board: Board, node: int, movable: int, kept: str) -> str:
 
 
 def _kept(board: Board, node: int) -> str:
-    """Why pods of the node may not move, the commonest reasons first: `it has local storage (3 pods)`."""
+    """Returns why pods of the node may not move, the most frequent reasons first: `it has local storage (3 pods)`."""
     codes = board.reason_codes[board.pods_on(node)]
     counts = Counter(board.reasons[code] for code in codes[codes > 0].tolist())
     shown = [f"{reason} ({counted(number, 'pod')})" for reason, number in counts.most_common(REASONS_SHOWN_MAX)]

@@ -1,8 +1,8 @@
-"""What has to survive the process of a repair: the run under way, requests made of it, and what this window's budget has spent.
+"""The record: persistent state of a repair: the current run, and the moves and stopped runs of this window.
 
-Plain data, stored as JSON in one ConfigMap per domain (`moving.Keeper`) before anything is done. Immutable; each change
-makes a new one. The next leader reads it back, whatever version of the program it is. What it cannot read counts as
-nothing: a run that nobody resumes leaves every replica to its own controller.
+Stored as JSON in one ConfigMap per domain (`moving.Keeper`) before each action. Immutable; each change creates a new
+record. The next leader resumes from it, also with another version of the program. An unreadable record counts as empty:
+an abandoned run is safe, because workload controllers replace evicted pods.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 PEERS_MAX: Final = 5_000
-"""Replicas of one service whose uids are remembered while one of them moves: 200 kB."""
+"""Largest number of replicas of a service whose pods may be moved; their uids are stored: 200 kB."""
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """A pod that was evicted in this window, for the budgets."""
+    """A pod evicted in this window; counted for budgets."""
 
     service: str
     source: str
@@ -36,7 +36,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One move, as far as carrying it out needs it."""
+    """The data of a move that its execution needs."""
 
     pod: str
     """`namespace/name`"""
@@ -45,7 +45,7 @@ class Task(msgspec.Struct, frozen=True):
     source: str
     target: str
     source_peaks: tuple[tuple[str, float], ...]
-    """(dimension, share of capacity) once it is done."""
+    """(dimension, predicted peak after the move as a share of capacity)."""
     target_peaks: tuple[tuple[str, float], ...]
 
     @classmethod
@@ -70,7 +70,7 @@ class Task(msgspec.Struct, frozen=True):
         return f"{self.pod} from {self.source} to {self.target}"
 
     def foretold(self, dimensions: tuple[str, ...]) -> Foretold:
-        """For `should_stop`; a dimension of which the plan says nothing is not looked at."""
+        """Returns the input of `should_stop`; dimensions without a prediction get infinity, which disables their check."""
         source, target = dict(self.source_peaks), dict(self.target_peaks)
         return Foretold(
             self.pod,
@@ -82,34 +82,34 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """What was found when the pod under way was allowed to leave."""
+    """State of the service when the eviction was permitted."""
 
     owner: str
-    """uid of its controller."""
+    """uid of the pod's controller."""
     known: tuple[str, ...]
-    """uids of all its replicas then: a replacement is none of them."""
+    """uids of all replicas at that time; a pod with another uid is a replacement."""
     ready: int
-    """Replicas then."""
+    """Number of replicas at that time."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a repair that has to survive its process."""
+    """Persistent state of a domain's repair."""
 
     format: int = FORMAT
     opened_s: float = 0.0
-    """Of the window that `moved` and `stops` count for."""
+    """Opening of the window of `moved` and `stops`, in epoch seconds."""
     moved: tuple[Moved, ...] = ()
     stops: int = 0
-    """Runs that stopped in this window."""
+    """Number of stopped runs in this window."""
     digest: str = ""
     threshold: tuple[tuple[str, float], ...] = ()
     """(dimension, share), in the order of the forecast."""
     tasks: tuple[Task, ...] = ()
     run: Run | None = None
-    """None: the plan was shown only."""
+    """None: the plan was only shown."""
     begun: Begun | None = None
     reason: str = ""
-    """Why the last run stopped, in full."""
+    """Why the last run stopped, with details."""
 
     @property
     def is_under_way(self) -> bool:
@@ -117,7 +117,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def task(self) -> Task:
-        """Of the step under way."""
+        """Returns the task of the current step."""
         assert self.run is not None, "a run is under way"
         return self.tasks[min(self.run.place, len(self.tasks) - 1)]
 
@@ -126,13 +126,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, _ in self.threshold)
 
     def in_window(self, span: Span) -> Record:
-        """The same, with nothing spent if the window is another one."""
+        """Returns the record for this opening; resets budgets and stops if it is a new one."""
         if self.opened_s == span.opens_s:
             return self
         return msgspec.structs.replace(self, opened_s=span.opens_s, moved=(), stops=0)
 
     def advanced(self, run: Run) -> Record:
-        """With the run as it is now. A pod that has left is counted, once, whatever the eviction's answer was."""
+        """Returns the record with the advanced run. Counts an evicted pod once, also if the eviction's answer was lost."""
         assert self.run is not None, "a run is under way"
         moved = self.moved
         if run.state is State.LEAVING and self.run.state in (State.EVICTING, State.RESOLVING):
@@ -141,20 +141,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What may be moved in one window."""
+    """Budgets of one window."""
 
     moves_per_window: int
     moves_per_node: int
     moves_per_service: int
 
     def left(self, moved: tuple[Moved, ...]) -> int:
-        """Of the moves per window."""
+        """Returns the remaining moves of the window."""
         return max(0, self.moves_per_window - len(moved))
 
     def within(self, moves: tuple[RepairMove, ...], moved: tuple[Moved, ...]) -> tuple[RepairMove, ...]:
-        """As many moves from the first as the window's budgets still allow.
+        """Returns the longest prefix of `moves` within the remaining budgets.
 
-        No node passes its threshold between two steps, so a plan may be cut anywhere.
+        A plan may be cut anywhere, because no node exceeds its threshold between two steps.
         """
         services = Counter(one.service for one in moved)
         nodes = Counter(node for one in moved for node in (one.source, one.target))
@@ -178,15 +178,17 @@ def dumped(record: Record) -> bytes:
 
 
 def loaded(document: bytes | None) -> Record:
-    """What was stored; an empty record where nothing was, or nothing that can be read."""
+    """Decodes a stored record; returns an empty one if there is none or it is unreadable."""
     if not document:
         return Record()
     try:
         record = _DECODER.decode(document)
     except UNREADABLE as error:
-        logger.warning("what was stored of repair cannot be read, and counts for nothing", extra={"error": str(error)})
+        logger.warning("the stored repair record is unreadable and ignored", extra={"error": str(error)})
         return Record()
     if record.format != FORMAT:
-        logger.warning("what was stored of repair is of another version", extra={"format": record.format})
+        logger.warning(
+            "the stored repair record has another format version and is ignored", extra={"format": record.format}
+        )
         return Record()
     return record

@@ -1,10 +1,10 @@
-"""Which pods may be moved at all, by what is written on them, on their node and on their volumes; the first reason counts.
+"""Rules for pods that must never be moved, by their spec, annotations, node and volumes. The first matching reason is used.
 
-Rules that depend on the moment's budgets (PodDisruptionBudgets, quotas, gangs) are in the case (`repair/snapshot.py`)
-and are judged by the planner. Pure; reasons are ends of the sentence "it is not moved: ...", few whatever the cluster
-is like. Conventions of others that are kept: cluster-autoscaler's `safe-to-evict` and `safe-to-evict-local-volumes`,
-descheduler's `evict` and `prefer-no-eviction`. Only the value "true" consents. A value that is neither "true" nor "false"
-keeps the pod, and the reason says so.
+PodDisruptionBudgets, quotas and gangs are not checked here: they are part of the case (`repair/snapshot.py`) and checked
+by the planner. Pure. Reasons complete the sentence "it is not moved: ..."; there are few distinct ones. Respected
+annotations of other projects: cluster-autoscaler's `safe-to-evict` and `safe-to-evict-local-volumes`, descheduler's
+`evict` and `prefer-no-eviction`. Only the value "true" permits a move. Any value other than "true" and "false" forbids
+it, and the reason says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAFE_VOLUMES: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volu
 EVICT: Final = "descheduler.alpha.kubernetes.io/evict"
 PREFER_NO_EVICTION: Final = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
 CONSENTS: Final = (REPAIR_ANNOTATION, SAFE_TO_EVICT, EVICT)
-"""Annotations by which a pod's author says whether it may be evicted."""
+"""Annotations with which the author of a pod permits or forbids its eviction."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 GROUP_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -38,30 +38,30 @@ UNREADABLE: Final = "its spec cannot be read"
 UNSUPPORTED: Final = "multisched cannot place it: it has constraints that are not evaluated yet"
 NOT_READY: Final = "it is not ready"
 STATIC: Final = "it is a static pod of its node"
-ALONE: Final = "no controller would bring it back"
-DAEMON: Final = "a DaemonSet keeps it on its node"
-JOB: Final = "it belongs to a Job, which would begin anew"
+ALONE: Final = "it has no controller to replace it"
+DAEMON: Final = "it belongs to a DaemonSet"
+JOB: Final = "it belongs to a Job, which would start again"
 FOREIGN: Final = "another scheduler places it (repair.pods: all moves such pods too)"
 CRITICAL: Final = "it is critical to the cluster (its priority)"
 HOST_PATH: Final = "it uses a hostPath volume"
 EMPTY_DIR: Final = "it has local storage (emptyDir)"
 LOCAL_VOLUME: Final = "its volume is on its node"
-CORDONED: Final = "its node is cordoned or going"
+CORDONED: Final = "its node is cordoned or being removed"
 NODE_SICK: Final = "its node is not ready"
 
 
 def forbidden_by(annotation: str) -> str:
-    """The reason that an annotation is."""
+    """Returns the reason for an annotation with a value that forbids moves."""
     return f"its annotation {annotation} forbids it"
 
 
 def unclear_by(annotation: str) -> str:
-    """The reason that a value is which nobody can be sure of."""
+    """Returns the reason for an annotation with an ambiguous value."""
     return f'its annotation {annotation} is neither "true" nor "false"'
 
 
 def why_fixed(pod: Pod, node: Node, objects: ObjectsView, ours: frozenset[str] | None) -> str:
-    """Empty for a pod that may move. `ours`: schedulers whose pods may; None: all."""
+    """Returns why the pod must not move; empty if it may. `ours`: schedulers whose pods may be moved; None: all."""
     return (
         _by_state(pod)
         or _by_owner(pod.owner, pod.annotations)
@@ -74,7 +74,7 @@ def why_fixed(pod: Pod, node: Node, objects: ObjectsView, ours: frozenset[str] |
 
 
 def group_of(pod: Pod) -> str:
-    """The gang it belongs to, by name; empty for none."""
+    """Returns the name of the pod's gang; empty if it has none."""
     membership = membership_of(pod)
     if membership is not None and membership.name:
         return membership.name
@@ -115,7 +115,7 @@ def _by_annotations(annotations: Mapping[str, str]) -> str:
 
 
 def by_spec(spec: PodSpec, annotations: Mapping[str, str]) -> str:
-    """Priority and local storage. An annotation that says the pod may be evicted says so of its local storage, too."""
+    """Checks priority and local storage. An annotation that permits eviction also permits it despite local storage."""
     if spec.priority >= CRITICAL_PRIORITY:
         return CRITICAL
     if not spec.local_volumes or any(annotations.get(name) == "true" for name in CONSENTS):
@@ -138,7 +138,7 @@ def _by_volumes(pod: Pod, objects: ObjectsView) -> str:
 
 
 def _is_on_one_node(volume: PersistentVolume) -> bool:
-    """By names of nodes. One that is tied to a zone, or to a driver's idea of a node, is left to the filters."""
+    """Reports whether the volume is bound to nodes by name; zones and driver-specific topology are left to the filters."""
     terms = () if volume.node_affinity is None else volume.node_affinity.terms
     return bool(terms) and all(
         any(one.key in (HOSTNAME, NODE_NAME_FIELD) for one in (*term.expressions, *term.fields)) for term in terms
@@ -146,7 +146,7 @@ def _is_on_one_node(volume: PersistentVolume) -> bool:
 
 
 def by_node(node: Node) -> str:
-    """Somebody else empties the node already, or nobody could say what becomes of a pod there."""
+    """Checks whether the node is cordoned, being removed or not ready."""
     taints = {taint.key for taint in node.taints}
     if node.is_unschedulable or taints & GOING_TAINTS:
         return CORDONED

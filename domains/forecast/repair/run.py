@@ -1,23 +1,22 @@
-"""How a repair plan is carried out: a state machine as data, which a controller drives, and the check after each step.
+"""Execution of a repair plan as a pure state machine, and the check after each step.
 
-The controller (in the shell) keeps one `Run`, feeds it what happened (`advance`) and carries out its `Action`. It
-stores the run before it acts. After a crash it goes on from there with the event RESTARTED. For each step of the plan,
+The carrier (`repair/carrier.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
+It stores the run before it acts. After a crash it resumes the run with the event RESTARTED. For each step of the plan,
 in order:
 
-1. RESERVE: the pod's requests and curve are held on the target for the replacement, after the filters were asked again. A
-   reservation lives in the process; a restart loses it, so it is asked for anew before anything is evicted.
-2. LOOK: the pod, by uid, still stands on its node, every replica of its service is ready, and its PodDisruptionBudget allows one.
-3. EVICT: by the eviction API with the pod's uid as precondition, never by a delete. The API server checks the budget at
-   that moment, so a replica lost between LOOK and EVICT means 429, not an outage. Asked twice for one uid, it evicts
-   once.
-4. The workload's controller makes the replacement, which takes the reserved place and becomes ready.
-5. CHECK: `should_stop` compares what was found with what the step foretold. Then the next step begins.
+1. RESERVE: after running the filters again, reserves the pod's requests and curve on the target for the replacement. The
+   reservation exists only in the process, so after a restart it is made again before anything is evicted.
+2. LOOK: checks that the pod (by uid) is still on its node, that all replicas of its service are ready, and that its
+   PodDisruptionBudget allows a disruption.
+3. EVICT: uses the eviction API with the pod's uid as precondition, never a delete. The API server checks the budget, so
+   a replica lost between LOOK and EVICT causes a 429 and no outage. A repeated request for one uid evicts once.
+4. WATCH: the workload's controller creates the replacement, which takes the reservation and becomes ready.
+5. CHECK: `should_stop` compares the state with the predictions of the step. Then the next step begins.
 
-So no more than one replica is away on our account at any time. Whatever interrupts a run leaves only what Kubernetes
-mends by itself. Before EVICT nothing has happened but a reservation. After it the workload's controller owes a
-replacement, and the normal scheduler places it with or without us. A run that has to end (window closed) waits for a
-replacement under way, then ends. A run that ends for whatever reason releases its reservation. A run that stopped is
-not resumed: a new plan is made.
+So at most one replica at a time is down because of repair. An interrupted run leaves nothing that Kubernetes does not
+repair itself: before EVICT there is only a reservation; after EVICT the workload's controller creates a replacement,
+which a scheduler places. If the window closes, the run waits for the current replacement and then ends. Every run
+releases its reservation at its end. A stopped run is not resumed; a new plan is made.
 """
 
 from __future__ import annotations
@@ -34,39 +33,38 @@ from domains.forecast.repair.plan import Step
 from multisched.model.plural import counted, verb
 
 REFUSALS_MAX: Final = 10
-"""Looks and evictions of one step that may be refused, or go without an answer, before the run stops; the controller waits
-between them."""
+"""Number of failed LOOKs and EVICTs of one step before the run stops; the carrier waits between them."""
 DRIFT_MAX: Final = 0.05
-"""Of a node's capacity: how much worse a forecast after a step may be than the plan foretold."""
+"""Tolerated excess of a node's peak after a step over the peak predicted by the plan, as a share of capacity."""
 
 
 class State(Enum):
-    """Of the step that is under way; those before it are done."""
+    """State of a run, or of its current step; earlier steps are done."""
 
     PLANNED = "planned"
     RESERVING = "reserving"
     LOOKING = "looking"
     EVICTING = "evicting"
     RESOLVING = "resolving"
-    """The outcome of an eviction is not known: the pod is looked at, and if it stands the step begins anew."""
+    """The outcome of an eviction is unknown: the pod is read, and if it still exists the step starts again."""
     LEAVING = "leaving"
-    """Evicted, or gone; the replacement is not ready."""
+    """The pod was evicted or deleted; the replacement is not ready."""
     CHECKING = "checking"
     FINISHED = "finished"
     STOPPED = "stopped"
 
 
 class Event(Enum):
-    """What happened. Each is about the step under way."""
+    """Events, each about the current step. The values are shown as reasons."""
 
     BEGIN = "begin"
     RESERVED = "reserved"
     RESERVE_REFUSED = "the target no longer takes the pod"
-    MAY_LEAVE = "the pod stands, all replicas are ready, a disruption is allowed"
+    MAY_LEAVE = "the pod exists, all replicas are ready, a disruption is allowed"
     MAY_NOT_LEAVE = "a replica is not ready, or no disruption is allowed"
     EVICTED = "evicted"
     EVICT_REFUSED = "the eviction was refused"
-    """429, or another definite answer: nothing happened."""
+    """429 or another definite answer: the pod was not evicted."""
     EVICT_UNKNOWN = "no answer to the eviction"
     POD_GONE = "the pod is not where it should be"
     READY_ON_TARGET = "the replacement is ready on the target"
@@ -80,13 +78,13 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the controller has to do now."""
+    """What the carrier must do next."""
 
     RESERVE = "reserve"
     LOOK = "look"
     EVICT = "evict"
     WATCH = "watch"
-    """Tell of the pod's end and of its replacement."""
+    """Wait for the pod's end and its replacement, and report them."""
     CHECK = "check"
     RELEASE = "release"
 
@@ -95,18 +93,18 @@ Actions = tuple[Action, ...]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Where a plan stands. Plain data: it can be stored and read back with msgspec."""
+    """Progress of a plan. Plain data, serializable with msgspec."""
 
     steps: int
     place: int = 0
-    """The step under way."""
+    """Index of the current step."""
     state: State = State.PLANNED
     refusals: int = 0
-    """Of this step."""
+    """Number of refusals in this step."""
     ending: Event | None = None
-    """Why the run ends once the replacement under way is ready."""
+    """Why the run will end when the current replacement is ready; None: it continues."""
     reason: str = ""
-    """Why it stopped."""
+    """Why the run stopped."""
 
     @property
     def is_over(self) -> bool:
@@ -149,12 +147,12 @@ TABLE: Final[Mapping[tuple[State, Event], tuple[State, Actions]]] = MappingProxy
         (State.LEAVING, Event.RESTARTED): (State.LEAVING, (Action.RESERVE, Action.WATCH)),
     }
 )
-"""Every move there is. What is not here changes nothing: answers that come late, and what a restart made pointless."""
+"""All transitions. Other events, such as late answers or events outdated by a restart, are ignored."""
 
 
 def advance(run: Run, event: Event) -> tuple[Run, Actions]:
-    """The run after the event, and what to do now. The run has to be stored before it is done."""
-    if run.is_over:  # a reservation that was granted meanwhile is nobody's
+    """Returns the run after the event, and the actions to execute. The run must be stored before they are executed."""
+    if run.is_over:  # a reservation granted after the end must be released
         return run, (Action.RELEASE,) if event is Event.RESERVED else ()
     if (run.state, event) == (State.CHECKING, Event.CHECK_PASSED):
         return _next_step(run)
@@ -166,7 +164,7 @@ def advance(run: Run, event: Event) -> tuple[Run, Actions]:
     state, actions = found
     if state is State.STOPPED:
         return _stopped(run, event), actions
-    if state in _BEFORE_EVICTION and run.ending is not None:  # nothing was evicted after all
+    if state in _BEFORE_EVICTION and run.ending is not None:  # the pod was not evicted, so the run can end now
         return _stopped(run, run.ending), (Action.RELEASE,)
     refusals = run.refusals + ((run.state, event) in _REFUSED)
     if refusals > REFUSALS_MAX:
@@ -190,43 +188,44 @@ def _stopped(run: Run, event: Event) -> Run:
 
 
 class Foretold(msgspec.Struct, frozen=True):
-    """What a step of a plan says, as far as the check after it goes."""
+    """The predictions of a step, for the check after it."""
 
     pod: str
     source: str
     target: str
     source_peaks: tuple[float, ...]
-    """Per dimension: the predicted peaks, shares of capacity, once the step is done."""
+    """Per dimension: predicted peak after the step, as a share of capacity."""
     target_peaks: tuple[float, ...]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is true of a step's pod and its two nodes at one moment."""
+    """State of a step's pod and of its two nodes at one moment."""
 
     node: str
-    """On which the pod, or its replacement once there is one, stands; empty: on none."""
+    """Node of the pod, or of its replacement if there is one; empty: none."""
     ready: int
-    """Replicas of its service."""
+    """Number of ready replicas of its service."""
     source_peaks: tuple[float, ...]
-    """Per dimension: the peak forecast for what stands there now, a share of capacity."""
+    """Per dimension: predicted peak of the present pods, as a share of capacity."""
     target_peaks: tuple[float, ...]
     target_load: tuple[float, ...]
-    """Per dimension: measured now; NaN where nothing was."""
+    """Per dimension: measured load as a share of capacity; NaN if not measured."""
 
 
 def should_stop(
     step: Step | Foretold, before: Found, after: Found, *, threshold: tuple[float, ...], drift_max: float = DRIFT_MAX
 ) -> str:
-    """Why the run has to stop after this step; empty: go on. `before` is of LOOK, `after` of CHECK.
+    """Returns why the run must stop after this step; empty: continue. `before`: state at LOOK, `after`: state at CHECK.
 
-    Better than foretold is no reason: others may have left. ValueError if the numbers of dimensions differ.
+    Lower peaks than predicted are no reason to stop, because other pods may have ended. Raises ValueError if the numbers
+    of dimensions differ.
     """
     count = len(step.source_peaks)
     for name in ("source_peaks", "target_peaks", "target_load"):
         if not len(getattr(before, name)) == len(getattr(after, name)) == len(threshold) == count:
-            raise ValueError(f"{name}, threshold: one number for each of {count} dimensions is wanted")
+            raise ValueError(f"{name}, threshold: one number for each of {count} dimensions is required")
     if before.node != step.source:
-        return f"{step.pod} stood on {before.node or 'no node'}, not on {step.source}"
+        return f"{step.pod} was on {before.node or 'no node'}, not on {step.source}"
     if after.node != step.target:
         return f"the replacement of {step.pod} is on {after.node or 'no node'}, not on {step.target}"
     if after.ready < before.ready:

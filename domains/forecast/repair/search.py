@@ -1,13 +1,13 @@
-"""The search for the smallest set of moves: the most hot nodes mended, and among such plans the fewest moves.
+"""The search for the best plan: the most hot nodes brought below their thresholds, then the fewest moves.
 
-Branch and bound over the hot nodes. The *least* number of moves of a node is the smallest number of its pods whose
-leaving mends it, wherever they go. The sum over the nodes bounds every plan from below. For each node in turn its
-*alternatives* are made on the board, the smallest first. An alternative is a set of pods that leave, each for a node
-that bears it. A pod may also go to a node from which another pod leaves first: a chain; two pods that change places are
-one. The first way down gives a plan. If it does not meet the bound, another begins with the nodes that took more than
-their least. Then others are tried until `work_max` cells were looked at. Where targets are plentiful, the first plan
-meets the bound; the search then costs one look at each hot node. In small and tight clusters it is all but exhaustive.
-Deterministic: the same case gives the same plan.
+Branch and bound over the hot nodes (nodes above a threshold). The *least* number of moves of a node is the smallest
+number of its pods whose removal brings it below its thresholds; the sum over the nodes is a lower bound of every plan.
+For each node in turn its *alternatives* are made on the board, the smallest first. An alternative is a set of pods to
+remove, each with a feasible target. A target may need that another pod leaves it first: a chain; an exchange of two pods
+is one. The first descent gives a plan. If it exceeds the bound, the next descent begins with the nodes that needed more
+moves than their least. Then further plans are tried until `work_max` cells were evaluated. With many feasible targets
+the first plan meets the bound, and the search evaluates each hot node once. In small, full clusters it is nearly
+exhaustive. Deterministic.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from domains.forecast.repair.case import Floats, Ints
 from domains.forecast.repair.moves import LOOK_WORK, TOLERANCE, Board, Move
 
 HOT_MAX: Final = 400
-"""Nodes that one plan looks at; the others are left for the next."""
+"""Limit of hot nodes in one plan; the others are left for the next plan."""
 SET_MAX: Final = 12
-"""Pods that one hot node may lose in one plan."""
+"""Limit of pods moved from one hot node in one plan."""
 BEAM_MAX: Final = 256
-"""Sets of one size that are followed further."""
+"""Width of the beam: sets of one size that are extended."""
 BEYOND_LEAST_MAX: Final = 3
-"""How many moves more than its least a node is tried with."""
+"""Largest number of moves tried for a node, beyond its least."""
 TRIES_MAX: Final = 4_000
-"""Sets of pods that are tried for one node at one place in the search."""
+"""Limit of sets of pods tried for a node at one point of the search."""
 FIRST_WAYS_MAX: Final = 3
-"""Orders of the hot nodes in which a first plan is made."""
+"""Number of orders of the hot nodes tried for the first plan."""
 FIRST_WORK_MAX: Final = 600_000_000
-"""Cells that may be looked at for a first plan, shared by the hot nodes ..."""
+"""Limit of cells evaluated for the first plan, divided among the hot nodes."""
 NODE_WORK_MIN: Final = 1_500_000
 NODE_WORK_MAX: Final = 60_000_000
-"""... and the least and the most for one of them."""
+"""Bounds of one hot node's part of FIRST_WORK_MAX."""
 ORDERS_MAX: Final = 4
-"""With so few hot nodes left, each of them is tried as the next one."""
+"""With up to this many hot nodes left, each of them is tried as the next one."""
 SET_WORK: Final = 2_000
-"""What a set costs besides its cells, in cells."""
+"""Fixed cost of a set in addition to its cells, in cells."""
 CHUNK_SETS: Final = 2_048
-"""Sets whose sums are made together: some megabytes."""
+"""Sets summed together: some megabytes."""
 SEEN_MAX: Final = 100_000
-"""Positions that are kept so as not to be searched twice."""
+"""Limit of stored positions, which are not searched twice."""
 
 
 class Mending(msgspec.Struct, frozen=True):
-    """How one hot node is mended: its moves in order."""
+    """The moves that bring one hot node below its thresholds, in order."""
 
     node: int
     moves: tuple[Move, ...]
@@ -61,7 +61,7 @@ def _moves(mendings: Iterable[Mending]) -> int:
 
 
 class Search:
-    """One search on one board. The board is as it was afterwards."""
+    """One search on one board; restores the board at the end."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -71,12 +71,12 @@ class Search:
         self._best_moves = 0
         self._steps: list[Mending] = []
         self._first_way = True
-        """Going down for the first plan in some order of the nodes: nothing is tried again."""
+        """True while searching a first plan; each descent then stops at its first complete plan."""
         self._arrived = False
         self._seen: set[tuple[frozenset[Move], tuple[int, ...]]] = set()
 
     def run(self) -> tuple[Mending, ...]:
-        """The best plan found: mendings in the order in which they have to be carried out."""
+        """Searches and returns the best plan found: mendings in order of execution."""
         order = [node for node in self.hot if self._least[node] <= SET_MAX]
         order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
         order = order[:HOT_MAX]
@@ -95,12 +95,12 @@ class Search:
         return self._best or ()
 
     def _hard(self, order: list[int]) -> list[int]:
-        """The nodes that the best plan leaves, or mends with more moves than their least: they come first next time."""
+        """Returns the nodes that the best plan leaves hot, or for which it needs more moves than their least."""
         moves = {one.node: len(one.moves) for one in self._best or ()}
         return [node for node in order if moves.get(node, SET_MAX + 1) > self._least[node]]
 
     def least(self, node: int) -> int:
-        """Moves without which this node, hot at first, cannot be mended; more than SET_MAX: it cannot be at all."""
+        """Returns the least number of moves for a hot node; more than SET_MAX if it cannot be brought below its thresholds."""
         return self._least[node]
 
     # The whole cluster
@@ -125,7 +125,7 @@ class Search:
             self._descend(left[1:])
 
     def _arrive(self) -> None:
-        """At a whole plan: it is kept if none before is as good."""
+        """Stores a complete plan if it is better than the best so far."""
         self._arrived = True
         mended, moves = len(self._steps), len(self._board.moves)
         if self._best is None or (-mended, moves) < (-len(self._best), self._best_moves):
@@ -141,7 +141,7 @@ class Search:
         return True
 
     def _is_over(self, left: tuple[int, ...]) -> bool:
-        """Whether nothing below this place can be better than what was found, or all the work allowed was done."""
+        """Reports whether this branch cannot contain a better plan, or the work limit is reached."""
         if self._first_way or self._best is None:
             return self._arrived
         if self._board.is_spent():
@@ -151,7 +151,7 @@ class Search:
         return mended < best or (mended == best and moves >= self._best_moves)
 
     def _allowance(self, left: tuple[int, ...], node: int) -> int:
-        """Moves that mending this node may take: what budgets leave, and what would still make a better plan."""
+        """Returns the most moves this node may take, by remaining budgets and to still beat the best plan."""
         made = len(self._board.moves)
         allowed = min(SET_MAX, self._board.limits.moves_per_window - made)
         if not self._first_way and self._best is not None and len(self._steps) + len(left) <= len(self._best):
@@ -162,7 +162,7 @@ class Search:
     # One node
 
     def _alternatives(self, node: int, allowance: int) -> Generator[tuple[Move, ...], None, None]:
-        """Ways to mend the node, the fewest moves first. Each is made on the board while the caller holds it."""
+        """Yields alternatives for the node, the fewest moves first. Each is made on the board until the next is requested."""
         board, tries = self._board, 0
         begun = len(board.moves)
         if self._first_way:
@@ -171,7 +171,9 @@ class Search:
         pool, first = pods, self._least_of(node, pods)
         count, last = first, min(allowance, SET_MAX)
         while count <= last:
-            if count == first + 1:  # not before: mostly the first sets do, and few pods have to be asked about
+            if (
+                count == first + 1
+            ):  # deferred, because sets of the first size mostly suffice, and need few calls of `Fits`
                 pool = self._placeable(pods)
                 least = self._least_of(node, pool)
                 last = min(last, (least if least <= SET_MAX else first) + BEYOND_LEAST_MAX)
@@ -185,11 +187,11 @@ class Search:
             count += 1
 
     def _placeable(self, pods: Ints) -> Ints:
-        """Those that some node bears as things are."""
+        """Returns the pods that have a feasible target now."""
         return np.array([pod for pod in pods.tolist() if self._board.targets(pod)], np.int64)
 
     def _bring_away(self, node: int, leaving: tuple[int, ...], helpers: int) -> Iterator[None]:
-        """Each way in which these pods, in this order, find a place with so many others moved for them."""
+        """Yields once for each way to move these pods, in order, with `helpers` other pods moved first (chains)."""
         board = self._board
         if not leaving:
             if helpers == 0 and board.is_mended(node):
@@ -217,8 +219,8 @@ class Search:
         return self._least_of(node, self._board.movable_on(node))
 
     def _least_of(self, node: int, pods: Ints) -> int:
-        """The smallest number of these pods whose leaving may mend the node, by the largest shares in each cell; or more than
-        SET_MAX. It may be too small, never too large."""
+        """Returns a lower bound of the number of these pods to remove, from the largest shares in each cell; more than SET_MAX
+        if all of them do not suffice."""
         shares, excess = self._over_cells(node, pods)
         if not len(excess):
             return 0
@@ -232,7 +234,7 @@ class Search:
         return count
 
     def _over_cells(self, node: int, pods: Ints) -> tuple[Floats, Floats]:
-        """float64[pods, cells], float64[cells]: shares and excess in the cells where the node passes its threshold."""
+        """Returns float64[pods, cells] and float64[cells]: shares of pods and excess, in the cells above the threshold."""
         board = self._board
         excess = board.loads[node] - board.threshold[:, None]
         cells = excess > TOLERANCE
@@ -240,10 +242,10 @@ class Search:
         return board.shares(pods, node)[:, cells], excess[cells]
 
     def _sets(self, node: int, pods: Ints, size: int, *, redundant: bool) -> Iterator[tuple[int, ...]]:
-        """Sets of pods of that size whose leaving mends the node: what starts fast first, then what relieves most.
+        """Yields sets of `size` pods whose removal suffices: fast starting services first, then the largest relief.
 
-        A beam: sets that lack least are extended first. Of pods of one kind the first ones leave. A set of which a part
-        suffices is left out unless `redundant`: pods that come in exchange may make up for it.
+        A beam search: extends the sets with the smallest remaining excess. Of pods of one kind only the first ones are used.
+        A set with a sufficient subset is skipped unless `redundant`, because pods moved in by an exchange may need it.
         """
         shares, excess = self._over_cells(node, pods)
         cold = self._board.case.pods.cold_start[pods].astype(np.int64)
@@ -266,7 +268,7 @@ class Search:
             sets = [chosen for chosen, lacking in ranked if redundant or lacking > TOLERANCE][:BEAM_MAX]
 
     def _same_kind_before(self, pods: Ints) -> list[int | None]:
-        """For each, the row of the pod of its kind that has to leave before it does."""
+        """Returns for each pod the row of the previous pod of its kind, which must be in a set before it."""
         latest: dict[int, int] = {}
         before: list[int | None] = []
         for row, pod in enumerate(pods.tolist()):
@@ -278,7 +280,7 @@ class Search:
     def _rank(
         self, sets: list[tuple[int, ...]], shares: Floats, excess: Floats, cold: Ints
     ) -> list[tuple[tuple[int, ...], float]]:
-        """Sets with what they lack to mend the node in the worst cell, those first that lack least."""
+        """Returns the sets with their remaining excess in the worst cell, the smallest excess first."""
         self._board.work += LOOK_WORK + len(sets) * SET_WORK
         if not sets:
             return []

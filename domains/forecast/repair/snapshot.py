@@ -1,9 +1,9 @@
-"""The snapshot: from a scene of the cluster to the case that the planner decides on (`repair/case.py`).
+"""The snapshot: converts a scene of the cluster to the input of the planner (`repair/case.py`).
 
-Loads come from the ledger, so they are what score and filter see: every pod of every domain on the row, bound, assumed
-or waiting. The curves of pods nominated to a row are added, as the filter does. Pods are those that stand on the
-domain's rows, whoever placed them; which of them may move is `repair/rules.py`. Reads the scene and the ledger, changes
-neither, and takes some seconds for 100,000 pods: never on the loop.
+Loads come from the ledger, so they equal those of score and filter: all assumed and confirmed pods of all domains. Curves
+of pods nominated to a row are added, as in the filter. Pods are all pods on the domain's rows, of any scheduler;
+`repair/rules.py` decides which of them may move. Read-only; takes some seconds for 100,000 pods, so it must not run on
+the event loop.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Pod, Requests
 
 NO_LIMIT: Final = 1 << 60
-"""What a namespace without a quota may still request."""
+"""Unused quota of a namespace without quotas."""
 NOTHING: Final = 1e-12
-"""Milli-units: stands for the capacity of a node that has none of a dimension; any use of it is too much."""
+"""Milli-units: used for a stated capacity of zero, so that any use exceeds it."""
 COLUMNS: Final = 7
-"""Numbers that are kept of a pod."""
+"""Numbers stored per pod."""
 UNREADABLE_BUDGET: Final = "a PodDisruptionBudget of its namespace cannot be read"
 _LIMITS: Final = "limits."
 _REQUESTS: Final = "requests."
@@ -41,7 +41,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The case, and what its numbers stand for."""
+    """The case, with the pods and services that its numbers refer to."""
 
     case: RepairCase
     pods: tuple[Pod, ...]
@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class _Numbers(dict[K, int]):
-    """Numbers in the order in which things are first asked about."""
+    """Assigns consecutive numbers to keys on first access."""
 
     def __missing__(self, key: K) -> int:
         self[key] = number = len(self)
@@ -58,11 +58,11 @@ class _Numbers(dict[K, int]):
 
 
 def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None) -> Snapshot:
-    """`ours`: schedulers whose pods may move; None: all. Raises RepairRefusedError where no plan can be made of the scene."""
+    """Takes a snapshot. `ours`: schedulers whose pods may move; None: all. Raises RepairRefusedError if planning is impossible."""
     quantized = ledger.predictor.quantized
     if quantized is None:
         raise RepairRefusedError(
-            "no profiles are in force yet, so no peak is predicted; name historyDir, files, history or profilesFile "
+            "no profiles are active yet, so no peak is predicted; name historyDir, files, history or profilesFile "
             "in the args of PeakForecast, or wait for the first refit",
             status=409,
         )
@@ -70,7 +70,7 @@ def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] |
         raise RepairRefusedError("the domain has no nodes; check its node selection in the configuration", status=409)
     hidden = scene.objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
     if hidden:
-        raise RepairRefusedError(f"PodDisruptionBudgets cannot be read ({hidden}); nothing is moved past them", 409)
+        raise RepairRefusedError(f"PodDisruptionBudgets cannot be read ({hidden}); without them no pod is moved", 409)
     at = {row: number for number, row in enumerate(scene.rows.tolist())}
     standing = [(pod, at[row]) for pod, row in scene.standing if row in at]
     nominated = [(pod, at[row]) for pod, row in scene.nominated if row in at]
@@ -105,7 +105,7 @@ def _loads(
     capacity: Floats,
     nominated: Iterable[tuple[Pod, int]],
 ) -> Floats:
-    """float64[nodes, dimensions, slots] in shares of capacity; NaN where a node does not state it."""
+    """Returns float64[nodes, dimensions, slots] in shares of capacity; NaN where a node states none."""
     loads: Floats = ledger.settled(scene.rows).of(scene.rows) * quantized.quantum_milli
     for pod, number in nominated:
         curve = ledger.predictor.predict(pod).curve
@@ -116,7 +116,7 @@ def _loads(
 
 
 def _free(scene: RepairScene, resources: tuple[str, ...], nominated: Iterable[tuple[Pod, int]]) -> Ints:
-    """int64[nodes, resources]: allocatable less what pods on the row take and what promised ones will."""
+    """Returns int64[nodes, resources]: allocatable - requests of pods on the row and of pods nominated to it."""
     allocatable = scene.nodes.amounts(Amount.ALLOCATABLE, resources, scene.rows)
     requested = scene.nodes.amounts(Amount.REQUESTED, resources, scene.rows)
     free: Ints = np.ascontiguousarray((allocatable - requested).T)
@@ -126,7 +126,7 @@ def _free(scene: RepairScene, resources: tuple[str, ...], nominated: Iterable[tu
 
 
 def _resources(requests: Iterable[Requests]) -> tuple[str, ...]:
-    """PODS, and whatever some pod asks for."""
+    """Returns PODS and all resources requested by a pod."""
     return (PODS, *sorted({name for one in requests for name in one} - {PODS}))
 
 
@@ -134,11 +134,11 @@ def _unstated(quantized: QuantizedProfiles, capacity: Floats) -> Iterable[str]:
     for name, stated in zip(quantized.dimensions, np.isfinite(capacity).T, strict=True):
         if not stated.all():
             lacking = len(stated) - int(np.count_nonzero(stated))
-            yield f"{name}: {lacking} of {len(stated)} nodes do not state their capacity; there it does not count"
+            yield f"{name}: {lacking} of {len(stated)} nodes do not state their capacity; the dimension is ignored there"
 
 
 class _PodColumns:
-    """The pods on the domain's rows, by number, with the numbers of what they share."""
+    """The pods on the domain's rows, with the numbers of their curves, services, namespaces, gangs, reasons and requests."""
 
     def __init__(
         self, scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None, standing: list[tuple[Pod, int]]
@@ -151,7 +151,7 @@ class _PodColumns:
         self._requests = _Numbers[int]()
         self._by_number: list[Requests] = []
         self._quanta: list[Quanta] = []
-        rows = array("q")  # a list of tuples would be read by numpy in one go, which stops every other thread
+        rows = array("q")  # converting a list of tuples with numpy would hold the GIL for long
         for pod, number in standing:
             curve = ledger.predictor.predict(pod).curve
             assert curve is not None, "a predictor with profiles predicts curves"
@@ -159,7 +159,7 @@ class _PodColumns:
             if of_curve == len(self._quanta):
                 self._quanta.append(curve.quanta)
             requests = pod.requests
-            of_requests = self._requests[id(requests)]  # specs live as long as the scene, so ids are not used again
+            of_requests = self._requests[id(requests)]  # specs live as long as the scene, so ids stay unique
             if of_requests == len(self._by_number):
                 self._by_number.append(requests)
             group = group_of(pod)
@@ -181,7 +181,7 @@ class _PodColumns:
         return self._by_number
 
     def columns(self, resources: tuple[str, ...]) -> Pods:
-        """Of the whole case; requests in this order of resources."""
+        """Returns the pods of the case; columns of requests are in the order of `resources`."""
         asked = [[1 if name == PODS else one.get(name, 0) for name in resources] for one in self._by_number]
         table: Ints = np.array(asked, np.int64).reshape(-1, len(resources))
         node, curve, service, namespace, gang, fixed, requests = self._rows.T
@@ -198,7 +198,7 @@ class _PodColumns:
         )
 
     def curves(self, quantized: QuantizedProfiles) -> Floats:
-        """float64[curves, dimensions, slots], in milli-units."""
+        """Returns float64[curves, dimensions, slots], in milli-units."""
         curves: Floats = np.empty((len(self._quanta), len(quantized.dimensions), quantized.profiles.slots))
         for number, quanta in enumerate(self._quanta):
             curves[number] = quanta * quantized.quantum_milli
@@ -206,13 +206,14 @@ class _PodColumns:
 
 
 def disruptions(objects: ObjectsView, pods: Iterable[Pod]) -> tuple[Disruptions, ...]:
-    """Which pods each budget covers, as the eviction API judges it: an empty selector covers its whole namespace, none nobody.
+    """Returns the pods of each budget, as the eviction API selects them: an empty selector selects all pods of its
+    namespace, a missing selector none.
 
     Source: kube-apiserver 1.36, pkg/registry/core/pod/storage/eviction.go, getPodDisruptionBudgets.
     """
     budgets = [b for b in objects.all(ObjectKind.POD_DISRUPTION_BUDGET) if isinstance(b, PodDisruptionBudget)]
     namespaces = {budget.namespace for budget in budgets}
-    # Pods of a workload share their labels' mapping, so that each is matched once.
+    # Pods of a workload share one labels mapping, so each distinct mapping is matched once.
     alike: dict[str, dict[int, tuple[Mapping[str, str], list[int]]]] = {}
     for number, pod in enumerate(pods):
         if pod.namespace in namespaces:
@@ -230,12 +231,12 @@ def disruptions(objects: ObjectsView, pods: Iterable[Pod]) -> tuple[Disruptions,
 
 
 def _unreadable_budgets(objects: ObjectsView) -> frozenset[str]:
-    """Namespaces of budgets of which nobody knows whom they cover."""
+    """Returns the namespaces with malformed budgets, whose pods cannot be determined."""
     return frozenset(one.namespace for one in objects.all(ObjectKind.POD_DISRUPTION_BUDGET) if one.malformed)
 
 
 class Quotas:
-    """ResourceQuotas: what each namespace may still request. A quota for some of its pods only (scopes) is reported, not judged."""
+    """Unused ResourceQuota of each namespace. Quotas with scopes are reported, but not evaluated."""
 
     def __init__(self, objects: ObjectsView) -> None:
         self._hidden = objects.unreadable(ObjectKind.RESOURCE_QUOTA)
@@ -245,7 +246,7 @@ class Quotas:
                 self._by_namespace.setdefault(one.namespace, []).append(one)
 
     def room(self, namespaces: tuple[str, ...], resources: tuple[str, ...]) -> Ints:
-        """int64[namespaces, resources]; no rows where no namespace has a quota."""
+        """Returns int64[namespaces, resources]: unused quota; no rows if no namespace has a quota."""
         if not any(name in self._by_namespace for name in namespaces):
             return np.zeros((0, 0), np.int64)
         found: Ints = np.full((len(namespaces), len(resources)), NO_LIMIT, np.int64)
@@ -257,17 +258,17 @@ class Quotas:
 
     def notes(self, namespaces: tuple[str, ...]) -> Iterable[str]:
         if self._hidden:
-            yield f"ResourceQuotas cannot be read ({self._hidden}): whether a replacement fits beside its pod is not known"
+            yield f"ResourceQuotas cannot be read ({self._hidden}): whether they have room for replacements is unknown"
         scoped = [q.key for n in namespaces for q in self._by_namespace.get(n, ()) if q.is_scoped]
         if scoped:
-            yield f"{len(scoped)} ResourceQuotas with scopes are not judged, {scoped[0]} among them"
+            yield f"{len(scoped)} ResourceQuotas with scopes are not evaluated, such as {scoped[0]}"
 
 
 def _room(quota: ResourceQuota, resource: str) -> int:
-    """What is left of one resource.
+    """Returns the unused quota of one resource.
 
-    Limits are not read of pods, so of them is known only whether anything is left at all. If nothing is, no further pod
-    comes in. A quota that cannot be read has nothing left.
+    Limits of pods are not known here, so quotas of limits are only checked for being used up; then no further pod fits. A
+    malformed quota counts as used up.
     """
     if quota.malformed:
         return 0

@@ -1,13 +1,13 @@
-"""How low the peaks can be brought: thresholds that a repair finds by itself, as low as the moves it may make reach.
+"""Search for the lowest thresholds that the allowed moves can reach (`thresholdPercent: auto`).
 
-`plan_lowest` makes plans (`repair/plan.py`) for ever lower thresholds: one common factor of the present worst peaks of
-all dimensions. It keeps the lowest at which every node is mended within the budgets. The dimension that hinders more
-then stays where it is, and the others are tried on; so each dimension is stuck once.
+`plan_lowest` makes plans (`repair/plan.py`) for lower and lower thresholds: a common factor times the present worst peak
+of each dimension. It keeps the lowest factor at which all nodes get below their thresholds within the budgets. Then the
+dimension that prevents a lower factor keeps its threshold, and the others are lowered further, until all are fixed.
 
-It adds to the promises of `plan_repair`. No node ends past the threshold of any dimension. A threshold is never above
-today's worst peak nor below what is asked for. There are never more moves than the budgets allow, and no plan at all
-where nothing is gained. No replica joins more of its service than it leaves (`RepairLimits.keep_apart`): what a
-forecast gains by that, reality takes back. Pure, and some PLANS_MAX times as slow as one plan: never on the loop.
+Guarantees in addition to those of `plan_repair`: no node ends above a threshold; thresholds are not above the present
+worst peak and not below the configured goal; if nothing is gained, the plan is empty; `RepairLimits.keep_apart` holds,
+because gains from concentrating replicas of a service would not be real. Pure. Takes up to PLANS_MAX times as long as
+one plan, so it must not run on the event loop.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from domains.forecast.repair.plan import Plan, plan_repair
 from domains.forecast.settings.repair_limits import RepairLimits
 
 PLANS_MAX: Final = 24
-"""Plans that are made in all, the first of them for the peaks as they are."""
+"""Limit of plans, including the first one for the present peaks."""
 STEP: Final = 0.01
-"""Of the present worst peak: by how much less a threshold is not worth another plan."""
+"""Resolution of the search, as a share of the present worst peak."""
 FIRST_FACTOR: Final = 0.9
-"""Of the present worst peaks: what is tried first."""
+"""First factor tried."""
 WORK_MAX: Final = 8_000_000
-"""`RepairLimits.work_max` of each plan that is tried: whether all nodes can be mended is seen early, or hardly at all."""
+"""`RepairLimits.work_max` of each plan; more work rarely makes a plan succeed."""
 
 
 class LowestPlan(msgspec.Struct, frozen=True):
-    """What was found."""
+    """The lowest thresholds found, and their plan."""
 
     threshold: tuple[float, ...]
-    """Per dimension: a share of capacity that no node passes once the plan is done."""
+    """Per dimension: limit of all predicted peaks after the plan, as a share of capacity."""
     plan: Plan
 
 
 def plan_lowest(case: RepairCase, limits: RepairLimits, fits: Fits) -> LowestPlan:
-    """`limits.threshold` is the goal: below it nothing is gained. Raises ValueError as `plan_repair`."""
+    """Searches the lowest thresholds, not below the goal `limits.threshold`. Raises ValueError as `plan_repair`."""
     return _Descent(case, limits, fits).lowest()
 
 
 class _Descent:
-    """One search. Owns what is the lowest so far."""
+    """One search; owns the lowest thresholds reached so far and their plan."""
 
     def __init__(self, case: RepairCase, limits: RepairLimits, fits: Fits) -> None:
         self._case, self._limits, self._fits = case, limits, _remembered(fits)
@@ -58,7 +58,7 @@ class _Descent:
         self._best = self._plan(self._reached)
 
     def lowest(self) -> LowestPlan:
-        """Lowers what can be lowered together, then what can without the dimension that hindered it."""
+        """Lowers all dimensions together, then repeatedly without the dimension that prevented more."""
         lowering = self._goal < self._worst * (1 - STEP)
         while lowering.any() and self._made < PLANS_MAX:
             hinders = self._lower(lowering)
@@ -68,7 +68,7 @@ class _Descent:
         return LowestPlan(tuple(self._reached.tolist()), self._best)
 
     def _lower(self, lowering: Mask) -> int | None:
-        """Brings these dimensions as low as a common factor goes; the one that hinders more, None if there is none."""
+        """Lowers these dimensions by a common factor as far as possible; returns the dimension that prevents more, or None."""
         worst = np.where(self._worst > 0, self._worst, 1.0)
         high = float((self._reached / worst)[lowering].max())
         low, hinders = float((self._goal / worst)[lowering].min()), None
@@ -85,7 +85,7 @@ class _Descent:
         return hinders
 
     def _hindering(self, plan: Plan, lowering: Mask) -> int:
-        """The dimension in which most of the nodes that stay are past their threshold, of those that are being lowered."""
+        """Returns the dimension, of those being lowered, in which most of the remaining hot nodes exceed their threshold."""
         counts = np.zeros(len(lowering))
         for left in plan.unmended:
             counts[self._case.dimensions.index(left.peak.dimension)] += 1
@@ -103,7 +103,7 @@ class _Descent:
 
 
 def _even(case: RepairCase, loads: Floats) -> Floats:
-    """float64[dimensions]: the peak if all nodes were equally full all week; no moves bring the worst peak below it."""
+    """Returns float64[dimensions]: the peak if load were spread evenly over all nodes; a lower bound of the worst peak."""
     capacity = np.nan_to_num(case.nodes.capacity, nan=0.0)
     whole = capacity.sum(axis=0)
     used = (loads * capacity[:, :, None]).sum(axis=0).max(axis=1)
@@ -112,7 +112,7 @@ def _even(case: RepairCase, loads: Floats) -> Floats:
 
 
 def _remembered(fits: Fits) -> Fits:
-    """Each pod is asked about once, however many plans are made."""
+    """Returns `fits` with a cache, shared by all plans."""
     known: dict[int, Mask] = {}
 
     def answer(pod: int) -> Mask:

@@ -1,4 +1,4 @@
-"""The args of PeakForecast, read and checked: every refusal names the setting and the fix."""
+"""The args of PeakForecast: parsing and checks. Every error names the setting and the fix."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from domains.forecast.settings.repair import RepairSettings
 
 PERCENTILE, WINDOW_DAYS = 95.0, 28.0
-"""Defaults: four weeks see every weekday four times."""
+"""Defaults. Four weeks contain each weekday four times."""
 WINDOW_DAYS_MAX = 3660
 FILES_HOURS_MIN = 1e-6
-"""Whoever names files means them: one sample says something."""
+"""Hours of samples needed of a series in `files`: a single sample suffices, because the files were named explicitly."""
 SETTINGS = (
     "historyDir",
     "files",
@@ -48,7 +48,7 @@ THRESHOLD_PERCENT_MAX = 1000
 
 
 class Mode(Enum):
-    """What the plugin does; the values are the words in the configuration."""
+    """Whether the plugin scores, filters or both; the values are those of the configuration."""
 
     SCORE = "score"
     FILTER = "filter"
@@ -56,28 +56,28 @@ class Mode(Enum):
 
 
 class PeakSettings(msgspec.Struct, frozen=True):
-    """Where history is and how it is read, and what the plugin does with it."""
+    """All args of PeakForecast, checked."""
 
     files: tuple[str, ...] = ()
     percentile: float = PERCENTILE
     window_days: float = WINDOW_DAYS
     dimensions: tuple[str, ...] = ()
-    """Empty: CPU, memory, and every resource in the files."""
+    """If empty: CPU, memory, and every dimension in the files."""
     capacities: Mapping[str, Capacity | MeasuredCapacity] = msgspec.field(default_factory=dict)
     mode: Mode = Mode.SCORE
     threshold_percent: float = THRESHOLD_PERCENT
-    """Filter: a node's predicted peak, in percent of its capacity, may not pass this with the pod."""
+    """Filter: limit of a node's predicted peak with the pod, in percent of its capacity."""
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Score: how much a dimension counts; 1 where nothing is said."""
+    """Score: weight of a dimension; default 1."""
     history_dir: str = ""
-    """Whose files are among `files`."""
+    """Its files are included in `files`."""
     learning: LearningSettings | None = None
-    """None: nothing is learned while the program runs."""
+    """None: no refits."""
     repair: RepairSettings | None = None
-    """None: plans go by the defaults."""
+    """None: plans use the defaults."""
 
     def fit_of_files(self) -> FitSettings:
-        """How profiles are made of `files`: as of `history`, but that less than an hour of samples counts as well."""
+        """Returns the fit settings for `files`: those of `history`, but without its minimum of an hour of samples."""
         from domains.forecast.settings.fit import FitSettings
 
         chosen = (
@@ -89,13 +89,13 @@ class PeakSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_config(cls, args: Mapping[str, Any], path: str = "args") -> PeakSettings:
-        """Raises PluginArgsError, which names the setting and the fix of all that is wrong."""
+        """Parses the args. Raises PluginArgsError with all problems, each with its setting and fix."""
         with Fields(args, path, SETTINGS) as settings:
             return _read(settings)
 
 
 def checked_settings(args: Mapping[str, Any], path: str = "args") -> PeakSettings:
-    """As `PeakSettings.from_config`, for `config validate`: raises for a file of `files` that is not there, too."""
+    """Parses args for `config validate`: as `PeakSettings.from_config`, and also raises for missing files in `files`."""
     with Fields(args, path, SETTINGS) as settings:
         found = _read(settings)
         for at, name in settings.texts("files", FILES_MAX):
@@ -107,7 +107,7 @@ def checked_settings(args: Mapping[str, Any], path: str = "args") -> PeakSetting
 
 
 def settings_notes(args: Mapping[str, Any]) -> Iterator[str]:
-    """What is good and may not work on this machine. Of args that `checked_settings` takes."""
+    """Yields warnings about valid args that cannot work on this machine. `args` must pass `checked_settings`."""
     learning = PeakSettings.from_config(args).learning
     if learning is None or learning.history is None or not learning.profiles_file:
         return
@@ -122,7 +122,7 @@ def settings_notes(args: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _read(settings: Fields) -> PeakSettings:
-    """Notes what is wrong in `settings`."""
+    """Parses all settings; records problems in `settings`."""
     percentile = settings.above_zero("percentile", PERCENTILE, 100)
     learning = _learning(settings, percentile)
     learned = () if learning is None else learning.dimensions
@@ -147,9 +147,9 @@ def _read(settings: Fields) -> PeakSettings:
 
 
 def _known(settings: Fields, files: Sequence[str], learning: LearningSettings | None) -> tuple[str, ...]:
-    """The dimensions there are where none are named: CPU, memory, and those of the files; empty: they cannot be known.
+    """Returns the dimensions if `dimensions` is empty: CPU, memory, and those of the files; empty if they cannot be known.
 
-    Files are read only if something is said of other dimensions than CPU and memory.
+    Reads files only if a setting names a dimension other than CPU and memory.
     """
     always = (CPU, MEMORY)
     said = {name for mapping in _said(settings) if isinstance(mapping, Mapping) for name in mapping} - set(always)
@@ -168,7 +168,7 @@ def _known(settings: Fields, files: Sequence[str], learning: LearningSettings | 
 
 
 def _said(settings: Fields) -> Iterator[object]:
-    """The mappings by dimension."""
+    """Yields the settings that are mappings by dimension."""
     yield from (settings.value("weights"), settings.value("capacities"))
     repair = settings.value("repair")
     if isinstance(repair, Mapping):
@@ -176,7 +176,7 @@ def _said(settings: Fields) -> Iterator[object]:
 
 
 def _files(settings: Fields) -> tuple[str, ...]:
-    """Those of the directory, then those that are listed."""
+    """Returns the files of `historyDir`, then those listed in `files`."""
     directory, listed = settings.value("historyDir"), settings.names("files", FILES_MAX)
     if settings.has("files") and not settings.value("files"):
         settings.refuse("files", "is empty; name at least one CSV file, or leave it out")

@@ -1,4 +1,4 @@
-"""What the sections of the args share: bounds, and mappings from dimension to what is said of it."""
+"""Shared by the sections of the args: limits, and parsing of mappings by dimension."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from multisched.framework.plugin_args import Fields
 from multisched.model.near_names import did_you_mean
 
 QUANTILE_MAX: Final = 0.999
-"""The largest sample of all is no quantile."""
+"""Largest quantile; 1 would be the maximum of all samples."""
 WEIGHT_MAX: Final = 100
-"""Of a dimension, wherever it is said."""
+"""Largest weight of a dimension."""
 
 
 def by_dimension(fields: Fields, name: str, dimensions: Sequence[str], most: int) -> Mapping[str, Any]:
-    """The mapping in a field, from dimension to what is the caller's to read.
+    """Returns the mapping in a field; the caller parses its values.
 
-    Where the dimensions are named, another one is a slip: what is said of it would count for nothing.
+    Refuses keys outside `dimensions` (unless that is empty), because a misspelt dimension would have no effect.
     """
     found = fields.value(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""FitSettings: what a fit of profiles is asked for. Immutable; checked when it is made, each message names the field."""
+"""FitSettings: settings of the fit of profiles. Immutable; checked on creation, error messages name the field."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from domains.forecast.units import DAY_S
 SLOT_S_MIN: Final = 300
 DAY_HARMONICS_MAX: Final = 24
 WEEK_SIDEBANDS_MAX: Final = 3
-"""Further ones belong to the next harmonic of the day."""
+"""Sidebands further away would belong to the next harmonic of the day."""
 
 
 class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Defaults suit online services; the numbers of terms and penalties were chosen by backtest."""
+    """Settings of a fit. Defaults suit online services; numbers of terms and penalties were chosen by backtest."""
 
     zone: str = "UTC"
-    """IANA name; slots, days and holidays are those of its wall clock."""
+    """IANA name of the time zone of slots, days and holidays."""
     slot_s: int = SLOT_S_DEFAULT
     quantile: float = 0.95
-    """Of the samples of a slot: the peak."""
+    """The peak is this quantile of the samples of a slot."""
     confidence: float = 0.95
-    """Share of new samples that fall between `low` and `high`."""
+    """Share of new samples expected between `low` and `high`."""
     half_life_days: float = 21.0
-    """A sample that is so old counts half in the regression."""
+    """Age at which a sample has half weight in the regression."""
     holidays: tuple[date, ...] = ()
-    """Days that say nothing about the week: left out wholly."""
+    """Days whose samples are skipped."""
     rest_days: tuple[int, ...] = (5, 6)
-    """Of the week, Monday is 0: pooled apart from the others in slot quantiles."""
+    """Weekdays (Monday is 0) pooled apart from working days in slot quantiles."""
     day_harmonics: int = 10
     week_sidebands: int = 2
-    """Weekly harmonics on each side of a daily one: how far the shape of a day may differ over the week."""
+    """Weekly harmonics on each side of a daily one; more allow larger differences between the days of a week."""
     known_hours_min: float = 1.0
-    """With fewer hours of samples nothing is known."""
+    """With fewer hours of samples a series has no profile."""
     slot_days_min: float = 2.0
-    """With fewer days of samples one quantile holds for the whole week."""
+    """With fewer days of samples one quantile is used for the whole week."""
     regression_days_min: float = 7.0
-    """With fewer days of samples there is no regression."""
+    """With fewer days of samples the regression is not used."""
     hour_of_week_weeks_min: float = 4.0
     """With fewer weeks of samples, slot quantiles pool working days and rest days."""
     holdout_days: float = 7.0
-    """The last days, on which the backtest judges; halved until a series has as many days before them."""
+    """Last days held out by the backtest; halved until a series has as many days before them."""
 
     def __post_init__(self) -> None:
         if why := why_no_zone(self.zone):
@@ -75,6 +75,6 @@ class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def levels(self) -> tuple[float, float, float]:
-        """Of low, peak and high."""
+        """Returns the quantiles of low, peak and high."""
         tail = (1 - self.confidence) / 2
         return (tail, self.quantile, 1 - tail)

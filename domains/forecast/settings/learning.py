@@ -1,4 +1,4 @@
-"""What the args of PeakForecast say of learning while the program runs. Imported only where they say something of it."""
+"""The args of PeakForecast for learning at run time. Imported only if one of them is set."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ HALF_LIFE_DAYS_MAX: Final = 3_660
 
 
 class LearningSettings(msgspec.Struct, frozen=True):
-    """Where profiles come from and where they are kept."""
+    """Settings of learning: fit, sources, and the profiles file."""
 
     fit: FitSettings
-    """How profiles are made of what `history` reads."""
+    """Settings of the fit to `history`."""
     profiles_file: str
-    """Where the latest profiles are kept, and are read at the start; empty: nowhere."""
+    """File in which the latest profiles are saved, read at start; empty: none."""
     history: HistorySettings | None
-    """Sources that are read again and again; None: the file is all there is."""
+    """Sources that are read periodically; None: only the profiles file is used."""
 
     @property
     def dimensions(self) -> Sequence[Dimension]:
         return () if self.history is None else self.history.dimensions
 
     def capacities(self) -> dict[str, Capacity | MeasuredCapacity]:
-        """By dimension."""
+        """Returns dimension -> capacity."""
         found: dict[str, Capacity | MeasuredCapacity] = {}
         for one in self.dimensions:
             asked = one.capacity
@@ -44,10 +44,10 @@ class LearningSettings(msgspec.Struct, frozen=True):
 
 
 def learning_of(settings: Fields, percentile: float) -> LearningSettings:
-    """Of the args. Notes what is wrong in `settings`."""
+    """Parses the args of learning; records problems in `settings`."""
     fit, history = _fit(settings.below("fit", FIT), percentile), _history(settings)
     if settings.has("fit") and not any(settings.has(name) for name in ("history", "files", "historyDir")):
-        settings.refuse("fit", "says how history or files are learned, and there are none; remove it")
+        settings.refuse("fit", "has no effect without history, files or historyDir; remove it")
     return LearningSettings(fit, settings.text("profilesFile"), history)
 
 
@@ -56,7 +56,7 @@ def _history(settings: Fields) -> HistorySettings | None:
         return None
     for name in ("historyDir", "files"):
         if settings.value(name):
-            settings.refuse(name, "stands beside history; name the files in history.sources as type csv")
+            settings.refuse(name, "cannot be combined with history; name the files in history.sources as type csv")
     return history_of(settings.below("history", HISTORY))
 
 
@@ -83,7 +83,7 @@ def _dates(read: Fields) -> Iterator[date]:
         try:
             yield date.fromisoformat(text)
         except ValueError:
-            read.refuse_at(at, f'{text!r} is no day; write it as "2026-12-25"')
+            read.refuse_at(at, f'{text!r} is not a date; write it as "2026-12-25"')
 
 
 def _rest_days(read: Fields) -> Iterator[int]:
@@ -93,4 +93,4 @@ def _rest_days(read: Fields) -> Iterator[int]:
         if name in DAYS:
             yield DAYS.index(name)
         else:
-            read.refuse_at(at, f"{name!r} is no day; write some of {', '.join(DAYS)}")
+            read.refuse_at(at, f"{name!r} is not a day; write some of {', '.join(DAYS)}")

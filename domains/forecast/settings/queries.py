@@ -1,25 +1,25 @@
-"""Ready-made queries for what clusters usually measure: cAdvisor, node-exporter and log collectors.
+"""Ready-made queries for common exporters: cAdvisor, node-exporter and log collectors.
 
-Values only. `$window` stands for the stretch of time that a sample is taken over (`Dimension.promql`). Queries per pod answer with
-the labels `namespace` and `pod`, those per node with a node's name.
+`$window` is replaced by the time range of a sample (`Dimension.promql`). Queries per pod return series with the labels
+`namespace` and `pod`, queries per node with the node's name.
 
-Where names and labels are from:
+Sources of metric names and labels:
 
 - the kubelet's cAdvisor: google/cadvisor 0.56.2, metrics/prometheus.go (names; `cpu`, `device`, `interface`). Labels
-  are those of kubernetes 1.36.3, pkg/kubelet/server/server.go: `namespace`, `pod`, `container`, and an `id` of each
-  container's own. A pod's cgroup and its sandbox have an empty `container` (older runtimes: "POD"), and network is
-  measured of the sandbox alone. A container that was restarted has two series for a while;
-- node-exporter 1.5.0 as Debian ships it, run and read: `node_uname_info{nodename}` beside the `instance` of the scrape. Partitions
-  are left out by its own default (collector.diskstats.device-exclude), stacked devices and links are not;
-- kube-state-metrics 2: docs/metrics/workload/pod-metrics.md, internal/store/{job,replicaset}.go. A pod may have several
+  are those of kubernetes 1.36.3, pkg/kubelet/server/server.go: `namespace`, `pod`, `container`, and an `id` per
+  container. A pod's cgroup and its sandbox have an empty `container` (older runtimes: "POD"); network is measured for
+  the sandbox only. A restarted container has two series for a while;
+- node-exporter 1.5.0 from Debian, observed output: `node_uname_info{nodename}`, and the `instance` of the scrape. It
+  excludes partitions by default (collector.diskstats.device-exclude), but not stacked devices and links;
+- kube-state-metrics 2: docs/metrics/workload/pod-metrics.md, internal/store/{job,replicaset}.go. A pod can have several
   owners, one of which is its controller. Without an owner the labels are empty (before 2.0 "<none>");
 - promtail (grafana/loki, clients/pkg/promtail/targets/file/metrics.go) and Alloy (grafana/alloy,
   internal/component/loki/source/file/metrics.go): bytes read by `path`. It is a gauge that falls back to zero when the
   file is rotated, as a counter does. The kubelet names the files /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log;
-- vector (src/internal_events/kubernetes_logs.rs): `pod_name` and `pod_namespace`; bytes are those of the event as JSON, estimated;
-  `vector_` is the default namespace of its source internal_metrics;
-- fluent-bit (src/flb_input.c): `name` of the input and nothing of the pod, so that only a whole node's bytes are known;
-- Loki (pkg/loghttp/params.go): takes times and steps in seconds, as Prometheus does, below /loki/api/v1.
+- vector (src/internal_events/kubernetes_logs.rs): `pod_name` and `pod_namespace`; bytes are an estimate for the event as
+  JSON; `vector_` is the default namespace of its source internal_metrics;
+- fluent-bit (src/flb_input.c): `name` of the input and no label for the pod, so only the bytes of a whole node are known;
+- Loki (pkg/loghttp/params.go): accepts times and steps in seconds, like Prometheus, below /loki/api/v1.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ WINDOW: Final = "$window"
 
 
 class Per(Enum):
-    """What a query measures; the values are the words in the configuration."""
+    """Whether a query measures pods or nodes; the values are those of the configuration."""
 
     POD = "pod"
     NODE = "node"
 
 
 class ReadyQuery(msgspec.Struct, frozen=True):
-    """A query by name."""
+    """A ready-made query."""
 
     query: str
     per: Per
     unit: str
     needs: str
-    """What must be scraped for it."""
+    """What must be scraped for the query."""
 
 
 _CONTAINERS: Final = 'container!="",container!="POD"'
@@ -56,7 +56,7 @@ _LINKS: Final = (
     "|antrea.*|genev.*|ovs-.*|tap.*|virbr.*|dummy.*|ifb.*|nodelocaldns|wg.*|gre.*|erspan.*|ip6tnl.*|sit.*|bond.*|team.*"
     r'|.+[.@].+"'
 )
-"""Links of pods, tunnels, bonds and VLANs carry what their device carries once more."""
+"""Excludes links of pods, tunnels, bonds and VLANs, whose traffic is also counted at the physical device."""
 _DISKS: Final = 'device!~"dm-.*|drbd.*|loop.*|md.*|ram.*|sr.*|zram.*"'
 _BY_NODE: Final = "* on (instance) group_left (nodename) max by (instance, nodename) (node_uname_info)"
 
@@ -69,12 +69,12 @@ def _per_pod(expression: str) -> str:
 
 
 def _per_node(expression: str) -> str:
-    """node-exporter knows its machine's name, which is the node's unless the kubelet was given another."""
+    """Aggregates by host name, which is the node's name unless the kubelet overrides it (--hostname-override)."""
     return f"sum by (nodename) ((sum by (instance) ({expression})) {_BY_NODE})"
 
 
 def _relabelled(expression: str, namespace: tuple[str, str], pod: tuple[str, str]) -> str:
-    """Sets namespace and pod from (label, pattern): a collector's own are those of the collector's pod."""
+    """Sets namespace and pod from (label, pattern), because the labels of the series name the collector's own pod."""
     for target, (source, pattern) in (("namespace", namespace), ("pod", pod)):
         expression = f'label_replace({expression}, "{target}", "$1", "{source}", "{pattern}")'
     return _per_pod(expression)
@@ -88,7 +88,7 @@ READY: Final[Mapping[str, ReadyQuery]] = {
         "cAdvisor (kubelet)",
     ),
     "cadvisor-memory": ReadyQuery(
-        # A container that was restarted within the window is there twice, and had its memory only once.
+        # max: a container restarted within the window has two series for the same memory.
         _per_pod(
             "max by (namespace, pod, container)"
             f" (avg_over_time(container_memory_working_set_bytes{{{_CONTAINERS}}}[{WINDOW}]))"
@@ -189,13 +189,13 @@ READY: Final[Mapping[str, ReadyQuery]] = {
         "fluent-bit, which counts per input and not per pod; and kube-state-metrics",
     ),
 }
-"""By the name that a dimension's `ready` gives."""
+"""Ready-made queries by the value of `ready`."""
 
 
 def unbalanced(query: str) -> str:
-    """The first bracket or quote of a query that has no partner, in words; empty: each has one.
+    """Describes the first unbalanced bracket or quote of a query; returns "" if there is none.
 
-    All that can be said of PromQL (or LogQL) without its server, and what a slip of the hand most often leaves behind.
+    PromQL and LogQL can be parsed fully only by their server; this finds the most frequent typing error.
     """
     opened: list[str] = []
     quote = ""
@@ -220,7 +220,7 @@ def unbalanced(query: str) -> str:
 
 
 PLACES: Final = 'max by (namespace, pod, node) (kube_pod_info{node!=""})'
-"""kube-state-metrics: which pod stood where, for dimensions that are measured per node."""
+"""kube-state-metrics: the node of each pod, for dimensions measured per node."""
 
 
 def _owners(metric: str, label: str) -> str:
@@ -231,10 +231,10 @@ def _owners(metric: str, label: str) -> str:
 POD_OWNERS: Final = _owners("kube_pod_owner", "pod")
 REPLICASET_OWNERS: Final = _owners("kube_replicaset_owner", "replicaset")
 JOB_OWNERS: Final = _owners("kube_job_owner", "job_name")
-"""kube-state-metrics: the controllers of whatever was there in the window, pods that are gone included."""
+"""kube-state-metrics: the controllers of all objects that existed in the window, including deleted ones."""
 
 
 def promql_duration(seconds: float) -> str:
-    """`2419200s`, `1500ms`: PromQL knows no fractions and no exponents."""
+    """Formats a duration as `2419200s` or `1500ms`, because PromQL accepts neither fractions nor exponents."""
     whole_ms = max(round(seconds * 1_000), 1)
     return f"{whole_ms}ms" if whole_ms % 1_000 else f"{whole_ms // 1_000}s"

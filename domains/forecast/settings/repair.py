@@ -1,4 +1,4 @@
-"""What the args of PeakForecast say of repair, below `repair:`; and one question's limits, made of them and of what it asks.
+"""The args of PeakForecast for repair, below `repair:`, and the limits of a plan, derived from them and from a request.
 
     repair:
       thresholdPercent: {cpu: 90, log: 80}   # or one number for all; a dimension that is not named has 100;
@@ -9,7 +9,7 @@
       swellPercent: 10
       pods: own                              # all: also those that other schedulers place
 
-Immutable. Imported where a plan is made, or where the configuration has the section.
+Immutable. Imported only when a plan is made, or if the configuration has the section.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefus
 from multisched.model.near_names import did_you_mean
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
-"""What a plan goes by. Carrying it out has words of its own."""
+"""The settings of plans."""
 REPAIR: Final = (*PLANNING, *CARRYING)
-"""All words below `repair:`."""
+"""All settings below `repair:`."""
 THRESHOLD_PERCENT: Final = 100.0
 THRESHOLD_PERCENT_MAX: Final = 1_000.0
 MOVES_MAX: Final = 10_000
 AUTO: Final = "auto"
-"""In place of thresholds."""
+"""Value of `thresholdPercent`: find the lowest thresholds."""
 AUTO_PERCENT: Final = 1.0
-"""Below this no peak is worth a move."""
+"""With AUTO, thresholds are not lowered below this."""
 SWELL_PERCENT_MAX: Final = 100.0
 DIMENSIONS_MAX: Final = 64
 
 
 class Movable(Enum):
-    """Whose pods may be moved; the values are the words in the configuration."""
+    """Which pods may be moved; the values are those of the configuration."""
 
     OWN = "own"
-    """Those that the domain's scheduler places: whatever node it chose, a replacement comes through here."""
+    """Pods with a schedulerName of the domain, whose replacements are scheduled by this domain."""
     ALL = "all"
-    """Any on the domain's nodes. Another scheduler places the replacement, and may put it back where it was."""
+    """All pods on the domain's nodes. If another scheduler places the replacement, it may choose the old node again."""
 
 
 class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The section, checked."""
+    """The section `repair:`, checked."""
 
     threshold_percent: Mapping[str, float] = {}
-    """By dimension; ALL_DIMENSIONS stands for those that are not named."""
+    """By dimension; the key ALL_DIMENSIONS applies to dimensions that are not named."""
     is_lowest: bool = False
-    """Thresholds are what is asked for at most: plans go for the lowest that the moves reach."""
+    """True for `thresholdPercent: auto`: plans use the lowest thresholds that the allowed moves reach."""
     moves_per_window: int = 50
     moves_per_node: int = 10
     moves_per_service: int = 10
@@ -68,13 +68,13 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
-    """Raises PluginArgsError with all that is wrong."""
+    """Parses the section. Raises PluginArgsError with all problems."""
     with Fields(document, path, REPAIR) as settings:
         return repair_of(settings)
 
 
 def repair_of(settings: Fields, dimensions: Sequence[str] = ()) -> RepairSettings:
-    """Notes what is wrong in `settings`, which is read with the words of REPAIR; no dimensions: not known yet which there are."""
+    """Parses `settings`, which has the fields of REPAIR; records problems in it. `dimensions`: empty if not yet known."""
     defaults = RepairSettings()
     return RepairSettings(
         threshold_percent=_thresholds(settings, dimensions),
@@ -104,7 +104,7 @@ def _thresholds(settings: Fields, dimensions: Sequence[str]) -> Mapping[str, flo
         if not _is_threshold(percent):
             at = f"thresholdPercent.{name}" if name else "thresholdPercent"
             fix = f"write a percentage above 0, at most {THRESHOLD_PERCENT_MAX:g}, one per dimension: {{log: 90}}, or auto"
-            settings.refuse(at, f"{percent!r} is no threshold; {fix}")
+            settings.refuse(at, f"{percent!r} is not a threshold; {fix}")
     return {name: float(percent) for name, percent in found.items() if _is_threshold(percent)}
 
 
@@ -114,7 +114,7 @@ def _is_threshold(percent: Any) -> bool:
 
 
 def limits_of(settings: RepairSettings, asked: RepairAsked, dimensions: Sequence[str]) -> RepairLimits:
-    """What a plan may do. Raises RepairRefusedError for a question that cannot be meant."""
+    """Returns the limits of a plan. Raises RepairRefusedError for an invalid request."""
     for name, percent in asked.threshold_percent.items():
         if name != ALL_DIMENSIONS:
             _require_dimension(name, dimensions)
@@ -129,7 +129,7 @@ def limits_of(settings: RepairSettings, asked: RepairAsked, dimensions: Sequence
             raise RepairRefusedError(f"{what}: {number} is not within 0..{MOVES_MAX}")
     default = settings.threshold_percent.get(ALL_DIMENSIONS, THRESHOLD_PERCENT)
     default = asked.threshold_percent.get(ALL_DIMENSIONS, default)
-    # A question for all dimensions goes before what the settings say of one.
+    # A requested threshold for all dimensions overrides configured thresholds of single dimensions.
     stated = {} if ALL_DIMENSIONS in asked.threshold_percent else settings.threshold_percent
     thresholds = (asked.threshold_percent.get(name, stated.get(name, default)) / 100 for name in dimensions)
     return RepairLimits(
@@ -142,7 +142,7 @@ def limits_of(settings: RepairSettings, asked: RepairAsked, dimensions: Sequence
 
 
 def unknown_dimensions(settings: RepairSettings, dimensions: Sequence[str]) -> tuple[str, ...]:
-    """Dimensions of the section that the profiles do not have."""
+    """Returns the configured dimensions that the profiles do not have."""
     return tuple(n for n in settings.threshold_percent if n != ALL_DIMENSIONS and n not in dimensions)
 
 
@@ -150,4 +150,4 @@ def _require_dimension(name: str, dimensions: Sequence[str]) -> None:
     if name in dimensions:
         return
     hint = did_you_mean(name, dimensions, f"known here: {', '.join(dimensions)}")
-    raise RepairRefusedError(f"threshold {name}: no dimension of the forecast; {hint}")
+    raise RepairRefusedError(f"threshold {name}: not a dimension of the forecast; {hint}")

@@ -1,4 +1,4 @@
-"""RepairLimits: what one plan may do. Immutable; checked when it is made, each message names the field."""
+"""RepairLimits: the limits of one plan. Immutable; checked on creation, error messages name the field."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Floats = NDArray[np.float64]
 
 
 class RepairLimits(msgspec.Struct, frozen=True):
-    """What a plan may do. Budgets are what is left of them: who runs several plans in one window takes off what was moved."""
+    """Limits of one plan. Budgets are the remaining ones: with several plans in a window, the caller subtracts earlier moves."""
 
     threshold: tuple[float, ...]
-    """Per dimension: the share of capacity that no node's predicted peak shall pass. One number stands for all."""
+    """Per dimension: limit of every node's predicted peak, as a share of capacity. A single number applies to all."""
     moves_per_window: int = 50
     moves_per_node: int = 10
-    """Counted at the node a pod leaves and at the one it comes to."""
+    """Counted at both the source and the target of a move."""
     moves_per_service: int = 10
     swell: float = 0.1
-    """Two pods that change places: how much of its capacity a node that is past the threshold already may peak higher between
-    the two steps. 0: never, so that pods that use anything at the hot hour cannot change places."""
+    """For exchanges of two pods: how much higher the peak of a node above its threshold may rise between the two moves, as a
+    share of capacity. With 0, pods that use anything at the hot hour cannot be exchanged."""
     keep_apart: bool = False
-    """A pod goes only where fewer of its service stand than it leaves behind, itself included. Replicas of a service
-    are busy together, and their forecast errs together. So a gain bought by bringing them closer is none."""
+    """A pod moves only to nodes with fewer pods of its service than its source has, including itself. Replicas of a
+    service have correlated load and forecast errors, so a gain from concentrating them would not be real."""
     move_gangs: bool = False
-    """Move members a gang has beyond its minimum, one at a time."""
+    """Allow moving gang members beyond the gang's minimum, one at a time."""
     fits_max: int = 5_000
-    """Pods that `Fits` is asked about."""
+    """Limit of pods for which `Fits` is called."""
     work_max: int = 150_000_000
-    """Cells that may be looked at to better the first plan that was found, some nanoseconds each."""
+    """Limit of cells evaluated to improve the first plan; a cell takes a few nanoseconds."""
 
     def __post_init__(self) -> None:
         if not self.threshold or not all(0 < share < math.inf for share in self.threshold):
@@ -43,7 +43,7 @@ class RepairLimits(msgspec.Struct, frozen=True):
                 raise ValueError(f"{name}: {getattr(self, name)} is below zero; 0 forbids")
 
     def thresholds(self, dimensions: tuple[str, ...]) -> Floats:
-        """float64[dimensions]; a ValueError if there are neither one nor as many."""
+        """Returns float64[dimensions]. Raises ValueError unless there is one threshold, or one per dimension."""
         if len(self.threshold) not in (1, len(dimensions)):
             raise ValueError(f"threshold: {len(self.threshold)} numbers; write one, or one for each of {dimensions}")
         return np.broadcast_to(np.array(self.threshold, np.float64), (len(dimensions),))

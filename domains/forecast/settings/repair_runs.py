@@ -1,4 +1,4 @@
-"""What the args of PeakForecast say of carrying a repair out, below `repair:`.
+"""The args of PeakForecast for carrying out repairs, below `repair:`.
 
     repair:
       mode: apply                            # off (default), preview or apply
@@ -7,7 +7,7 @@
       intervalMinutes: 15                    # between two plans in one window
       readyMinutes: 15                       # how long a replacement may take
 
-Immutable. What a plan goes by is `settings/repair.py`'s.
+Immutable. The settings of plans are in `settings/repair.py`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MINUTES_MAX: Final = 1_440.0
 
 
 class RepairMode(Enum):
-    """What happens in a window; the values are the words in the configuration."""
+    """What happens in a window; the values are those of the configuration."""
 
     OFF = "off"
     PREVIEW = "preview"
-    """A plan is made and shown; whoever looks at it may have it carried out (`multisched repair plan --apply`)."""
+    """A plan is made and shown; a user can have it carried out (`multisched repair plan --apply`)."""
     APPLY = "apply"
     """Plans are carried out."""
 
 
 class CarrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The section, checked. With a mode but OFF there are windows."""
+    """The settings, checked. Unless the mode is OFF, there are windows."""
 
     mode: RepairMode = RepairMode.OFF
     windows: TroughWindows | None = None
@@ -45,10 +45,10 @@ class CarrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_carrying(settings: Fields) -> CarrySettings:
-    """Notes what is wrong in `settings`."""
+    """Parses the settings; records problems in `settings`."""
     defaults = CarrySettings()
     mode = settings.value("mode")
-    if mode is False:  # YAML 1.1 reads a bare off so
+    if mode is False:  # YAML 1.1 reads an unquoted off as False
         mode = RepairMode.OFF.value
     if mode is not None and mode not in [one.value for one in RepairMode]:
         settings.refuse("mode", f"{mode!r} is not known; write one of {', '.join(one.value for one in RepairMode)}")
@@ -68,7 +68,7 @@ def read_carrying(settings: Fields) -> CarrySettings:
 def _windows(settings: Fields) -> TroughWindows | None:
     if not settings.has("windows"):
         if settings.has("zone"):
-            settings.refuse("zone", "stands without windows; write windows beside it, or leave it out")
+            settings.refuse("zone", "has no effect without windows; add windows, or remove it")
         return None
     value, zone = settings.value("windows"), settings.text("zone")
     if zone:
@@ -81,7 +81,7 @@ def _windows(settings: Fields) -> TroughWindows | None:
 
 
 def _with_zone(value: Any, zone: str) -> Any:
-    """Windows that name no zone have this one."""
+    """Returns the windows with `zone` as the default of their zone."""
     if isinstance(value, Mapping):
         return {"zone": zone, **value}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What the configuration says of history: dimensions, sources, and how often it is read. Every refusal names field and fix.
+"""Settings of history: dimensions, sources, and how often they are read. Every error names the field and the fix.
 
 ```yaml
 history:
@@ -51,7 +51,7 @@ FILES_MAX: Final = 10_000
 STEP_S, WINDOW_DAYS, REFRESH_S, LOAD_STEP_S = 300, 28.0, 3_600, 60
 """Defaults."""
 STEPS_MAX: Final = 40_000
-"""Of the window: 28 days by the minute."""
+"""Limit of steps of the window: 28 days with steps of a minute."""
 
 HISTORY: Final = ("stepSeconds", "windowDays", "refreshSeconds", "sources", "dimensions")
 _PROMETHEUS: Final = (
@@ -73,40 +73,40 @@ _DIMENSION: Final = ("name", "ready", "query", "per", "unit", "capacity", "aggre
 
 
 class Aggregation(Enum):
-    """How a step's sample is made of what happened in it; the values are the words in the configuration."""
+    """How the sample of a step is computed; the values are those of the configuration."""
 
     MEAN = "mean"
-    """The query over the whole step."""
+    """The query evaluated over the whole step."""
     MAX = "max"
-    """The highest of the query over parts of the step."""
+    """The maximum of the query evaluated over parts of the step."""
 
 
 class QueryCapacity(msgspec.Struct, frozen=True):
-    """A capacity that a query answers per node, in the dimension's plain unit."""
+    """A capacity measured per node by a query, in the dimension's plain unit."""
 
     query: str
 
 
 class Dimension(msgspec.Struct, frozen=True):
-    """Something that nodes have and services use."""
+    """A resource of the forecast, such as cpu or log."""
 
     name: str
     query: str = ""
-    """Empty: it comes from other sources than Prometheus."""
+    """Empty if no Prometheus source measures it."""
     per: Per = Per.POD
     unit: str = ""
     capacity: Capacity | QueryCapacity = msgspec.field(default_factory=lambda: default_capacity(""))
     aggregation: Aggregation = Aggregation.MEAN
     resolution_s: int = 0
-    """Parts of the step that MAX looks at; 0: a fifth, and no less than a minute."""
+    """Length of the parts of a step for MAX; 0: a fifth of the step, at least a minute."""
     weight: float = 1.0
 
     def promql(self, step_s: float) -> str:
-        """The query for one sample per step, taken at the step's end."""
+        """Returns the query for one sample per step, to be evaluated at the step's end."""
         if self.aggregation is Aggregation.MEAN:
             return self.query.replace(WINDOW, promql_duration(step_s))
         resolution_s = min(self.resolution_s or max(step_s / 5, 60), step_s)
-        # rate() needs two scrapes: it looks over two parts at a time.
+        # rate() needs two scrapes, so its range is two parts.
         inner = self.query.replace(WINDOW, promql_duration(2 * resolution_s))
         return f"max_over_time(({inner})[{promql_duration(step_s)}:{promql_duration(resolution_s)}])"
 
@@ -117,17 +117,17 @@ class PrometheusSettings(msgspec.Struct, frozen=True):
     meter: MeterSettings
     labels: Labels = Labels()
     asks_owners: bool = True
-    """Asks kube-state-metrics' series for the owners of pods."""
+    """Whether to query kube-state-metrics' series for the owners of pods."""
 
 
 class LoadSettings(msgspec.Struct, frozen=True):
-    """The metrics API; `step_s`: how often it is looked at."""
+    """The metrics API; `step_s`: interval between polls."""
 
     step_s: int = LOAD_STEP_S
 
 
 class CsvSettings(msgspec.Struct, frozen=True):
-    """Files, read anew at each refit."""
+    """CSV files, read again at each refit."""
 
     files: tuple[str, ...]
 
@@ -136,7 +136,7 @@ SourceSettings = PrometheusSettings | LoadSettings | CsvSettings
 
 
 class HistorySettings(msgspec.Struct, frozen=True):
-    """All of it."""
+    """All settings of history."""
 
     sources: tuple[SourceSettings, ...]
     dimensions: tuple[Dimension, ...]
@@ -146,12 +146,12 @@ class HistorySettings(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Of the window."""
+        """Returns the number of steps of the window."""
         return max(1, round(self.window_days * DAY_S / self.step_s))
 
 
 def history_of(settings: Fields) -> HistorySettings:
-    """Notes what is wrong in `settings`, which is read with the fields of HISTORY."""
+    """Parses `settings`, which has the fields of HISTORY; records problems in it."""
     dimensions = tuple(_dimension(entry) for entry in settings.entries("dimensions", _DIMENSION, DIMENSIONS_MAX))
     sources = tuple(_source(entry) for entry in settings.variants("sources", "type", _SOURCES, SOURCES_MAX))
     found = HistorySettings(
@@ -163,7 +163,7 @@ def history_of(settings: Fields) -> HistorySettings:
     )
     if found.steps > STEPS_MAX:
         settings.refuse(
-            "windowDays", f"has {found.steps} steps of {found.step_s} s, more than {STEPS_MAX}; take longer steps"
+            "windowDays", f"has {found.steps} steps of {found.step_s} s, more than {STEPS_MAX}; set longer steps"
         )
     _check_together(settings, found)
     return found
@@ -173,8 +173,8 @@ def _check_together(settings: Fields, found: HistorySettings) -> None:
     names = [dimension.name for dimension in found.dimensions]
     for number, name in enumerate(names):
         if name in names[:number]:
-            settings.refuse(f"dimensions[{number}].name", f"{name} stands above already; remove one")
-    if not settings.value("sources"):  # those that cannot be used have been refused already
+            settings.refuse(f"dimensions[{number}].name", f"{name} is a duplicate; remove one")
+    if not settings.value("sources"):  # invalid sources were reported already
         settings.refuse(
             "sources", "is empty; write at least one, such as {type: prometheus, url: http://prometheus:9090}"
         )
@@ -182,7 +182,7 @@ def _check_together(settings: Fields, found: HistorySettings) -> None:
         settings.refuse("dimensions", "is empty; write at least one, such as {name: cpu, ready: cadvisor-cpu}")
     asks = any(isinstance(source, PrometheusSettings) for source in found.sources)
     if not asks and any(isinstance(dimension.capacity, QueryCapacity) for dimension in found.dimensions):
-        settings.refuse("sources", "has no prometheus, which the capacity of a dimension is asked of; add one")
+        settings.refuse("sources", "has no prometheus, which the capacity query of a dimension needs; add one")
     if not settings.is_refused():
         for number, dimension in enumerate(found.dimensions):
             if not _is_measured(dimension, found.sources):
@@ -192,7 +192,7 @@ def _check_together(settings: Fields, found: HistorySettings) -> None:
 
 
 def _is_measured(dimension: Dimension, sources: Sequence[SourceSettings]) -> bool:
-    """Whether some source can say anything of it: else it would count as nothing used, without a word."""
+    """Reports whether a source measures the dimension; otherwise its use would silently count as zero."""
     return any(
         (isinstance(source, PrometheusSettings) and bool(dimension.query))
         or (isinstance(source, LoadSettings) and dimension.name in (CPU, MEMORY))
@@ -208,7 +208,7 @@ def _dimension(settings: Fields) -> Dimension:
     ready = READY.get(settings.choice("ready", "", ("", *READY)))
     query = settings.text("query", ready.query if ready else "")
     if ready is not None and settings.has("query"):
-        settings.refuse("query", "stands beside ready; remove one of the two")
+        settings.refuse("query", "cannot be combined with ready; remove one of the two")
     elif settings.has("query"):
         _check_query(settings, "query", query)
     default_per = (ready.per if ready else Per.POD).value
@@ -236,7 +236,7 @@ def _check_query(settings: Fields, field: str, query: str) -> None:
 
 
 def _capacity(settings: Fields, name: str) -> Capacity | QueryCapacity:
-    """`allocatable`, a number, or {allocatable|number|label|annotation|query: …}."""
+    """Parses a capacity: `allocatable`, a number, or {allocatable|number|label|annotation|query: …}."""
     found = settings.value("capacity")
     fix = "write allocatable, a number, a quantity such as 40M, or one of {allocatable, number, label, annotation, query: …}"
     if found is None:
@@ -280,16 +280,16 @@ def _prometheus(settings: Fields) -> PrometheusSettings:
     url = settings.text("url")
     if not url.startswith(("http://", "https://")) or len(url) < len("http://x"):
         settings.refuse("url", f"is {url!r}; write the address before /api/v1, such as http://prometheus:9090")
-    elif "@" in url:  # it would be shown wherever the server is named
+    elif "@" in url:  # the URL, and so the password, appears in logs and messages
         settings.refuse("url", "names a user or a password; write a token to a file and name it under tokenFile")
     elif url.rstrip("/").endswith("/api/v1"):
         settings.refuse("url", f"is {url!r}; leave /api/v1 out")
     elif "?" in url or "#" in url:
-        settings.refuse("url", f"is {url!r}; write what stands after ? under parameters")
+        settings.refuse("url", f"is {url!r}; write the part after ? under parameters")
     token_file = settings.text("tokenFile")
     if token_file and url.startswith("http://") and not is_loopback_name(urlsplit(url).netloc):
-        text = "would be sent unencrypted: whoever listens on the way could read the token; write https:// in url"
-        settings.refuse("tokenFile", f"{text}, ask on loopback, or leave tokenFile out")
+        text = "would be sent unencrypted, so that others on the network could read the token; write https:// in url"
+        settings.refuse("tokenFile", f"{text}, use a loopback address, or remove tokenFile")
     headers = settings.pairs("headers")
     for name in headers:
         if name.lower() == "authorization":
@@ -325,4 +325,4 @@ _SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "metrics-api": ("type", "stepSeconds"),
     "csv": ("type", "files"),
 }
-"""Type -> the fields it has."""
+"""Type of source -> its fields."""

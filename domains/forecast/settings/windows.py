@@ -1,16 +1,16 @@
-"""Trough windows: when repair may move pods. Read from configuration words, asked by epoch seconds; immutable, no clock.
+"""Trough windows: times of low load in which repair may move pods. Immutable; queried with epoch seconds, reads no clock.
 
-A window is `{days: [mon, tue], from: "01:00", to: "05:00", zone: Europe/Berlin}`. It opens on each of its days when the
-clock on that zone's wall reads `from` and closes when it reads `to`. If `to` is not after `from`, it closes on the next
-day: a window of Friday 23:00 to 03:00 ends on Saturday. When clocks change, three things hold:
+A window is `{days: [mon, tue], from: "01:00", to: "05:00", zone: Europe/Berlin}`. It opens on each of its days at `from`
+and closes at `to`, in wall time of the zone. If `to` is not after `from`, it closes on the next day: a window of Friday
+23:00 to 03:00 ends on Saturday. Guarantees when clocks change:
 
-- while a window is open, the clock on the wall always reads a time inside it;
+- while a window is open, the wall time is always inside it;
 - it opens at most once for each of its days, so a budget per window is never granted twice;
-- a time that does not exist is passed at the moment the clocks jump over it. `from: "02:30"` opens then, `to: "02:30"`
-  closes then. A window that lies wholly in the missing hour does not open that night.
+- a wall time that is skipped counts as reached when the clocks jump over it: `from: "02:30"` opens then, `to: "02:30"`
+  closes then. A window entirely within the skipped hour does not open on that day.
 
-Some hours come twice. A window that begins in such an hour opens the second time. One that ends in it closes the first
-time. One that lies wholly in it is open the first time only.
+If an hour occurs twice, a window that begins in it opens the second time; a window that ends in it closes the first
+time; a window entirely within it is open the first time only.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from multisched.framework.plugin_args import ArgsProblem, Fields, PluginArgsErro
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WINDOWS_MAX: Final = 100
 AHEAD_DAYS_MAX: Final = 21
-"""How far ahead an opening is looked for: a window of one day a week that a clock change swallows opens a week later."""
+"""Days ahead searched for the next opening; a weekly window can be skipped once by a clock change."""
 MERGED_DAYS_MAX: Final = 8
-"""How far ahead windows that follow one another without a gap are followed."""
+"""Days ahead in which windows without gaps between them are merged."""
 EPOCH_S_MAX: Final = 100_000_000_000.0
-"""About the year 5138; beyond it dates end."""
+"""About the year 5138; rejects milliseconds, and dates that datetime cannot represent."""
 _DAY_MINUTES: Final = 1_440
 _WORDS: Final = ("days", "from", "to", "zone")
 _TIME: Final = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
 
 
 class Window(msgspec.Struct, frozen=True):
-    """One line of the configuration, checked."""
+    """A configured window, checked."""
 
     days: tuple[int, ...]
-    """On which it opens; 0 is Monday."""
+    """Weekdays on which it opens; 0 is Monday."""
     from_minute: int
-    """Of the day, 0..1439."""
+    """Minute of the day, 0..1439."""
     to_minute: int
-    """Counted from the same midnight: more than a day where the window crosses midnight."""
+    """Counted from the same midnight as `from_minute`; at least 1440 if the window crosses midnight."""
     zone: str
 
     def spans(self, first: date, days: int) -> Iterator[Span]:
-        """What opens on `days` days from the first on, in that order; days on which it does not open are left out."""
+        """Yields the openings on `days` days from `first` on, in order; skips days on which it does not open."""
         zone = ZoneInfo(self.zone)
         for day in (first + timedelta(days=number) for number in range(days)):
             if day.weekday() in self.days:
@@ -60,27 +60,27 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True, order=True):
-    """One opening, in epoch seconds: open from the first moment on, closed from the second."""
+    """One opening: the half-open interval [opens_s, closes_s) in epoch seconds."""
 
     opens_s: float
     closes_s: float
 
 
 class TroughWindows(msgspec.Struct, frozen=True):
-    """All windows of a configuration: open while at least one is."""
+    """All configured windows; open while at least one window is open."""
 
     windows: tuple[Window, ...]
 
     @classmethod
     def from_config(cls, value: object, path: str = "windows") -> TroughWindows:
-        """A list of windows, or one. Raises PluginArgsError, with the field and the fix of all that is wrong."""
+        """Parses a window or a list of windows. Raises PluginArgsError with all problems, each with its field and fix."""
         if isinstance(value, Mapping):
             value = [value]
         example = '[{days: [sat, sun], from: "01:00", to: "05:00", zone: Europe/Berlin}]'
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise PluginArgsError.at(path, f"{value!r} is no list of windows; write for instance {example}")
+            raise PluginArgsError.at(path, f"{value!r} is not a list of windows; write for instance {example}")
         if not value:
-            raise PluginArgsError.at(path, f"empty, so that nothing is ever repaired; write for instance {example}")
+            raise PluginArgsError.at(path, f"empty, so repair would never run; write for instance {example}")
         if len(value) > WINDOWS_MAX:
             raise PluginArgsError.at(path, f"{len(value)} windows, more than {WINDOWS_MAX}; merge some")
         problems: list[ArgsProblem] = []
@@ -93,17 +93,17 @@ class TroughWindows(msgspec.Struct, frozen=True):
         return self.span(epoch_s) is not None
 
     def span(self, epoch_s: float) -> Span | None:
-        """The opening that a budget per window counts for: of those open now, the one that opened last; None if closed."""
+        """Returns the current opening, for budgets per window: the last opened one if several are open; None if closed."""
         return max((span for span in self._around(epoch_s) if span.opens_s <= epoch_s < span.closes_s), default=None)
 
     def next_open(self, epoch_s: float) -> float | None:
-        """When repair may begin: now if a window is open, else the next opening. None: not within three weeks."""
+        """Returns when repair may begin: now if a window is open, else the next opening; None if none within three weeks."""
         coming = (span for span in self._around(epoch_s, AHEAD_DAYS_MAX) if span.closes_s > epoch_s)
         first = min(coming, default=None)
         return None if first is None else max(first.opens_s, epoch_s)
 
     def closes(self, epoch_s: float) -> float | None:
-        """When repair has to be over: windows that touch count as one; at most eight days ahead. None if closed now."""
+        """Returns when the current opening ends, merged with adjacent ones up to eight days ahead; None if closed now."""
         end = None
         for span in sorted(self._around(epoch_s, MERGED_DAYS_MAX)):
             if span.opens_s <= (epoch_s if end is None else end) and span.closes_s > (epoch_s if end is None else end):
@@ -111,23 +111,23 @@ class TroughWindows(msgspec.Struct, frozen=True):
         return end
 
     def _around(self, epoch_s: float, ahead_days: int = 1) -> Iterator[Span]:
-        """Every opening that may touch the time from now to so many days ahead."""
+        """Yields all openings that may overlap the time from now to `ahead_days` days ahead."""
         if not 0 <= epoch_s <= EPOCH_S_MAX:
-            raise ValueError(f"epoch_s: {epoch_s} is no moment after 1970 in seconds; milliseconds?")
+            raise ValueError(f"epoch_s must be seconds since 1970, got {epoch_s}; is it in milliseconds?")
         today = datetime.fromtimestamp(epoch_s, UTC).date()
-        for window in self.windows:  # a window spans two dates, and a zone is a date off UTC at most
+        for window in self.windows:  # a window spans two dates, and local dates differ from UTC by at most one
             yield from window.spans(today - timedelta(days=3), ahead_days + 5)
 
 
 def _span(day: date, from_minute: int, to_minute: int, zone: ZoneInfo) -> Span:
     begins, ends = _moments(day, from_minute, zone), _moments(day, to_minute, zone)
     if len(begins) > 1 and len(ends) > 1:
-        return Span(begins[0], ends[0])  # wholly inside the hour that comes twice, unless it comes twice on two days
+        return Span(begins[0], ends[0])  # both times occur twice: the window is within the repeated hour
     return Span(begins[-1], ends[0])
 
 
 def _moments(day: date, minute: int, zone: ZoneInfo) -> tuple[float, ...]:
-    """When the clock reads this: two moments in an hour that comes twice; for one that never does, when it is jumped over."""
+    """Returns the moments of a wall time: two in a repeated hour; for a skipped time the moment of the jump."""
     midnight = datetime(day.year, day.month, day.day)
     reading = midnight + timedelta(minutes=minute)
     early, late = (reading.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
@@ -139,7 +139,7 @@ def _moments(day: date, minute: int, zone: ZoneInfo) -> tuple[float, ...]:
 
 
 def _jump(low: int, high: int, zone: ZoneInfo) -> float:
-    """The second between the two at which the zone's offset changes."""
+    """Returns the second in [low, high] at which the zone's offset changes."""
     before = datetime.fromtimestamp(low, zone).utcoffset()
     while high - low > 1:
         middle = (low + high) // 2
@@ -151,10 +151,10 @@ def _jump(low: int, high: int, zone: ZoneInfo) -> float:
 
 
 def _read_window(fields: Fields) -> Window:
-    """Notes what is wrong in `fields`; what it returns then is none."""
+    """Parses a window; records problems in `fields`, and the result is then meaningless."""
     begins, ends = _minute(fields, "from"), _minute(fields, "to")
     if begins == _DAY_MINUTES:
-        fields.refuse("from", 'no day begins at 24:00; write "00:00" and the day after')
+        fields.refuse("from", 'must be before 24:00; write "00:00" and the day after')
     if begins == ends and not fields.is_refused():
         fields.refuse("to", 'the same as from; write from: "00:00", to: "24:00" for a whole day')
     zone = fields.text("zone", "UTC")
@@ -174,7 +174,7 @@ def _minute(fields: Fields, word: str) -> int:
         return 0
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        fields.refuse(word, f'{value!r} is no time; write hours and minutes in quotes: "01:00"')
+        fields.refuse(word, f'{value!r} is not a time; write hours and minutes in quotes: "01:00"')
         return 0
     hour, minute = int(found[1]), int(found[2])
     if minute > 59 or hour * 60 + minute > _DAY_MINUTES:
@@ -189,16 +189,16 @@ def _days(fields: Fields) -> tuple[int, ...]:
     named = fields.names("days", len(DAYS))
     for name in named:
         if name not in DAYS:
-            fields.refuse("days", f"{name!r} is no day; write some of [{', '.join(DAYS)}]")
+            fields.refuse("days", f"{name!r} is not a day; write some of [{', '.join(DAYS)}]")
     if not named:
-        fields.refuse("days", f"names no day; write some of [{', '.join(DAYS)}], or leave it out")
+        fields.refuse("days", f"is empty; write some of [{', '.join(DAYS)}], or remove it")
     return tuple(sorted(DAYS.index(name) for name in named if name in DAYS))
 
 
 def why_no_zone(name: str) -> str:
-    """Why the name is no time zone, and what to write; empty for one that is."""
+    """Returns why the name is not a known time zone, with the fix; empty for a valid zone."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return f"{name!r} is no time zone known here; write an IANA name such as Europe/Berlin"
+        return f"{name!r} is not a known time zone; write an IANA name such as Europe/Berlin"
     return ""

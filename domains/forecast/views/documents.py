@@ -1,7 +1,7 @@
-"""Documents of what profiles say of services: lists, weeks, moments, and what the backtest found. Pure over a `ForecastSnapshot`.
+"""Documents about services: lists, weeks, times of the week, and backtest results. Pure functions of a `ForecastSnapshot`.
 
-Plain values that JSON knows, NaN for null; the same from a running program, a dump and a profiles file. Amounts are those of one
-replica, in the plain units of the dimension.
+Documents contain JSON values only, with NaN for null; they are the same for a running program, a dump and a profiles
+file. Amounts are per replica, in the plain unit of the dimension.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from multisched.framework.views import Document, NoViewError, ViewQuery
 PERCENTILES: Final = (50, 90, 99)
 NEAR_NAMES: Final = 3
 NEARNESS: Final = 0.6
-"""Of a name that was probably meant; below it a suggestion misleads."""
+"""Smallest similarity for a "did you mean" suggestion."""
 _DAYS: Final = [day.lower() for day in DAYS]
 _MOMENT: Final = re.compile(rf"(?:(?P<day>{'|'.join(_DAYS)}) )?(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})", re.ASCII)
 
 
 def head_of(snapshot: ForecastSnapshot) -> Document:
-    """What every document begins with."""
+    """Returns the fields common to all documents."""
     profiles = snapshot.profiles
     return {
         "version": profiles.version,
@@ -44,18 +44,18 @@ def head_of(snapshot: ForecastSnapshot) -> Document:
 
 
 def services(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """One row per service and dimension: its highest moment, what the profile is made of, how far it was off, its pods."""
+    """Returns one row per service and dimension: peak, its time, mean, origin and error of the profile, number of pods."""
     pods = pods_of(snapshot)
     rows = [row for number in range(len(snapshot.profiles.services)) for row in _rows(snapshot.profiles, number, pods)]
     return {**head_of(snapshot), "services": rows}
 
 
 def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """One service: each dimension's week. Raises NoViewError."""
+    """Returns one service with the week of each dimension. Raises NoViewError."""
     profiles, name = snapshot.profiles, query.option("name")
     numbers = profiles.numbers()
     alike = [one for one in numbers if one.endswith(f"/{name}")]
-    if name not in numbers and len(alike) == 1:  # the namespace may be left out where only one has it
+    if name not in numbers and len(alike) == 1:  # the namespace may be omitted if the name is unique
         name = alike[0]
     number = numbers.get(name)
     if number is None:
@@ -69,7 +69,7 @@ def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def hint(name: str, known: Sequence[str], lists: str) -> str:
-    """Returns the end of a sentence about a name that is not known. Without a namespace it is compared with bare names."""
+    """Returns a suggestion for an unknown name, to append to an error. A name without a namespace is compared with bare names."""
     of_compared: dict[str, list[str]] = {}
     for one in known:
         of_compared.setdefault(one if "/" in name else one.rpartition("/")[2], []).append(one)
@@ -79,23 +79,23 @@ def hint(name: str, known: Sequence[str], lists: str) -> str:
 
 
 def slots_at(snapshot: ForecastSnapshot, moment: str) -> list[int]:
-    """The slot of `Tue 20:00` or of `now`; of `20:00` those of all days. Raises NoViewError."""
+    """Returns the slot of `Tue 20:00` or `now`, or for `20:00` the slots of all days. Raises NoViewError."""
     profiles, wanted = snapshot.profiles, " ".join(moment.split()).lower()
     if wanted == "now":
         return [profiles.slot_of(snapshot.now_s)]
     found = _MOMENT.fullmatch(wanted)
     second = 3_600 * int(found["hour"]) + 60 * int(found["minute"]) if found else DAY_S
     if found is None or second >= DAY_S or int(found["minute"]) >= 60:
-        raise NoViewError(f'{moment!r} is no slot of these profiles; write "20:00", "Tue 20:00" or "now"')
+        raise NoViewError(f'{moment!r} is not a time of the week; write "20:00", "Tue 20:00" or "now"')
     days = range(7) if found["day"] is None else [_DAYS.index(found["day"])]
     return sorted({(day * DAY_S + second) // profiles.slot_s for day in days})
 
 
 def services_at(snapshot: ForecastSnapshot, slots: Sequence[int]) -> list[Document]:
-    """What each service uses in the fullest of these slots; those that use most of the first dimension first."""
+    """Returns the highest use of each service in these slots; sorted by use of the first dimension, descending."""
     profiles, pods = snapshot.profiles, pods_of(snapshot)
     use = profiles.peak[:, :, list(slots)].max(axis=2)
-    # By the first dimension; sorted() keeps the order of equals.
+    # sorted() is stable.
     order = sorted(range(len(use)), key=lambda number: -float(np.nan_to_num(use[number, :1], nan=-1.0).sum()))
     return [
         {"service": profiles.services[number]}
@@ -106,7 +106,7 @@ def services_at(snapshot: ForecastSnapshot, slots: Sequence[int]) -> list[Docume
 
 
 def pods_of(snapshot: ForecastSnapshot) -> Mapping[int, int] | None:
-    """Number of the service -> pods that its own profile speaks for, on the nodes of the domain; None where no pods are known."""
+    """Returns service number -> pods on the domain's nodes predicted by its profile; None if pods are not known."""
     fleet = snapshot.fleet
     if fleet is None:
         return None
@@ -136,7 +136,7 @@ def _rows(profiles: Profiles, number: int, pods: Mapping[int, int] | None) -> It
 
 
 def words_of(origin: Origin) -> str:
-    """As users read it."""
+    """Returns the name for display."""
     return origin.name.lower().replace("_", " ")
 
 
@@ -144,14 +144,14 @@ def words_of(origin: Origin) -> str:
 
 
 def backtest(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """Per service and dimension how each kind of profile would have done on the last days, what was chosen and why.
+    """Returns per service and dimension the errors of each kind of profile on the last days, the chosen kind, and why.
 
-    Worst first; then percentiles per dimension. Raises NoViewError for profiles that do not tell.
+    Sorted by error, the worst first; with percentiles per dimension. Raises NoViewError for profiles without a backtest.
     """
     profiles = snapshot.profiles
     tested = profiles.tested
     if tested is None:
-        text = "these profiles do not tell how they did; a refit by this version keeps it"
+        text = "these profiles contain no backtest results; a refit by this version adds them"
         raise NoViewError(text, status=422)
     rows = [row for number in range(len(profiles.services)) for row in _judged(profiles, tested, number)]
     rows.sort(key=lambda row: -np.nan_to_num(row["error"], nan=-1.0))
@@ -193,13 +193,13 @@ def _why(origin: Origin, model: float, plain: float, days: float) -> str:
         case Origin.SLOT_QUANTILE if np.isnan(model):
             return "too few days for the model"
         case Origin.SLOT_QUANTILE:
-            return f"the quantile was nearer on the last {days:g} days"
+            return f"the quantile was better on the last {days:g} days"
         case _:
-            return f"the model was nearer on the last {days:g} days"
+            return f"the model was better on the last {days:g} days"
 
 
 def _percentiles(profiles: Profiles, tested: Backtest, place: int) -> Document:
-    """Of one dimension, over its services."""
+    """Returns percentiles over the services of one dimension."""
     origin = profiles.origin[:, place]
     return {
         "dimension": profiles.dimensions[place],

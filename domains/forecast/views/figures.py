@@ -1,7 +1,7 @@
-"""The forecast's metrics: what it stands on, how well it foretold, and how full nodes will be and are. Bounded label values only.
+"""The forecast's metrics: profiles and refits, forecast errors, predicted and measured load of nodes. Labels are bounded.
 
-Read at a scrape, on the loop: some milliseconds at 5,000 nodes, of which nothing is counted again that the ledger
-keeps. While rows are still to be counted after profiles changed, the last whole snapshot of nodes is shown again.
+Computed on the loop at each scrape from sums in the ledger: some milliseconds at 5,000 nodes. While rows are being
+recomputed after new profiles, the metrics of nodes keep their last values.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from domains.forecast.ledger.node_loads import NodeLoad
 
 PERCENTILES: Final[Mapping[str, float]] = {"50": 0.5, "95": 0.95, "100": 1.0}
-"""Over nodes; 100 is the fullest. The label is not `quantile`: that name belongs to summaries."""
+"""Percentiles over nodes; 100 is the fullest node. The label is not `quantile`, which Prometheus reserves for summaries."""
 ERROR_PERCENTILES: Final[Mapping[str, float]] = {"50": 0.5, "90": 0.9}
-"""Over services."""
+"""Percentiles over services."""
 _Values = dict[tuple[str, ...], float]
 
 
 class Figures:
-    """Of one forecast."""
+    """Metrics of one forecast."""
 
     def __init__(self, ledger: PeakLedger, rows: Callable[[], Rows], fallbacks: Mapping[str, int]) -> None:
-        """`rows`: those of the domain, ascending. `fallbacks`: reason -> pods bound without a profile of their own."""
+        """`rows` returns the rows of the domain, ascending. `fallbacks`: reason -> pods bound without a profile of their own."""
         self._ledger = ledger
         self._rows = rows
         self._fallbacks = fallbacks
@@ -42,9 +42,9 @@ class Figures:
         self._of_nodes: list[PluginMetric] = []
 
     def all(self, now_s: float, state: RefitState | None, loads: Mapping[str, NodeLoad]) -> list[PluginMetric]:
-        """Everything at this moment (epoch seconds). `state`: of the refit, where there is one."""
+        """Returns all metrics. `now_s`: epoch seconds; `state`: of the refit, if there is one."""
         quantized, ledger = self._ledger.predictor.quantized, self._ledger
-        text = "Pods bound without a profile of their own, by what stood in for it."
+        text = "Pods bound without a profile of their own, by the fallback used."
         fallbacks: _Values = {(reason,): count for reason, count in self._fallbacks.items()}
         found = [PluginMetric("forecast_fallback", text, fallbacks, ("reason",), is_counter=True)]
         if quantized is not None:
@@ -52,9 +52,11 @@ class Figures:
                 self._profile_metrics = (quantized.number, _of_profiles(quantized))
             found += self._profile_metrics[1]
             age: _Values = {(): now_s - quantized.profiles.newest_s} if quantized.profiles.newest_s else {}
-            found.append(PluginMetric("forecast_profiles_age_seconds", "Since the newest sample in them.", age))
+            found.append(
+                PluginMetric("forecast_profiles_age_seconds", "Age of the newest sample in the active profiles.", age)
+            )
         left: _Values = {(): ledger.rows_left if quantized is not None else 0}
-        found.append(PluginMetric("forecast_catch_up_rows", "Nodes to be counted anew by the profiles.", left))
+        found.append(PluginMetric("forecast_catch_up_rows", "Nodes not yet recomputed after new profiles.", left))
         if not ledger.rows_left:
             self._of_nodes = self._nodes(now_s, quantized)
         return found + self._of_nodes + _measured(loads) + _of_refits(state)
@@ -65,7 +67,7 @@ class Figures:
         rows = self._rows()
         pods = self._ledger.sources(rows).tolist()
         sources: _Values = {(name,): count for name, count in zip(SOURCES, pods, strict=True)}
-        text = "Pods on the domain's nodes, by what speaks for them; no_history and no_service are requests."
+        text = "Pods on the domain's nodes, by source of their prediction; no_history and no_service use requests."
         found = [PluginMetric("forecast_pods", text, sources, ("source",))]
         if quantized is None or not len(rows):
             return found
@@ -82,7 +84,7 @@ class Figures:
                 fullest = curves.of(rows[[int(np.nanargmax(shares))]])[0, dimension]
                 times[(name,)] = float(fullest.argmax() * quantized.profiles.slot_s)
         label = ("dimension", "percentile")
-        ahead = "Predicted peak of nodes over their capacity, at the fullest moment of the week; percentile over nodes."
+        ahead = "Predicted peak of nodes over their capacity, in the fullest slot of the week; percentile over nodes."
         text = "When the node with the highest predicted peak is fullest: seconds since Monday 00:00 in the profiles' zone."
         now = "Predicted load of nodes over their capacity at this time of the week; percentile over nodes."
         return [
@@ -103,15 +105,17 @@ def _measured(loads: Mapping[str, NodeLoad]) -> list[PluginMetric]:
     for name, load in loads.items():
         shares |= _percentiles((name,), load.shares.reshape(1, -1), PERCENTILES)
         seen[(name,)] = load.seen_s
-    text = "Measured load of nodes over their capacity, when they were looked at last; percentile over nodes."
+    text = "Last measured load of nodes over their capacity; percentile over nodes."
     return [
         PluginMetric("forecast_node_load_ratio", text, shares, ("dimension", "percentile")),
-        PluginMetric("forecast_node_load_time_seconds", "Unix time of that.", seen, ("dimension",)),
+        PluginMetric(
+            "forecast_node_load_time_seconds", "Unix time of the last measurement of node load.", seen, ("dimension",)
+        ),
     ]
 
 
 def _percentiles(names: tuple[str, ...], values: NDArray[np.float64], asked: Mapping[str, float]) -> _Values:
-    """(name, percentile) -> number; a row of values for each name, NaN left out."""
+    """Returns (name, percentile) -> value; `values` has a row per name, NaN is skipped."""
     found: _Values = {}
     for name, row in zip(names, values, strict=True):
         known = row[np.isfinite(row)]
@@ -122,7 +126,7 @@ def _percentiles(names: tuple[str, ...], values: NDArray[np.float64], asked: Map
 
 
 def _of_profiles(quantized: QuantizedProfiles) -> list[PluginMetric]:
-    """Of profiles, which never change."""
+    """Returns the metrics of profiles, which are constant for one set of profiles."""
     profiles = quantized.profiles
     kinds: _Values = {
         (name, origin.name.lower()): int((profiles.origin[:, number] == origin).sum())
@@ -139,10 +143,10 @@ def _of_profiles(quantized: QuantizedProfiles) -> list[PluginMetric]:
     text = "Mean pinball loss of the peak on the last days, over the mean of the series; percentile over services."
     of_weights = "Standard error of what is attributed from node totals, over the weight; percentile over services."
     return [
-        PluginMetric("forecast_profiles_version", "Number of the profiles in force.", {(): profiles.version}),
+        PluginMetric("forecast_profiles_version", "Version of the active profiles.", {(): profiles.version}),
         PluginMetric("forecast_services", "Services with a profile.", {(): len(profiles.services)}),
         PluginMetric(
-            "forecast_profiles", "Profiles by what they are made from.", kinds, ("dimension", "origin")
+            "forecast_profiles", "Profiles by how they were computed.", kinds, ("dimension", "origin")
         ),
         PluginMetric("forecast_backtest_error_ratio", text, tested, ("dimension", "percentile")),
         PluginMetric("forecast_attribution_error_ratio", of_weights, weighed, ("dimension", "percentile")),
@@ -155,14 +159,14 @@ def _of_refits(state: RefitState | None) -> list[PluginMetric]:
     last: _Values = {(): state.last_error_s} if state.last_error_s else {}
     took: _Values = {(): state.duration_s} if state.refits else {}
     return [
-        PluginMetric("forecast_refits", "Refits that were put in force.", {(): state.refits}, is_counter=True),
+        PluginMetric("forecast_refits", "Successful refits.", {(): state.refits}, is_counter=True),
         PluginMetric("forecast_refit_failures", "Refits that failed.", {(): state.failures}, is_counter=True),
         PluginMetric(
-            "forecast_refit_failures_in_a_row", "Since the last that did not.", {(): state.failures_in_a_row}
+            "forecast_refit_failures_in_a_row", "Failed refits since the last successful one.", {(): state.failures_in_a_row}
         ),
-        PluginMetric("forecast_refit_last_error_time_seconds", "Unix time of the last that failed.", last),
-        PluginMetric("forecast_refit_duration_seconds", "Of the last that was put in force.", took),
+        PluginMetric("forecast_refit_last_error_time_seconds", "Unix time of the last failed refit.", last),
+        PluginMetric("forecast_refit_duration_seconds", "Duration of the last successful refit.", took),
         PluginMetric(
-            "forecast_polls_failed", "Looks at the moment's load that failed.", {(): state.polls_failed}, is_counter=True
+            "forecast_polls_failed", "Failed measurements of the current load.", {(): state.polls_failed}, is_counter=True
         ),
     ]  # fmt: skip

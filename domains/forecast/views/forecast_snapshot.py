@@ -1,7 +1,7 @@
-"""A snapshot of the forecast at one moment: profiles in force, what every node is predicted to carry, and who stands there.
+"""A snapshot of the forecast at one moment: active profiles, predicted load of each node, and its pods.
 
-Values only, taken on the loop in pieces of milliseconds (`take_fleet`) or made of a profiles file alone. Other parts
-compute what is shown of it (`documents`, `node_documents`, `report_document`).
+Values only, copied on the event loop in slices of milliseconds (`take_fleet`), or created from a profiles file alone.
+`documents`, `node_documents` and `report_document` compute documents from it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.views import NoViewError
 
 ROWS_PER_PIECE: Final = 512
-"""Rows copied in one go: 1.7 MB at 5 dimensions and 168 slots."""
+"""Rows copied before yielding to the event loop: 1.7 MB at 5 dimensions and 168 slots."""
 PODS_PER_PIECE: Final = 2_000
 TRIES: Final = 3
-"""New profiles that come into force while a snapshot is taken begin it anew."""
+"""Attempts to take a snapshot; each new set of profiles activated meanwhile restarts it."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """One pod of a node."""
+    """A pod on a node."""
 
     name: str
     """`namespace/name`"""
@@ -40,7 +40,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """All nodes of a domain. Dimensions are those of the forecast, which may be others than those of the profiles."""
+    """All nodes of a domain. Dimensions are those of the forecast, which can differ from those of the profiles."""
 
     quantized: QuantizedProfiles
     nodes: tuple[str, ...]
@@ -49,22 +49,22 @@ class Fleet(msgspec.Struct, frozen=True):
     capacity: NDArray[np.float64]
     """float64[dimensions, nodes] in plain units; NaN where a node states none."""
     held: Mapping[str, tuple[int, Demand]]
-    """uid -> (row, what its prediction depends on)"""
+    """uid -> (row, inputs of its prediction)"""
     places: Mapping[int, int]
     """Row -> number of the node."""
     standing: Mapping[int, Sequence[Standing]] = msgspec.field(default_factory=dict)
-    """Number of the node -> its pods, of the nodes that were asked for."""
+    """Number of the node -> its pods, for requested nodes only."""
 
     @property
     def dimensions(self) -> tuple[str, ...]:
         return self.quantized.dimensions
 
     def quantum(self) -> NDArray[np.float64]:
-        """float64[dimensions]: how much a quantum is, in plain units."""
+        """Returns float64[dimensions]: the quantum in plain units."""
         return self.quantized.quantum_milli[:, 0] / MILLI
 
     def counts(self) -> dict[tuple[int, Demand], int]:
-        """(row, demand) -> pods. Counted in pieces: one go over a hundred thousand would keep the loop from its turn."""
+        """Returns (row, demand) -> number of pods. Counts in pieces, so that a thread does not hold the GIL for long."""
         found: dict[tuple[int, Demand], int] = {}
         entries = iter(self.held.values())
         while piece := Counter(islice(entries, PODS_PER_PIECE)):
@@ -73,37 +73,37 @@ class Fleet(msgspec.Struct, frozen=True):
         return found
 
     def predictor(self) -> Predictor:
-        """One of its own, for the thread that asks."""
+        """Creates a separate predictor, for use in another thread."""
         return Predictor(self.quantized.dimensions, self.quantized)
 
 
 class ForecastSnapshot(msgspec.Struct, frozen=True):
-    """What documents are made of."""
+    """The input of documents."""
 
     profiles: Profiles
     now_s: float
     """Epoch seconds."""
     domain: str = ""
     state: str = ""
-    """How learning goes, in a sentence."""
+    """State of the profiles and refits, as a sentence."""
     fleet: Fleet | None = None
-    """None: only profiles are known, from a file."""
+    """None if the snapshot comes from a profiles file."""
 
     def known_fleet(self) -> Fleet:
-        """Raises NoViewError."""
+        """Returns the fleet. Raises NoViewError if there is none."""
         if self.fleet is None:
-            text = "profiles alone know no nodes; ask a running multisched (--server) or a dump of the cluster (--snapshot)"
+            text = "a profiles file contains no nodes; use a running multisched (--server) or a dump of the cluster (--snapshot)"
             raise NoViewError(text, status=422)
         return self.fleet
 
 
 async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, asked: str = "") -> Fleet:
-    """`asked`: the node whose pods are to be named. Rows ascend. Raises NoViewError."""
+    """Copies the state of these rows (ascending). `asked`: a node whose pods are included. Raises NoViewError."""
     names = [nodes.node(row).name for row in rows.tolist()]
     for _ in range(TRIES):
         quantized, adopted = ledger.predictor.quantized, ledger.adopted
         if quantized is None:
-            raise NoViewError("no profiles are in force yet", status=503)
+            raise NoViewError("no profiles are active yet", status=503)
         is_behind = True
         while is_behind:
             is_behind = ledger.catch_up()
@@ -118,11 +118,11 @@ async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, asked: str
             capacity[:, begin : begin + len(piece)] = ledger.capacity(piece)
             await asyncio.sleep(0)
         if ledger.adopted == adopted:
-            # A node that went meanwhile, whose row may be another's by now, is left out.
+            # Skips nodes deleted meanwhile, whose rows may already belong to other nodes.
             kept = np.array([nodes.row_of(name) == row for name, row in zip(names, rows.tolist(), strict=True)], bool)
             capacity = np.where(capacity >= 0, capacity / MILLI, np.nan)[:, kept]
             return _fleet(ledger, nodes, rows[kept], quantized, loads[kept], capacity, asked)
-    raise NoViewError("new profiles came into force again and again; ask again in a moment", status=503)
+    raise NoViewError("new profiles were activated during each attempt; try again in a moment", status=503)
 
 
 def _fleet(

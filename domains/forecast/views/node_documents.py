@@ -1,6 +1,6 @@
-"""Documents of what nodes are predicted to carry: all of them, one with its pods, and one moment of the week.
+"""Documents about predicted loads of nodes: all nodes, one node with its pods, and all nodes at one time of the week.
 
-Pure over a `ForecastSnapshot`. Shares are of the node's capacity, 1 is all of it; where a node states none, amounts are
+Pure functions of a `ForecastSnapshot`. Shares are load / capacity of the node; if a node states no capacity, amounts are
 given and shares are null.
 """
 
@@ -17,26 +17,27 @@ from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, St
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 SPEAKS: Final = {"": "profile", CLASS: "class", NAMESPACE: "namespace", PARTIAL_HISTORY: "profile and requests"}
-"""`Prediction.fallback` -> what the prediction is made of; requests where it is none of these."""
+"""`Prediction.fallback` -> basis of the prediction for display; "requests" for other values."""
 ROWS_PER_PIECE: Final = 256
 
 Floats = NDArray[np.float64]
 
 
 class Peaks(NamedTuple):
-    """Of nodes, float64[nodes, dimensions] each."""
+    """Peaks of nodes, float64[nodes, dimensions] each."""
 
     amount: Floats
-    """In plain units, at the fullest slot."""
+    """Predicted use in the fullest slot, in plain units."""
     slot: NDArray[np.intp]
+    """The fullest slot."""
     share: Floats
-    """Of capacity; NaN where the node states none."""
+    """`amount` / capacity; NaN if the node states none."""
     now: Floats
-    """The amount at this moment's slot."""
+    """Predicted use in the current slot, in plain units."""
 
 
 def nodes(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """Every node with its predicted peak in each dimension, the fullest first. Raises NoViewError."""
+    """Returns all nodes with their predicted peak in each dimension, the fullest first. Raises NoViewError."""
     fleet = snapshot.known_fleet()
     peaks, counts = peaks_of(snapshot, fleet), pods_on(fleet)
     return {
@@ -47,11 +48,11 @@ def nodes(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """One node: the week of each dimension, its pods by their share of its fullest moment, and what if each left."""
+    """Returns one node: the week of each dimension; its pods by their share of its peak; its peak without each pod."""
     fleet, name = snapshot.known_fleet(), query.option("name")
     if name not in fleet.nodes:
         end = hint(name, fleet.nodes, "multisched forecast nodes")
-        raise NoViewError(f"no node {name} among those of domain {snapshot.domain}{end}")
+        raise NoViewError(f"domain {snapshot.domain} has no node {name}{end}")
     number = fleet.nodes.index(name)
     peaks = peaks_of(snapshot, fleet)
     found = _node(snapshot, fleet, peaks, pods_on(fleet), number)
@@ -66,7 +67,8 @@ def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def at(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """What services use and nodes carry in one slot of the week, or at one time of every day. Raises NoViewError."""
+    """Returns predicted use of services and load of nodes in one slot of the week, or at one time of each day (highest of
+    all days). Raises NoViewError."""
     slots = slots_at(snapshot, query.option("moment"))
     found = {**head_of(snapshot), "at": query.option("moment"), "services": services_at(snapshot, slots)}
     fleet = snapshot.fleet
@@ -87,7 +89,7 @@ def at(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def peaks_of(snapshot: ForecastSnapshot, fleet: Fleet) -> Peaks:
-    """Of all nodes."""
+    """Computes the peaks of all nodes."""
     quantum = fleet.quantum()
     slot = np.empty(fleet.loads.shape[:2], np.intp)
     for begin in range(0, len(fleet.loads), ROWS_PER_PIECE):
@@ -98,13 +100,13 @@ def peaks_of(snapshot: ForecastSnapshot, fleet: Fleet) -> Peaks:
 
 
 def worst_of(share: Floats) -> Floats:
-    """float64[nodes]: the largest share; NaN where a node states no capacity at all."""
+    """Returns float64[nodes]: the largest share over dimensions; NaN if the node states no capacity in any dimension."""
     largest = np.nan_to_num(share, nan=-1.0).max(axis=1, initial=-1.0)
     return np.where(largest >= 0, largest, np.nan)
 
 
 def pods_on(fleet: Fleet) -> dict[int, tuple[int, int]]:
-    """Number of the node -> (its pods, those without a profile of their own)."""
+    """Returns number of the node -> (number of pods, number of pods without a profile of their own service)."""
     predictor = fleet.predictor()
     found: dict[int, tuple[int, int]] = {}
     for (row, demand), pods in fleet.counts().items():
@@ -116,7 +118,7 @@ def pods_on(fleet: Fleet) -> dict[int, tuple[int, int]]:
 
 
 def _positive(capacity: Floats) -> Floats:
-    """To divide by: of a node that has none of it, whatever is used is too much."""
+    """Returns the capacity as a divisor; zero becomes a tiny value, so that any use exceeds it."""
     return np.where(capacity > 0, capacity, np.where(np.isnan(capacity), np.nan, 1e-9))
 
 
@@ -144,7 +146,7 @@ def _node(
 
 
 def _standing(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
-    """The pods of a node: those that carry most of its fullest moment first."""
+    """Returns the pods of a node, sorted by their share of its peak, descending."""
     predictor, quantum = fleet.predictor(), fleet.quantum()
     shares = peaks.share[number]
     place = 0 if np.isnan(shares).all() else int(np.nanargmax(shares))
@@ -160,7 +162,7 @@ def _standing(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peak
 
 
 def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: Standing, number: int) -> Document:
-    """With what becomes of the node's fullest moment if the pod leaves."""
+    """Returns a pod, with the node's peak if the pod left."""
     prediction = predictor.of(pod.demand)
     assert prediction.curve is not None, "a predictor with profiles predicts curves"
     left = (fleet.loads[number] - prediction.curve.quanta) * fleet.quantum()[:, None]
@@ -182,6 +184,6 @@ def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: St
 
 
 def fullest_first(share: Floats) -> list[int]:
-    """Numbers of the nodes."""
+    """Returns the numbers of the nodes, sorted by their largest share, descending."""
     order: list[int] = np.argsort(-np.nan_to_num(worst_of(share), nan=-1.0), kind="stable").tolist()
     return order

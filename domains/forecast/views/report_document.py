@@ -1,7 +1,8 @@
-"""The document that the report page is made of: every curve in a byte per slot, deflated, so that large fleets fit into a page.
+"""The document of the report page: each curve takes a byte per slot, deflated, so that large fleets fit into one page.
 
-Pure over a `ForecastSnapshot`. `data` of each part is base64 of deflated bytes, one code per slot: CODE_MAX steps of the series' `scale`,
-CODE_NAN where nothing is known. Bounded by CODES_MAX and LOADS_MAX; what is left out is counted in the document.
+A pure function of a `ForecastSnapshot`. `data` of each part is base64 of deflated bytes, one code per slot: up to
+CODE_MAX steps of the series' `scale`, or CODE_NAN if unknown. Limited by CODES_MAX and LOADS_MAX; the document contains
+the number of omitted services and nodes.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from domains.forecast.views.node_documents import Floats, fullest_first, peaks_o
 from multisched.framework.views import Document, ViewQuery
 
 CODES_MAX: Final = 8_000_000
-"""Bytes of services' curves and history before they are deflated: 1,360 services in 5 dimensions by the hour."""
+"""Limit of bytes of services' curves and history before compression: 1,360 services, 5 dimensions, hourly slots."""
 LOADS_MAX: Final = 4_500_000
-"""Bytes of nodes' curves: 5,350 nodes in 5 dimensions by the hour."""
+"""Limit of bytes of nodes' curves: 5,350 nodes, 5 dimensions, hourly slots."""
 DIGITS: Final = 5
-"""Significant ones of amounts."""
+"""Significant digits of amounts."""
 HISTORY_STEP, BAND_STEP = 2, 4
-"""Steps of codes in which history and bands are given: a pixel or two of a plot."""
+"""Codes of history and bands are rounded to multiples of these: a pixel or two of a plot."""
 _LEVEL: Final = 6
 
 
 def report(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
-    """All of it."""
+    """Returns the whole document."""
     profiles = snapshot.profiles
     pods = pods_of(snapshot)
     chosen = _chosen_services(profiles, pods)
@@ -57,7 +58,7 @@ def report(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def with_history(document: Document, recent: Recent) -> Document:
-    """The same with this history: of a process that keeps none, or of a file that somebody names."""
+    """Returns the document with this history added, recorded by the program or read from files (--usage)."""
     numbers = {name: number for number, name in enumerate(recent.services)}
     columns = {name: number for number, name in enumerate(recent.dimensions)}
     services, dimensions = document["services"], document["dimensions"]
@@ -84,14 +85,14 @@ def with_history(document: Document, recent: Recent) -> Document:
 
 
 def packed(*codes: NDArray[np.uint8]) -> str:
-    """Base64 of the arrays' bytes one after the other, deflated. Neighbouring slots are much alike, so their differences are
-    what is stored: each code less the one before it, modulo 256."""
+    """Returns base64 of the deflated, concatenated arrays. Stores the difference of each code from the previous one (modulo
+    256), because neighbouring slots are similar."""
     lessened = [np.diff(array, axis=-1, prepend=np.uint8(0)).tobytes() for array in codes]
     return base64.b64encode(zlib.compress(b"".join(lessened), _LEVEL)).decode()
 
 
 def _chosen_services(profiles: Profiles, pods: Mapping[int, int] | None) -> Sequence[int]:
-    """Those that use most of any dimension, by name; all where they fit."""
+    """Returns the numbers of the services with the largest use in any dimension, ascending; all if they fit."""
     slots = 3 * profiles.slots + 2 * DAYS * DAY_S // profiles.slot_s
     most = max(1, CODES_MAX // max(1, len(profiles.dimensions) * slots))
     if len(profiles.services) <= most:
@@ -120,7 +121,7 @@ def _service(profiles: Profiles, number: int, pods: Mapping[int, int] | None) ->
 
 
 def _curves(profiles: Profiles, chosen: Sequence[int]) -> Document:
-    """Peak, low and high of the services, each uint8[services, dimensions, slots]."""
+    """Returns peak, low and high of the services, packed, each uint8[services, dimensions, slots]."""
     whole = np.stack([curve[list(chosen)] for curve in (profiles.peak, profiles.low, profiles.high)])
     largest = np.nan_to_num(whole).max(axis=(0, 3), initial=0.0)
     coded = _coded(whole, largest[None, ..., None])
@@ -129,7 +130,7 @@ def _curves(profiles: Profiles, chosen: Sequence[int]) -> Document:
 
 
 def _coarse(codes: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """To the next multiple, which deflates better; what is not known stays so."""
+    """Rounds codes to multiples of `step`, which deflate better; keeps CODE_NAN."""
     rounded = (codes.astype(np.uint16) + step // 2) // step * step
     return np.where(codes == CODE_NAN, CODE_NAN, np.minimum(rounded, CODE_MAX)).astype(np.uint8)
 
@@ -167,7 +168,7 @@ def _nodes(snapshot: ForecastSnapshot, fleet: Fleet, chosen: Sequence[int]) -> D
 
 
 def _services_on(fleet: Fleet, kept: Sequence[int], chosen: Sequence[int]) -> list[list[list[int]]]:
-    """Per node of the document [place of the service in the document, its pods there]."""
+    """Returns per node of the document: [index of the service in the document, number of its pods there]."""
     at_node = {number: at for at, number in enumerate(kept)}
     at_service = {number: at for at, number in enumerate(chosen)}
     found: list[dict[int, int]] = [{} for _ in kept]

@@ -1,6 +1,6 @@
-"""What PeakForecast shows, by the name of the document: from a running forecast, or from profiles alone.
+"""Documents of PeakForecast by name, from a running forecast or from profiles alone.
 
-Imported by the first question, since no placement needs it.
+Imported on the first request, because scheduling does not need it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DOCUMENTS: Final[Mapping[str, Callable[[ForecastSnapshot, ViewQuery], Document]]
 
 
 OPTIONS: Final[Mapping[str, str]] = {"service": "name", "node": "name", "at": "moment"}
-"""What of a document is asked for."""
+"""Document -> its required option."""
 
 
 def document_of(query: ViewQuery) -> Callable[[ForecastSnapshot], Document]:
-    """Makes the document of a snapshot. Raises NoViewError for a name that is none, and for an option that nobody reads."""
+    """Returns the function that makes the document from a snapshot. Raises NoViewError for an unknown name or option."""
     make = DOCUMENTS.get(query.name)
     if make is None:
-        raise NoViewError(f"forecast has no {query.name}; there are {', '.join(DOCUMENTS)}")
+        raise NoViewError(f"forecast has no document {query.name}; write one of {', '.join(DOCUMENTS)}")
     known = [OPTIONS[query.name], "domain"] if query.name in OPTIONS else ["domain"]
     if unknown := unknown_parameter(query.options, known):
         raise NoViewError(unknown, status=400)

@@ -97,7 +97,7 @@ async def test_services_and_the_backtest_are_told_of_a_running_program() -> None
         assert lines[1].split()[-1] == "4"
         assert "per replica" in await said(url, "service", "default/web")
         text = await said(url, "backtest")
-        assert "was nearer on the last 7 days" in text
+        assert "was better on the last 7 days" in text
         assert text.splitlines()[0].startswith("DIMENSION   SERVICES   CHOSEN")
 
 
@@ -121,7 +121,7 @@ async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Pa
 
 async def test_what_is_asked_wrongly_is_told() -> None:
     async with served() as (_, url):
-        assert "no node n9 among those of domain tests" in await said(url, "node", "n9", code=2)
+        assert "domain tests has no node n9" in await said(url, "node", "n9", code=2)
         assert "domain job shows no forecast; it is shown by tests" in await said(
             url, "nodes", "--domain", "job", code=2
         )
@@ -140,7 +140,7 @@ async def test_two_forecasts_are_told_apart_by_domain() -> None:
         views = ProgramViews(house.program)
         with pytest.raises(NoViewError, match="several domains show this view; name one of them: a, b"):
             await views.document("forecast", ViewQuery("nodes"))
-        with pytest.raises(NoViewError, match="no profiles are in force yet"):
+        with pytest.raises(NoViewError, match="no profiles are active yet"):
             await views.document("forecast", ViewQuery("nodes", {"domain": "b"}))
         with pytest.raises(NoViewError, match="no plugin here shows weather"):
             await views.document("weather", ViewQuery("nodes"))

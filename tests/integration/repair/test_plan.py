@@ -150,7 +150,7 @@ async def test_a_quota_without_room_for_a_replacement_keeps_the_pods_of_its_name
 
         (left,) = (await plans.plan(ASKED)).left
 
-        assert "the quota of its namespace has no room for the replacement beside it (3 pods)" in left.why
+        assert "the quota of its namespace has no room for a replacement before it ends (3 pods)" in left.why
 
 
 async def test_without_a_repair_section_plans_go_by_defaults_and_quotas_are_not_read() -> None:
@@ -194,7 +194,7 @@ async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured()
 
             assert len(plan.moves) == expected
             if expected:
-                assert plan.notes[-1].startswith("1 of the moves are of pods that default-scheduler places")
+                assert plan.notes[-1].startswith("1 of the moves are of pods scheduled by default-scheduler")
             else:
                 assert "another scheduler places it" in plan.left[0].why
 
@@ -219,7 +219,7 @@ def _renamed(pod: Pod, name: str) -> Pod:
 async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
     async with uneven() as (_, plans):
         with pytest.raises(
-            RepairRefusedError, match=r"threshold lgo: no dimension of the forecast; did you mean log\?"
+            RepairRefusedError, match=r"threshold lgo: not a dimension of the forecast; did you mean log\?"
         ):
             await plans.plan(RepairAsked(threshold_percent={"lgo": 90.0}))
         with pytest.raises(RepairRefusedError, match="domain test: no such domain; did you mean tests"):
@@ -228,7 +228,7 @@ async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
     async with open_house(text) as house:
         plans = RepairPlans(house.program)
         await house.node("n0")
-        with pytest.raises(RepairRefusedError, match="no profiles are in force yet"):
+        with pytest.raises(RepairRefusedError, match="no profiles are active yet"):
             await plans.plan(ASKED)
     text = one_domain()
     async with open_house(text) as house:
@@ -297,7 +297,7 @@ async def test_a_dump_of_the_cluster_gets_the_same_plan(tmp_path: Path) -> None:
     assert msgspec.structs.replace(found, notes=()) == expected
     assert "the dump has no PodDisruptionBudget, ResourceQuota, PersistentVolume" in found.notes[-1]
     code, _, error = await _call("--snapshot", str(dump))
-    assert (code, "no profiles are in force yet" in error) == (1, True), error
+    assert (code, "no profiles are active yet" in error) == (1, True), error
     dump.write_text('{"items": []}')
     code, _, error = await _call("--snapshot", str(dump), "--config", str(text))
     assert (code, "the dump has no nodes" in error) == (1, True), error

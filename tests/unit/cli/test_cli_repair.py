@@ -61,7 +61,7 @@ def plan(*moves: RepairMove, left: int = 0, kept: dict[str, int] | None = None) 
         threshold_percent={"cpu": 100.0, "log": 95.0},
         moves=moves,
         mended=("n1",) if moves else (),
-        left=tuple(RepairLeft(f"over-{number}", HOT, "no pod known here stands on it") for number in range(left)),
+        left=tuple(RepairLeft(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
         least_moves=1 if moves else 0,
         worst_before=HOT if moves or left else CALM,
         worst_after=MENDED,

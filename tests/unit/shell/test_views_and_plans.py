@@ -83,7 +83,7 @@ def test_a_view_is_asked_of_the_domain_that_is_named_and_of_none_by_chance() -> 
         assert await refusal("forecast", domain="gpu") == (shown, 404)
         assert await refusal("forecast") == ("several domains show this view; name one of them: forecast, second", 422)
         text, status = await refusal("forecast", domain="second")
-        assert (text.startswith("no profiles are in force yet"), status) == (True, 503)
+        assert (text.startswith("no profiles are active yet"), status) == (True, 503)
 
         give_profiles(cluster)
         found = [

@@ -189,10 +189,10 @@ async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Pat
     ("args", "message"),
     [
         ({"history": {}}, "args.history.sources: is empty"),
-        ({"files": ["a.csv"], "history": {"sources": []}}, "args.files: stands beside history"),
-        ({"fit": {"zone": "Atlantis"}}, "args.fit.zone: 'Atlantis' is no time zone"),
-        ({"fit": {"holidays": ["christmas"]}}, "args.fit.holidays\\[0\\]: 'christmas' is no day"),
-        ({"fit": {"restDays": ["fri", "sunday"]}}, "args.fit.restDays\\[1\\]: 'sunday' is no day"),
+        ({"files": ["a.csv"], "history": {"sources": []}}, "args.files: cannot be combined with history"),
+        ({"fit": {"zone": "Atlantis"}}, "args.fit.zone: 'Atlantis' is not a known time zone"),
+        ({"fit": {"holidays": ["christmas"]}}, "args.fit.holidays\\[0\\]: 'christmas' is not a date"),
+        ({"fit": {"restDays": ["fri", "sunday"]}}, "args.fit.restDays\\[1\\]: 'sunday' is not a day"),
         ({"fit": {"speed": 1}}, "args.fit.speed: unknown"),
         ({"profilesFile": "/nowhere/profiles"}, "args.profilesFile: /nowhere/profiles: No such file"),
     ],
@@ -236,7 +236,7 @@ async def test_without_profiles_a_view_says_why_and_what_to_do(more: dict[str, s
     cache = ClusterCache()
     with pytest.raises(NoViewError) as refused:
         await plugin(args, cache).show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
-    assert (str(refused.value), refused.value.status) == (f"no profiles are in force yet: {why}", 503)
+    assert (str(refused.value), refused.value.status) == (f"no profiles are active yet: {why}", 503)
 
 
 async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path: Path) -> None:
@@ -247,5 +247,5 @@ async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path
     assert not await made._refit.once(ports_at(NOW_S))
     with pytest.raises(NoViewError) as refused:
         await made.show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
-    assert str(refused.value).startswith("no profiles are in force yet: 1 refit failed, the last ")
+    assert str(refused.value).startswith("no profiles are active yet: 1 refit failed, the last ")
     assert str(refused.value).endswith("; fix this, the refit is retried")

@@ -76,7 +76,7 @@ def test_json_has_the_whole_week(file: Path) -> None:
     ("arguments", "message"),
     [
         (("service", "shop/wbe"), "no profile of shop/wbe; did you mean shop/web"),
-        (("at", "noonish"), "'noonish' is no slot of these profiles"),
+        (("at", "noonish"), "'noonish' is not a time of the week"),
     ],
 )
 def test_what_is_not_there_is_told(file: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -85,15 +85,17 @@ def test_what_is_not_there_is_told(file: Path, arguments: tuple[str, ...], messa
 
 @pytest.mark.parametrize("arguments", [("nodes",), ("node", "n1")])
 def test_profiles_alone_know_no_nodes(file: Path, arguments: tuple[str, ...]) -> None:
-    assert "ask a running multisched (--server) or a dump" in said(*arguments, "--profiles", file, code=2)
+    assert "use a running multisched (--server) or a dump" in said(*arguments, "--profiles", file, code=2)
 
 
 def test_profiles_go_without_a_dump(file: Path) -> None:
-    assert "--profiles goes without" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
+    assert "--profiles cannot be combined" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
 
 
 def test_profiles_go_without_a_server(file: Path) -> None:
-    assert "--profiles goes without --server" in said("services", "--profiles", file, "--server", NOBODY, code=2)
+    assert "--profiles cannot be combined with --server" in said(
+        "services", "--profiles", file, "--server", NOBODY, code=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,12 +124,12 @@ def test_a_dump_without_a_configuration_says_which_option_names_one(tmp_path: Pa
     dump = tmp_path / "dump.json"
     dump.write_text(json.dumps({"kind": "List", "items": [node_document("n1", cpu="4")]}))
     told = said("nodes", "--snapshot", dump, code=1)
-    assert "no profiles are in force yet: there is no history; name historyDir, files, history or profilesFile" in told
-    assert "; give the configuration with --config: the default one has no history" in told
+    assert "no profiles are active yet: there is no history; name historyDir, files, history or profilesFile" in told
+    assert "; name the configuration with --config: the default one has no history" in told
 
 
 def test_profiles_of_before_do_not_tell_how_they_did(file: Path) -> None:
-    assert "do not tell how they did" in said("backtest", "--profiles", file, code=2)
+    assert "contain no backtest results" in said("backtest", "--profiles", file, code=2)
 
 
 def test_a_file_of_profiles_is_enough_for_a_page_of_services(file: Path) -> None:

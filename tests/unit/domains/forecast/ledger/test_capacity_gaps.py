@@ -38,6 +38,7 @@ def told(made: Forecast, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [str(vars(record)["note"]) for record in caplog.records if record.msg == "nodes without a capacity"]
 
 
+UNREADABLE = "state a value that is not a quantity above zero"
 FALLBACK = "the score assumes 20 times the heaviest service's peak, the filter ignores the dimension"
 
 
@@ -47,14 +48,11 @@ FALLBACK = "the score assumes 20 times the heaviest service's peak, the filter i
         (None, f"log: 2 of 3 nodes state none; {FALLBACK}; such as n1 (annotation example.com/log)"),
         (
             "40 MB",
-            (
-                f"log: 2 of 3 nodes state a value that is not a quantity above zero; {FALLBACK}"
-                f"; such as n1 (annotation example.com/log: '40 MB')"
-            ),
+            f"log: 2 of 3 nodes {UNREADABLE}; {FALLBACK}; such as n1 (annotation example.com/log: '40 MB')",
         ),
         (
             "-5",
-            f"log: 2 of 3 nodes state a value that is not a quantity above zero; {FALLBACK}; such as n1 (annotation example.com/log: '-5')",
+            f"log: 2 of 3 nodes {UNREADABLE}; {FALLBACK}; such as n1 (annotation example.com/log: '-5')",
         ),
         (
             "0",

@@ -27,7 +27,7 @@ def test_a_namespace_whose_quota_has_no_room_beside_a_pod_keeps_it() -> None:
     plan = answer(town.scene(), RepairAsked(), town.ledger, RepairSettings())
 
     assert plan.moves == ()
-    assert "the quota of its namespace has no room for the replacement beside it (4 pods)" in plan.left[0].why
+    assert "the quota of its namespace has no room for a replacement before it ends (4 pods)" in plan.left[0].why
 
 
 def test_each_move_tells_what_it_does_to_both_nodes() -> None:

@@ -176,7 +176,7 @@ def test_feasibility_is_asked_about_so_many_pods_and_no_more() -> None:
     case = make_case([[0.5, 0.5], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, fits_max=0))
     assert moves(found) == []
-    assert found.unmended[0].why == "no more pods could be asked where they fit after 0 (fits_max)"
+    assert found.unmended[0].why == "the limit of 0 pods whose feasible nodes are computed was reached (fits_max)"
 
 
 def test_a_dimension_without_a_known_capacity_does_not_count() -> None:
@@ -208,11 +208,11 @@ def test_the_case_is_not_written_to() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"curves": np.zeros((3, 2, 1))}, "curves: shape"),
+        ({"curves": np.zeros((3, 2, 1))}, "curves: expected shape"),
         ({"curves": np.full((3, 1, 1), -1.0)}, "curves: below zero or infinite"),
-        ({"gang_spare": np.zeros(1, np.int64), "quota_room": np.zeros((1, 2), np.int64)}, "quota_room: shape"),
-        ({"disruptions": (Disruptions("ns/api", 1, (7,)),)}, "disruptions ns/api: 7 is no number from 0 to 2"),
-        ({"fixed_reasons": ()}, "pods.fixed: 0 is no number"),
+        ({"gang_spare": np.zeros(1, np.int64), "quota_room": np.zeros((1, 2), np.int64)}, "quota_room: expected shape"),
+        ({"disruptions": (Disruptions("ns/api", 1, (7,)),)}, "disruptions ns/api: 7 is not a number from 0 to 2"),
+        ({"fixed_reasons": ()}, "pods.fixed: 0 is not a number"),
     ],
 )
 def test_a_wrong_case_names_its_field(change: dict[str, object], message: str) -> None:

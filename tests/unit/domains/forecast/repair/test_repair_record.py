@@ -115,7 +115,7 @@ def test_carrying_out_is_off_unless_it_is_switched_on() -> None:
     [
         ({"mode": "now"}, "args.repair.mode: 'now' is not known; write one of off, preview, apply"),
         ({"mode": "apply"}, "args.repair.windows: missing"),
-        ({"zone": "UTC"}, "args.repair.zone: stands without windows"),
+        ({"zone": "UTC"}, "args.repair.zone: has no effect without windows"),
         ({"mode": "apply", "windows": [{"from": "1:00"}]}, "args.repair.windows[0].to: missing"),
         ({"mode": "apply", "zone": "Moon/Dark", "windows": [{"from": "01:00", "to": "02:00"}]}, "Moon/Dark"),
         ({"intervalMinutes": 0}, "args.repair.intervalMinutes: 0 is not within 0.1..1440"),

@@ -240,7 +240,7 @@ AFTER = Found("node-1", 3, (0.5,), (0.6,), (0.3,))
         ({}, {}, ""),
         ({}, {"source_peaks": (0.2,), "target_peaks": (0.64,)}, ""),
         ({}, {"target_load": (float("nan"),)}, ""),
-        ({"node": "node-1"}, {}, "ns/pod-0 stood on node-1, not on node-0"),
+        ({"node": "node-1"}, {}, "ns/pod-0 was on node-1, not on node-0"),
         ({}, {"node": "node-7"}, "the replacement of ns/pod-0 is on node-7, not on node-1"),
         ({}, {"node": ""}, "the replacement of ns/pod-0 is on no node, not on node-1"),
         ({}, {"ready": 2}, "2 replicas are ready, 3 before the step"),

@@ -116,11 +116,11 @@ def test_what_is_known_of_a_pod_goes_into_its_columns() -> None:
 
 def test_a_dimension_whose_capacity_some_nodes_do_not_state_is_told() -> None:
     notes = Town([node("a"), node("b", log="")], [pod("p", at="a")]).snapshot().notes
-    assert notes == ("log: 1 of 2 nodes do not state their capacity; there it does not count",)
+    assert notes == ("log: 1 of 2 nodes do not state their capacity; the dimension is ignored there",)
 
 
 def test_without_profiles_nodes_or_budgets_no_plan_is_made() -> None:
-    with pytest.raises(RepairRefusedError, match="no profiles are in force yet"):
+    with pytest.raises(RepairRefusedError, match="no profiles are active yet"):
         Town([node("a")], ledger=make_ledger(has_profiles=False)).snapshot()
     with pytest.raises(RepairRefusedError, match="the domain has no nodes"):
         Town([]).snapshot()
@@ -210,6 +210,6 @@ def test_the_room_that_quotas_leave(quotas: list[ResourceQuota], left: list[int]
 def test_quotas_that_are_not_judged_are_told() -> None:
     store = ObjectStore()
     store.set(ObjectKind.RESOURCE_QUOTA, ResourceQuota(name="q", namespace="shop", is_scoped=True))
-    assert list(Quotas(store).notes(("shop",))) == ["1 ResourceQuotas with scopes are not judged, shop/q among them"]
+    assert list(Quotas(store).notes(("shop",))) == ["1 ResourceQuotas with scopes are not evaluated, such as shop/q"]
     store.set_unreadable(ObjectKind.RESOURCE_QUOTA, "403")
     assert next(iter(Quotas(store).notes(()))).startswith("ResourceQuotas cannot be read (403)")

@@ -50,11 +50,11 @@ def test_every_word_is_read() -> None:
         ({"treshold": 5}, "args.repair.treshold: unknown field; did you mean thresholdPercent?"),
         (
             {"thresholdPercent": "90%"},
-            "args.repair.thresholdPercent: '90%' is no threshold; write a percentage above 0",
+            "args.repair.thresholdPercent: '90%' is not a threshold; write a percentage above 0",
         ),
-        ({"thresholdPercent": {"cpu": 0}}, "args.repair.thresholdPercent.cpu: 0 is no threshold"),
-        ({"thresholdPercent": {"cpu": float("nan")}}, "thresholdPercent.cpu: nan is no threshold"),
-        ({"thresholdPercent": {"cpu": True}}, "thresholdPercent.cpu: True is no threshold"),
+        ({"thresholdPercent": {"cpu": 0}}, "args.repair.thresholdPercent.cpu: 0 is not a threshold"),
+        ({"thresholdPercent": {"cpu": float("nan")}}, "thresholdPercent.cpu: nan is not a threshold"),
+        ({"thresholdPercent": {"cpu": True}}, "thresholdPercent.cpu: True is not a threshold"),
         ({"thresholdPercent": {f"d{n}": 90 for n in range(65)}}, "has 65 entries, more than 64"),
         ({"movesPerWindow": -1}, "args.repair.movesPerWindow: -1 is not within 0..10000"),
         ({"movesPerNode": 1.5}, "args.repair.movesPerNode: 1.5 is not whole; write a whole number of 0..10000"),
@@ -105,7 +105,7 @@ def test_budgets_and_swell_come_from_the_settings_unless_asked() -> None:
     [
         (
             RepairAsked(threshold_percent={"lgo": 90.0}),
-            "threshold lgo: no dimension of the forecast; did you mean log?",
+            "threshold lgo: not a dimension of the forecast; did you mean log?",
         ),
         (RepairAsked(threshold_percent={"zzz": 90.0}), "known here: cpu, log"),
         (

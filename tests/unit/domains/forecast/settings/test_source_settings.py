@@ -113,7 +113,7 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
         ("stepSecond: 5", "history.stepSecond: unknown field; did you mean stepSeconds?"),
         ("stepSeconds: 0", "history.stepSeconds: 0 is not within 1..3600"),
         ("windowDays: .nan", "history.windowDays: nan is not within"),
-        ("stepSeconds: 1", "history.windowDays: has 2419200 steps of 1 s, more than 40000; take longer steps"),
+        ("stepSeconds: 1", "history.windowDays: has 2419200 steps of 1 s, more than 40000; set longer steps"),
         ("sources: {}", "history.sources: is a mapping; write a list"),
         ("sources: []", "history.sources: is empty; write at least one, such as {type: prometheus"),
         ("dimensions: []", "history.dimensions: is empty; write at least one, such as {name: cpu, ready: cadvisor-cpu}"),
@@ -124,7 +124,7 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
         ("sources: [{type: csv, url: x}]", "history.sources[0].url: unknown field; remove it; known here: type, files"),
         ("sources: [{type: prometheus}]", "history.sources[0].url: is ''; write the address before /api/v1"),
         ("sources: [{type: prometheus, url: 'http://p/api/v1'}]", "history.sources[0].url: is 'http://p/api/v1'; leave /api/v1 out"),
-        ("sources: [{type: prometheus, url: 'http://p?dedup=1'}]", "write what stands after ? under parameters"),
+        ("sources: [{type: prometheus, url: 'http://p?dedup=1'}]", "write the part after ? under parameters"),
         (
             "sources: [{type: prometheus, url: 'http://p', headers: {Authorization: x}}]",
             "history.sources[0].headers: has Authorization; write the token to a file and name it under tokenFile",
@@ -134,16 +134,16 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
         ("sources: [{type: prometheus, url: 'http://p', pointsMax: 11001}]", "pointsMax: 11001 is not within 1..11000"),
         ("sources: [{type: prometheus, url: 'http://p', owners: often}]", "owners: is a text; write true or false"),
         ("dimensions: [{query: x}]", "history.dimensions[0].name: is missing; name the dimension, such as log"),
-        ("dimensions: [{name: a}, {name: a}]", "history.dimensions[1].name: a stands above already; remove one"),
+        ("dimensions: [{name: a}, {name: a}]", "history.dimensions[1].name: a is a duplicate; remove one"),
         ("dimensions: [{name: a, ready: cadvisor-cpus}]", "dimensions[0].ready: 'cadvisor-cpus' is not known; did you mean cadvisor-cpu?"),
-        ("dimensions: [{name: a, ready: cadvisor-cpu, query: x}]", "dimensions[0].query: stands beside ready; remove one of the two"),
+        ("dimensions: [{name: a, ready: cadvisor-cpu, query: x}]", "query: cannot be combined with ready; remove one of the two"),
         ("dimensions: [{name: a, ready: node-cpu, per: pod}]", "dimensions[0].per: is pod, and node-cpu is per node; remove it"),
         ("dimensions: [{name: a, aggregation: sum}]", "dimensions[0].aggregation: 'sum' is not known; write one of mean, max"),
         ("dimensions: [{name: a, weight: -1}]", "dimensions[0].weight: -1 is not within 0..100"),
         ("dimensions: [{name: a, capacity: 0}]", "dimensions[0].capacity: must be above zero; write"),
         ("dimensions: [{name: a, capacity: {number: 0}}]", "dimensions[0].capacity: must be above zero; write"),
         ("dimensions: [{name: a, capacity: {query: ''}}]", "dimensions[0].capacity: has no query; write allocatable, a number"),
-        ("dimensions: [{name: a, capacity: {query: x}}]", "sources: has no prometheus, which the capacity of a dimension is asked of"),
+        ("dimensions: [{name: a, capacity: {query: x}}]", "sources: has no prometheus, which the capacity query of a dimension needs"),
         ("dimensions: [{name: a, capacity: lots}]", "dimensions[0].capacity: "),
     ],
 )  # fmt: skip
@@ -175,8 +175,8 @@ def test_a_token_is_not_sent_unencrypted_to_another_host(host: str) -> None:
     with pytest.raises(PluginArgsError) as caught:
         read_history_settings({**document(GOOD), "sources": sources})
     assert str(caught.value) == (
-        "args.history.sources[0].tokenFile: would be sent unencrypted: whoever listens on the way could read the token;"
-        " write https:// in url, ask on loopback, or leave tokenFile out"
+        "args.history.sources[0].tokenFile: would be sent unencrypted, so that others on the network could read the token;"
+        " write https:// in url, use a loopback address, or remove tokenFile"
     )
 
 

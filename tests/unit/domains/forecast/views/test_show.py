@@ -125,7 +125,7 @@ async def test_a_moment_shows_nodes_and_services_then() -> None:
 
 @pytest.mark.parametrize("moment", ["noon", "24:00", "20:60", "Tuesday 20:00", "\u0662\u0660:\u0660\u0660"])
 async def test_what_is_no_moment_is_told(moment: str) -> None:
-    with pytest.raises(NoViewError, match=r'is no slot of these profiles; write "20:00"'):
+    with pytest.raises(NoViewError, match=r'is not a time of the week; write "20:00"'):
         await small_fleet().show("at", moment=moment)
 
 
@@ -140,20 +140,20 @@ async def test_the_namespace_of_a_service_may_be_left_out_where_only_one_has_it(
 async def test_what_is_not_there_is_told_with_a_fix() -> None:
     fleet = small_fleet()
     for what, options, message in (
-        ("node", {"name": "n11"}, "no node n11 among those of domain shop; did you mean n1"),
+        ("node", {"name": "n11"}, "domain shop has no node n11; did you mean n1"),
         ("node", {}, "node: say which name"),
         ("service", {"name": "nope"}, "no profile of nope; multisched forecast services lists them"),
         ("service", {"name": "wbe"}, "no profile of wbe; did you mean shop/web"),
         ("service", {"name": "shop/wbe"}, "no profile of shop/wbe; did you mean shop/web"),
         ("node", {"nmae": "n1"}, "nmae: unknown; known here: name, domain"),
         ("nodes", {"name": "n1"}, "name: unknown; known here: domain"),
-        ("stars", {}, "forecast has no stars; there are services, service, nodes"),
+        ("stars", {}, "forecast has no document stars; write one of services, service, nodes"),
     ):
         with pytest.raises(NoViewError, match=message):
             await fleet.show(what, **options)
-    with pytest.raises(NoViewError, match="no profiles are in force yet"):
+    with pytest.raises(NoViewError, match="no profiles are active yet"):
         await ShownFleet(make_node("n1")).show("nodes")
-    with pytest.raises(NoViewError, match="profiles alone know no nodes"):
+    with pytest.raises(NoViewError, match="a profiles file contains no nodes"):
         of_file(learned(["a"], ("cpu",)), "nodes")
 
 
@@ -185,7 +185,7 @@ async def test_profiles_that_never_stand_still_are_told() -> None:
     while not shown.done():
         fleet.plugin.adopt(make_profiles(("cpu",), a={"cpu": FLAT}))
         await asyncio.sleep(0)
-    with pytest.raises(NoViewError, match="again and again; ask again in a moment"):
+    with pytest.raises(NoViewError, match="during each attempt; try again in a moment"):
         await shown
 
 
@@ -197,7 +197,7 @@ def test_the_backtest_says_what_was_chosen_and_why_worst_first() -> None:
     for row in found["series"]:
         is_model = row["chosen"] == "seasonal"
         assert is_model == (row["model"] <= row["quantile"])
-        assert row["why"] == f"the {'model' if is_model else 'quantile'} was nearer on the last 7 days"
+        assert row["why"] == f"the {'model' if is_model else 'quantile'} was better on the last 7 days"
     for one in found["percentiles"]:
         own = [row["error"] for row in found["series"] if row["dimension"] == one["dimension"]]
         assert one["error"]["p50"] == pytest.approx(np.percentile(own, 50))
@@ -209,7 +209,7 @@ def test_the_backtest_says_what_was_chosen_and_why_worst_first() -> None:
     [
         (Origin.QUANTILE, np.nan, np.nan, np.nan, "too few days for hours of the week"),
         (Origin.SLOT_QUANTILE, np.nan, 0.2, 3.5, "too few days for the model"),
-        (Origin.SLOT_QUANTILE, 0.3, 0.2, 3.5, "the quantile was nearer on the last 3.5 days"),
+        (Origin.SLOT_QUANTILE, 0.3, 0.2, 3.5, "the quantile was better on the last 3.5 days"),
         (Origin.SEASONAL, np.nan, np.nan, np.nan, "no samples on the last days: not tested"),
         (Origin.ATTRIBUTED, np.nan, np.nan, np.nan, "a share of node totals: not tested"),
     ],
@@ -226,7 +226,7 @@ def test_each_choice_has_its_reason(origin: Origin, model: float, quantile: floa
 
 
 def test_profiles_that_do_not_tell_how_they_did_say_so() -> None:
-    with pytest.raises(NoViewError, match="do not tell how they did; a refit"):
+    with pytest.raises(NoViewError, match="contain no backtest results; a refit"):
         of_file(make_profiles(("cpu",), a={"cpu": FLAT}), "backtest")
 
 
