@@ -92,7 +92,7 @@ real: venv controlplane # integration tests on the real control plane, what only
 	status=0; \
 	$(PYTEST) $(BY_FILE) --cluster=real tests/real tests/release $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
 	$(PYTEST) $(BY_FILE) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
-	MULTISCHED_TEST_KUBECTL=$$(tests/real/controlplane/build.sh --where)/kubectl $(PYTEST) $(SPREAD) tests/integration/docs $(ARGS) || status=1; \
+	MULTISCHED_TEST_KUBECTL=$$(tests/real/controlplane/build.sh --where)/kubectl $(PYTEST) $(SPREAD) --slow tests/integration/docs $(ARGS) || status=1; \
 	exit $$status
 
 bench: venv controlplane # multisched against kube-scheduler on one real API server; ARGS="--help" lists the scenarios
