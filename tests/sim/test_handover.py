@@ -181,7 +181,7 @@ def test_a_node_that_two_configurations_give_to_two_leaders_is_left_alone_and_sa
         await asyncio.sleep(20.0)
 
         assert [site.node_of(name) for name in names] == ["", "n"], "who had it keeps it"
-        assert "1 nodes wait for another leader" in new.program.handover.waiting()
+        assert "1 node waits for another leader" in new.program.handover.waiting()
 
     play(scene)
 

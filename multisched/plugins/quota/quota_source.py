@@ -182,7 +182,7 @@ class QuotaSource:
         """Returns the tree of many objects, without invalid changes; the previous one if there is none."""
         found = self._many[kind].choose(quotas)
         for key, why in found.left_out.items():
-            self._trouble(kind, key, f"not in force: {why}")
+            self._trouble(kind, key, f"its latest change is not in force: {why}")
         if found.tree is not None:
             return InForce(kind, found.tree, "")
         return self.in_force if self.in_force is not None and self.in_force.kind is kind else None

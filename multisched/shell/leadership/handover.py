@@ -242,7 +242,8 @@ class Handover:
     def waiting(self) -> str:
         """Returns a message with the number of withheld nodes; empty if there are none."""
         names = sorted({self._cache.nodes.node(one.row).name for one in self._withheld()})
-        return f"{len(names)} nodes wait for another leader, for instance {names[0]}" if names else ""
+        count = "1 node waits" if len(names) == 1 else f"{len(names)} nodes wait"
+        return f"{count} for another leader, for instance {names[0]}" if names else ""
 
     def _publish(self) -> None:
         workers = self._router.workers()

@@ -235,7 +235,7 @@ def test_only_the_change_with_a_mistake_is_left_out() -> None:
         desk.apply(version(bad, 3), version(good, 4))
         assert bounds(desk) == {"q": (1, 2), "r": (2, 5)}
         (why,) = desk.source.trouble.values()
-        assert why.startswith("not in force: spec.min.cpu: min 9 is over max 2")
+        assert why.startswith("its latest change is not in force: spec.min.cpu: min 9 is over max 2")
 
 
 def test_of_children_that_are_sure_of_more_than_their_parent_the_newest_change_is_left_out() -> None:

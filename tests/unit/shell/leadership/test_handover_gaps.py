@@ -285,7 +285,7 @@ def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> Non
         assert new.program.handover.waiting() == ""
         await site.set_gpus("n", 0)
         await asyncio.sleep(1.0)
-        assert new.program.handover.waiting() == "1 nodes wait for another leader, for instance n"
+        assert new.program.handover.waiting() == "1 node waits for another leader, for instance n"
 
     play(scene)
 
