@@ -21,16 +21,16 @@ from coverage import Coverage
 ROOT: Final = Path(__file__).parents[2]
 
 FLOORS: Final[Mapping[str, float]] = {
-    "multisched/state": 0.0,
-    "multisched/cycle": 0.0,
-    "multisched/queueing": 0.0,
-    "multisched/shell": 0.0,
-    "multisched/whatif": 0.0,
-    "multisched/client": 0.0,
-    "multisched/plugins": 0.0,
-    "domains/gpu": 0.0,
+    "multisched/state": 92.0,
+    "multisched/cycle": 92.0,
+    "multisched/queueing": 92.0,
+    "multisched/shell": 90.0,
+    "multisched/whatif": 64.0,
+    "multisched/client": 87.0,
+    "multisched/plugins": 90.0,
+    "domains/gpu": 91.0,
 }
-"""Folder -> percent of its lines and branches."""
+"""Folder -> percent of its lines and branches, as 24 seeds execute them."""
 
 _SOCKETS: Final = "It speaks over real sockets, which virtual time does not wait for; tests/unit/client has a server."
 _THREADS: Final = "Threads and processes, which virtual time does not wait for; tests/unit/shell starts them."
