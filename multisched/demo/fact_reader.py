@@ -123,7 +123,7 @@ class FactReader:
             logger.debug("no fix", extra={"reason": str(error)})
             return
         if view.fixes:
-            self._fix = f"{view.fixes[0].text}; it then goes to {view.fixes[0].node}"
+            self._fix = f"{view.fixes[0].text}; it is then placed on {view.fixes[0].node}"
 
     async def refresh_forecast(self) -> None:
         """Reads the predicted peaks of nodes, and once those of services."""

@@ -41,7 +41,7 @@ TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} fo
             [
                 "no replica holds multisched-forecast in namespace kube-system, so none leads",
                 "kubectl -n kube-system get pods",
-                "ask again",
+                "retry in a moment",
             ],
         ),
         (
@@ -63,7 +63,7 @@ TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} fo
             3,
             [
                 "no multisched responds at pod pod-a",
-                "the leader pod-a-0123abcd is gone",
+                "the leader pod-a-0123abcd was deleted",
                 "--server http://10.0.0.5:10260",
             ],
         ),

@@ -51,7 +51,7 @@ def _read(leader: int) -> bytes:
 
 
 def test_the_table_is_redrawn_and_the_kubeconfig_can_be_copied(tmp_path: Path) -> None:
-    text, code = shown_on_a_terminal(tmp_path, b"pods of team-red went")
+    text, code = shown_on_a_terminal(tmp_path, b"pods of team-red were evicted")
 
     assert code == 0
     # However narrow the terminal, the path stands on a line of its own.
