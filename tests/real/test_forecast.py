@@ -92,9 +92,9 @@ async def test_services_that_log_much_never_share_a_node_and_explain_says_when_i
 
             explained = ProgramExplanations(house.program)
             view = await explained.pod(ExplainQuery("default", "audit-0", node=chatty["trace-0"]))
-            [own, other] = [note for note in view.notes if note.startswith("PeakForecast says of ")]
-            assert f"of {chatty['audit-0']}: with this pod its fullest moment is log at " in own
-            assert f"of {chatty['trace-0']}: with this pod its fullest moment is log at " in other
+            [own, other] = [note for note in view.notes if note.startswith("PeakForecast about ")]
+            assert f"about {chatty['audit-0']}: with this pod its fullest moment is log at " in own
+            assert f"about {chatty['trace-0']}: with this pod its fullest moment is log at " in other
             assert _percent(own) < 75 < 100 < _percent(other) < 150
             await house.until(lambda: figure(house, "forecast_catch_up_rows") == 0)
             assert figure(house, "forecast_pods", "own") == len(names)
