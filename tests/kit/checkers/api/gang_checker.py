@@ -35,8 +35,6 @@ class GangChecker:
         self._named: set[GangKey] = set()
         self._finishing: set[GangKey] = set()
         """Gangs of which members have succeeded: these go on to count when their pods are deleted."""
-        self._succeeded: set[str] = set()
-        """uids of these members."""
         self._labelled: set[GangKey] = set()
         """Gangs whose members name a PodGroup by its own label: only there its timeout counts."""
         self._latest: dict[GangKey, Document] = {}
@@ -62,7 +60,6 @@ class GangChecker:
                 self._labelled.add(key)
             if key is not None and after.get("status", {}).get("phase") == "Succeeded":
                 self._finishing.add(key)
-                self._succeeded.add(after["metadata"]["uid"])
         self._note_history(kind, before, after)
 
     def _note_history(self, kind: str, before: Document | None, after: Document | None) -> None:
@@ -80,11 +77,6 @@ class GangChecker:
             if key is not None:
                 self._gang_of[uid] = key
                 self.history.pod_changed(key, self.judge.state(key).minimum, uid, document)
-
-    def succeeded(self, key: GangKey) -> frozenset[str]:
-        """uids of the gang's members that have succeeded, and count for it."""
-        self.follow()
-        return self.judge.state(key).bound & self._succeeded
 
     def faults(self) -> Iterator[str]:
         """At rest: PodGroups that say another number of members than have nodes, or not that their gangs are late."""

@@ -60,7 +60,6 @@ class PreemptionChecker:
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
         self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
-        self._succeeded = bind_checker.gangs.succeeded
         self._is_plain = is_plain
         self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
         """It does not look at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
@@ -218,9 +217,9 @@ class PreemptionChecker:
         return list(units.values())
 
     def _standing(self, state: GangState) -> tuple[set[str], int]:
-        """Members of the gang that stand and stay, and how many of them may go singly.
+        """Members of the gang that are placed and stay, and how many of them may be evicted singly.
 
-        To a watch of running pods a member that succeeds is gone, though it counts: the API server is asked for those.
+        Of the others in `state.bound` the process has heard that they have succeeded: they count, and cannot be evicted.
         """
         known = self._delivered.pods
         here = {uid for uid in state.bound if uid in known and not known[uid].is_deleting}
@@ -228,8 +227,8 @@ class PreemptionChecker:
         here = {uid for uid in here if uid not in self._leaving}
         if state.minimum is None:
             return here, 0
-        finished = self._succeeded(state.key) | {uid for uid in state.bound if uid not in known}
-        return here, min(max(len(here) + len(finished - here) - state.minimum, 0), len(here))
+        finished = sum(uid not in known for uid in state.bound)
+        return here, min(max(len(here) + finished - state.minimum, 0), len(here))
 
     def _marked(self, pod: Pod) -> Pod:
         """The pod, as a victim if an earlier preemption is about to remove it."""

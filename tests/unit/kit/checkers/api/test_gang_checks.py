@@ -183,10 +183,13 @@ def test_a_member_that_has_succeeded_counts_when_another_one_is_to_go() -> None:
         victim, other = (pod for pod in delivered.pods.values() if pod.name in ("m1b1", "m2b1"))
         one, both = {"b1": (victim,)}, {"b1": (victim, other)}
         await stand.send("PATCH", "/api/v1/namespaces/default/pods/m0b1/status", SUCCEEDED, MERGE_PATCH)
+        finished = stand.server.store.collection("pods").objects["default/m0b1"]
+        delivered.finished_delivered("default/m0b1", msgspec.Raw(finished.raw))
         delivered.pod_gone("default/m0b1")
         assert judge._units(Preemption(one, (), "")) == [[victim]]
         assert stand.broken == []
         await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
+        delivered.finished_gone("default/m0b1")
         judge._units(Preemption(one, (), ""))
         assert stand.broken == ["I13: default/m1b1 goes, and its gang falls below its minimum, and does not go"]
         assert judge._units(Preemption(both, (), "")) == [[victim, other]]
