@@ -265,7 +265,9 @@ def test_what_one_pod_asks_for_stands_side_by_side_however_much_others_ask(monke
     assert [count.held for count in own] == [{1: 1}] * len(own)
 
 
-def test_an_effect_is_the_demanders_own_when_those_remembered_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_effect_is_that_of_the_affinity_group_when_those_remembered_are_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pod_demands, "EFFECTS_MAX", 2)
     counts, asker = PodCounts(), IncomingPod("a", LABELS[1], NAMESPACE_LABELS["a"])
     terms = [WeightedPodTerm(weight, PodAffinityTerm("zone", SELECTORS[0])) for weight in (1, 2, 3)]
