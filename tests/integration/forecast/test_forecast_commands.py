@@ -125,7 +125,7 @@ async def test_what_is_asked_wrongly_is_told() -> None:
         assert "domain job shows no forecast; it is shown by tests" in await said(
             url, "nodes", "--domain", "job", code=2
         )
-        assert "is no slot" in await said(url, "at", "noon", code=2)
+        assert "'noon' is not a time of the week" in await said(url, "at", "noon", code=2)
         assert "--config needs --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
 
 

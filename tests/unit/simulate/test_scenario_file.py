@@ -147,7 +147,7 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
             "policies[0].repair.movesPerWindow: 9 are more than the 3 that movesPer100Replicas",
         ),
         (repaired(movesPerWeek=9), "policies[0].repair.movesPerWeek: unknown key (did you mean movesPerWindow?)"),
-        (repaired(thresholdPercent=0), "policies[0].repair: policies[0].repair.thresholdPercent: 0 is no threshold"),
+        (repaired(thresholdPercent=0), "policies[0].repair: policies[0].repair.thresholdPercent: 0 is not a threshold"),
         (
             repaired(thresholdPercent={"logs": 90}),
             "policies[0].repair.thresholdPercent.logs: the usage has no dimension 'logs'; it has cpu, log (did you mean log?)",

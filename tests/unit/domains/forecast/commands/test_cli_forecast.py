@@ -125,7 +125,7 @@ def test_a_dump_without_a_configuration_says_which_option_names_one(tmp_path: Pa
     dump.write_text(json.dumps({"kind": "List", "items": [node_document("n1", cpu="4")]}))
     told = said("nodes", "--snapshot", dump, code=1)
     assert "no profiles are active yet: there is no history; name historyDir, files, history or profilesFile" in told
-    assert "; name the configuration with --config: the default one has no history" in told
+    assert "; give the configuration with --config: the default one has no history" in told
 
 
 def test_profiles_of_before_do_not_tell_how_they_did(file: Path) -> None:

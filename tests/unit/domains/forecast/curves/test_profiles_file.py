@@ -194,7 +194,7 @@ def test_a_header_that_inflates_without_end_is_stopped() -> None:
         ({"services": ["s"] * 3}, "body: .* bytes, got"),
         ({"services": []}, "body: more than 0 bytes"),
         ({"services": "no"}, "header: Expected `array`"),
-        ({"zone": "Mars/Phobos"}, "header: time zone 'Mars/Phobos'"),
+        ({"zone": "Mars/Phobos"}, "header: zone 'Mars/Phobos'"),
         ({"tested": b"short"}, "header: expected 7 bytes of errors, got 5"),
     ],
 )

@@ -111,7 +111,7 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
     ("kind", "words"),
     [
         ("down", "HTTP 503: starting up"),
-        ("html", "answers what is no Prometheus range"),
+        ("html", "the response is not a Prometheus range"),
         ("labels", "without the label 'namespace'"),
     ],
 )
