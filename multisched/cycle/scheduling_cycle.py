@@ -29,7 +29,7 @@ from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFil
 from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilterOutcome, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
-from multisched.framework.node_view import Bools, Int64, Rows, any_true
+from multisched.framework.node_view import Bools, Int64, Rows, any_true, nth_true
 from multisched.framework.points import CycleView, Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
@@ -253,11 +253,12 @@ class SchedulingCycle:
             return [own]
         total = choice.total
         best = total.item(total.argmax())
-        ties = (total == best).nonzero()[0]
+        is_best = total == best
         # Upstream breaks ties at random; a hash is used here, so that the same seed gives the same placement (I12).
-        turn = self._turn(pod, attempt) % len(ties)
+        turn = self._turn(pod, attempt) % int(np.count_nonzero(is_best))
         if count == 1:
-            return [ties.item(turn)]
+            return [nth_true(is_best, turn)]
+        ties = is_best.nonzero()[0]
         ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
             rest = (choice.feasible & (total < best)).nonzero()[0]
