@@ -255,9 +255,10 @@ class SchedulingCycle:
         best = total.item(total.argmax())
         is_best = total == best
         # Upstream breaks ties at random; a hash is used here, so that the same seed gives the same placement (I12).
-        turn = self._turn(pod, attempt) % int(np.count_nonzero(is_best))
+        found = int(np.count_nonzero(is_best))
+        turn = self._turn(pod, attempt) % found
         if count == 1:
-            return [nth_true(is_best, turn)]
+            return [nth_true(is_best, turn, found)]
         ties = is_best.nonzero()[0]
         ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
