@@ -29,7 +29,7 @@ from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFil
 from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilterOutcome, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
-from multisched.framework.node_view import Bools, Int64, Rows, any_true, nth_true
+from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import CycleView, Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
@@ -253,13 +253,11 @@ class SchedulingCycle:
             return [own]
         total = choice.total
         best = total.item(total.argmax())
-        is_best = total == best
+        ties = (total == best).nonzero()[0]
         # Upstream breaks ties at random; a hash is used here, so that the same seed gives the same placement (I12).
-        found = int(np.count_nonzero(is_best))
-        turn = self._turn(pod, attempt) % found
+        turn = self._turn(pod, attempt) % len(ties)
         if count == 1:
-            return [nth_true(is_best, turn, found)]
-        ties = is_best.nonzero()[0]
+            return [ties.item(turn)]
         ordered = np.concatenate((ties[turn:], ties[:turn]))
         if len(ordered) < count:
             rest = (choice.feasible & (total < best)).nonzero()[0]

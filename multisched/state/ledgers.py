@@ -201,8 +201,11 @@ class LedgerRegistry:
         return annotations
 
     def restore(self, pod: Pod, row: int) -> None:
-        for ledger in self._ledgers.values():
-            self._notify(ledger, "restore", _restore, ledger, pod, row)
+        for ledger in self._ledgers.values():  # without `_notify`: this is called twice for each pod
+            try:
+                _restore(ledger, pod, row)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
+                self._broke(ledger, "restore", error)
 
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""

@@ -7,7 +7,7 @@ so that one slice reads them; the line NOTHING stays zero. Used by `NodeTable` o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def _column_of(matrix: M, lines: slice, rows: Rows) -> M:
     row = rows.item()
     view = matrix[lines, row : row + 1]
     view.flags.writeable = False
-    return cast(M, view)
+    return view  # type: ignore[return-value]
 
 
 class ResourceColumns:
