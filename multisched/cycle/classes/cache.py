@@ -168,11 +168,11 @@ class ClassCache:
 
     def _keep(self, pod_class: EquivalenceClass, signature: Hashable) -> None:
         """Stores the class as the most recently used one, and drops the least recently used ones if memory is short."""
-        pod = pod_class.pod
-        if pod_class.sized_with != (pod, pod_class.is_scored):
+        sized_with = pod_class.pod.kept_bytes, pod_class.is_scored, len(pod_class.rows)
+        if pod_class.sized_with != sized_with:
             columns = pod_class.array_bytes if pod_class.is_scored else BYTES_PER_ROW * len(pod_class.rows)
-            pod_class.size_bytes = BYTES_PER_CLASS + columns + pod.kept_bytes
-            pod_class.sized_with = pod, pod_class.is_scored
+            pod_class.size_bytes = BYTES_PER_CLASS + columns + pod_class.pod.kept_bytes
+            pod_class.sized_with = sized_with
         self._class_bytes += pod_class.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
             self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes

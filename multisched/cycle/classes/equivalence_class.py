@@ -45,8 +45,8 @@ class EquivalenceClass:
         """Versions of the cluster at the last renewal, recorded before plugins read it."""
         self.size_bytes = 0
         """Size that the cache has counted for it."""
-        self.sized_with: tuple[Pod, bool] | None = None
-        """The pod and the `is_scored` that `size_bytes` was computed for."""
+        self.sized_with: tuple[int, bool, int] | None = None
+        """Bytes of the pod, `is_scored` and number of rows that `size_bytes` was computed for."""
         # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
         """Plugin -> what its results depend on. Plugins without a key for such pods are in `silent` instead."""
