@@ -2,10 +2,10 @@
 
     PYTHONPATH=TREE python -P tests/perf/core_lots.py INPUTS PROFILE
 
-Runs with another commit's tree first on the path. It therefore uses only what `tests.perf.core_bench` has had since the
-reference commit (docs/figures.md): `Core`, `Decoder` and `leave_to_reference_counts`. The pods come from the file INPUTS, so
-that both trees get the same bytes. Each line on stdin names a number of pods; the reply is a JSON list: CPU seconds to
-admit, to decide and to confirm them, and a hash of the chosen nodes.
+Runs with another commit's tree first on the path. Of `tests.perf.core_bench` it therefore uses only what all commits since the
+reference commit (docs/figures.md) have: `Core`, and the function `leave_to_reference_counts`, whose module was renamed. The
+pods come from the file INPUTS, so that both trees get the same bytes. Each line on stdin names a number of pods; the reply
+is a JSON list: CPU seconds to admit, to decide and to confirm them, and a hash of the chosen nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pathlib import Path
 
 import orjson
 
-from tests.perf.core_bench import Core, Decoder, leave_to_reference_counts
+from multisched.model.decode import Decoder
+from tests.perf import core_bench
+from tests.perf.core_bench import Core
 
 
 def loaded(path: Path, profile: str) -> tuple[Core, Decoder, Iterator[bytes]]:
@@ -45,7 +47,9 @@ def play(core: Core, decoder: Decoder, lines: Sequence[bytes]) -> tuple[float, f
     if placed != len(lines):
         raise AssertionError(f"{len(lines) - placed} of {len(lines)} pods found no node: the cluster is too small")
     for pod in pods:
-        pod["spec"]["nodeName"] = core.cache.placed(pod["metadata"]["uid"]).node
+        entry = core.cache.placed(pod["metadata"]["uid"])
+        assert entry is not None, "the pod was placed"
+        pod["spec"]["nodeName"] = entry.node
     seen = [orjson.dumps(pod) for pod in pods]
     before = time.process_time()
     for line in seen:
@@ -60,7 +64,7 @@ def main() -> None:
     for line in sys.stdin:
         figures = play(core, decoder, [next(pending) for _ in range(int(line))])
         if not is_warm:
-            leave_to_reference_counts()  # as the program does once its caches are filled
+            core_bench.__dict__["leave_to_reference_counts"]()  # as the program does once its caches are filled
             is_warm = True
         sys.stdout.buffer.write(orjson.dumps(figures) + b"\n")
         sys.stdout.buffer.flush()
