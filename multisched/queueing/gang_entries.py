@@ -250,7 +250,7 @@ class GangEntries:
         """Reports whether this lead's gang is partly placed: such gangs go before gangs with no member placed."""
         key = self._gang_of.get(entry.uid, "")
         gang = self._roster.gang(key)
-        if gang is None or not gang.standing:
+        if gang is None or not gang.placed_count:
             return False
         self._healing[key] = None
         return True
@@ -259,7 +259,7 @@ class GangEntries:
         """Yields the leads of partly placed gangs."""
         for key in list(self._healing):
             waiting, gang = self._gangs.get(key), self._roster.gang(key)
-            if waiting is None or waiting.lead is None or gang is None or not gang.standing:
+            if waiting is None or waiting.lead is None or gang is None or not gang.placed_count:
                 del self._healing[key]
             else:
                 yield waiting.lead
@@ -374,7 +374,7 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
         gang_of,
         _topology([gang for gang in gangs if gang.key in gang_of.values()]),
         tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
-        next((gang.lateness for gang in gangs if gang.is_overdue), ""),
+        next((gang.overdue_text for gang in gangs if gang.is_overdue), ""),
     )
 
 
@@ -396,4 +396,4 @@ def _nodes(gang: Gang) -> Iterator[str]:
     spec = gang.spec
     if spec is None or not spec.topology:
         return iter(())
-    return (member.node for member in gang.members.values() if member.stays)
+    return (member.node for member in gang.members.values() if member.is_placed)

@@ -163,7 +163,7 @@ class ClusterCache:
         pod = self.bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
-        self.gangs.stands(pod.uid, node, is_tentative=is_tentative)
+        self.gangs.set_member_node(pod.uid, node, is_tentative=is_tentative)
         return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:
@@ -234,7 +234,7 @@ class ClusterCache:
         else:
             self.ledgers.restore_cluster(pod)
         known.pod = pod
-        self.gangs.stands(pod.uid, pod.node, is_bound=True)
+        self.gangs.set_member_node(pod.uid, pod.node, is_bound=True)
         return before
 
     def set_victim(self, uid: str, *, is_victim: bool) -> None:
@@ -271,7 +271,7 @@ class ClusterCache:
     def _add(self, pod: Pod) -> None:
         row = self.nodes.row_of(pod.node)
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
-        self.gangs.stands(pod.uid, pod.node, is_bound=True)
+        self.gangs.set_member_node(pod.uid, pod.node, is_bound=True)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             self.ledgers.restore_cluster(pod)
@@ -328,7 +328,7 @@ class ClusterCache:
             self.nodes.remove_pod(entry.row, uid)
         self.ledgers.release(uid)
         del self._placed[uid]
-        self.gangs.stands(uid, "")
+        self.gangs.set_member_node(uid, "")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -147,14 +147,14 @@ def test_columns_moved_at_once_are_those_of_pods_moved_one_by_one(seed: int, rea
     stands = pods.priority != NOBODY
     away = stands & (np.array([[rng.random() < 0.6 for _ in ROWS] for _ in stands]))
     columns, plain = ColumnOverlay(table, None, no_pods), Overlay(table)
-    columns.take_away(pods, away)
+    columns.remove(pods, away)
     for k, row in np.argwhere(away).tolist():
         plain.remove_pod(row, pods.pod(k, row).uid)
     if reads_first:
         assert room(columns) == room(plain)
     for _ in range(6):
         k = rng.randrange(len(away))
-        for move, are_away in ((columns.give_back, True), (columns.take_again, False)):
+        for move, are_away in ((columns.restore, True), (columns.remove_again, False)):
             at = np.flatnonzero(stands[k] & (away[k] == are_away) & (np.array([rng.random() < 0.5 for _ in ROWS])))
             move(k, at)
             away[k, at] = not are_away
