@@ -159,18 +159,18 @@ class GangAttempts:
         answers = (yield requests) if requests else {}
         topology = (yield from self._topology(gang, effort)) if gang.topology else None
         furthest: _Try | None = None
-        taken_back = 0
+        undone = 0
         for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
                 found = yield from self._try(gang, members, allowed, asked, answers, effort)
                 if found.is_kept:
                     return _some_of(gang, found)
-                taken_back += len(found.placed)
+                undone += len(found.placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
                 if effort.is_exhausted:
                     return _none_of(gang, furthest, TOO_LONG)
-            if taken_back > PLACEMENTS_MAX:
+            if undone > PLACEMENTS_MAX:
                 break
         if furthest is None and topology is not None:
             return (yield from self._with_room(gang, _none_of(gang, None, topology.shortage())))

@@ -4,7 +4,7 @@ States of a pod: unassumed -> assumed -> confirmed -> removed. There is no timer
 the watch (confirm, remove) ends the assumed state; before the bind is sent, unreserve (forget) may end it too. A
 forbidden transition means a corrupted cache and raises: the process must not go on placing pods with it.
 
-The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`, `settled_labels`) are fixed at the bind:
+The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`, `fixed_labels`) are fixed at the bind:
 they keep the values they had when the pod was assumed, or first seen on its node, and later versions are ignored.
 Otherwise a user who may edit a running pod could free what it still uses, or take what it was never given.
 
@@ -295,7 +295,7 @@ class ClusterCache:
     def _settled(self, before: Pod, after: Pod) -> Pod:
         """Returns a newer version of a placed pod, with the annotations and labels that are fixed at the bind taken from the old one."""
         annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
-        labels = _kept(before.labels, after.labels, self.ledgers.settled_labels)
+        labels = _kept(before.labels, after.labels, self.ledgers.fixed_labels)
         if annotations is after.annotations and labels is after.labels:
             return after
         return msgspec.structs.replace(after, annotations=annotations, labels=labels)

@@ -103,7 +103,7 @@ class LedgerRegistry:
         """Keys of the pod annotations that ledgers depend on."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
-        self.settled_labels: frozenset[str] = frozenset()
+        self.fixed_labels: frozenset[str] = frozenset()
         """Keys of the pod labels that ledgers depend on."""
         self.demands = DeviceDemands()
         self.pods: Callable[[], Iterable[Pod]] = tuple
@@ -121,7 +121,7 @@ class LedgerRegistry:
             self.annotations |= ledger.annotations
             self.written |= ledger.written
         if isinstance(ledger, LabelledLedger):
-            self.settled_labels |= ledger.settled_labels
+            self.fixed_labels |= ledger.fixed_labels
         if isinstance(ledger, DeviceLedger):
             self.demands.add(ledger.name, ledger.device_demand)
         kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))

@@ -249,7 +249,7 @@ def test_a_pod_on_its_way_to_a_node_that_is_being_deleted_leaves_its_room_to_who
     going, cache = town.add("going", "far", cpus(1)), town.domain.cache
     cache.assume(going, 0)
     cache.revise(replace(going, is_deleting=True))
-    assert list(town.ledger.going) == [going.uid]
+    assert list(town.ledger.terminating) == [going.uid]
     result = town.attempt(town.add("t", "taker", cpus(1)))
     assert isinstance(result, Unplaced)
     assert (result.preemption, result.nominated_node) == (None, "n"), "nobody else has to go"
