@@ -314,7 +314,7 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     text = "Reservations of gangs that ended before the gang started."
     yield counter("gang_reservations_expired", text, label, expired)
     quarantines = {(name,): d.quarantines for name, d in domains.items()}
-    yield counter("pods_quarantines", "Times a pod was quarantined.", label, quarantines)
+    yield counter("pods_set_aside", "Times a pod was quarantined.", label, quarantines)
     passed = {(name,): d.passed_over for name, d in domains.items()}
     text = "Attempts given to others while retries waited for their namespace's share."
     yield counter("retries_passed_over", text, label, passed)

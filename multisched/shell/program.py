@@ -41,7 +41,7 @@ from multisched.model.gang import ANNOTATIONS
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.auditor import Audit
-from multisched.shell.audit.pod_mending import PodMending
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
@@ -186,7 +186,7 @@ class Program:
         self.statuses.serve(self.router.workers())
         self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
         self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, outside.clock)
-        self.mending = self._pod_mending()
+        self.pod_repair = self._pod_repair()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = _node_ingest_of(self, nodes, reporter)
         self.reflectors = self._reflectors()
@@ -251,7 +251,7 @@ class Program:
             self.decoder,
             self.clock,
             tolerations=tolerations,
-            going=self.preemptor.on_victim_deleting,
+            on_deleting=self.preemptor.on_victim_deleting,
             offer=self.reservations.offer,
             remark=KeyRemarks(self.events).see,
         )
@@ -260,9 +260,9 @@ class Program:
         """Builds the reflector of finished pods. It does not affect the trust in history, as no decision depends on it alone."""
         return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
 
-    def _pod_mending(self) -> PodMending:
-        return PodMending(
-            self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.on_victim_deleting
+    def _pod_repair(self) -> PodRepair:
+        return PodRepair(
+            self.pods, self.cache, self.router, self.decoder, self.clock, on_deleting=self.preemptor.on_victim_deleting
         )
 
     def _handover(self) -> Handover:
@@ -336,7 +336,7 @@ class Program:
     def _audit(self) -> Audit:
         sides: list[Side] = [
             NodeSide(self.cache, self.nodes, self.reflectors["nodes"]),
-            PodSide(self.cache, self.pods, self.mending, self.reflectors["pods"], RUNNING_PODS),
+            PodSide(self.cache, self.pods, self.pod_repair, self.reflectors["pods"], RUNNING_PODS),
             *self.objects.sides(),
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
@@ -346,7 +346,7 @@ class Program:
             self.binder,
             self.cache,
             self.pods,
-            self.mending,
+            self.pod_repair,
             sides,
             self.history,
             self.clock,

@@ -259,7 +259,7 @@ class ClusterCache:
             self._drop(entry)
         return entry
 
-    def mend_row(self, row: int) -> None:
+    def repair_row(self, row: int) -> None:
         """Rebuilds a row, its columns and its pods from the entries, after the audit found a difference.
 
         Decisions based on the old row, and on counts of its pods, must be checked again.

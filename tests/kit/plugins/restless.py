@@ -88,23 +88,23 @@ class Restless:
         if standing is None or standing.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
             return
         handed: list[str] = []
-        if mover.hold(pod.uid, standing, node, handed=lambda: handed.append(pod.uid)):
+        if mover.reserve(pod.uid, standing, node, on_assigned=lambda: handed.append(pod.uid)):
             return
         regarding = pod_ref(pod)
         await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
-        if not await mover.reads(regarding) or not mover.is_kept():
+        if not await mover.still_exists(regarding) or not mover.is_reserved():
             return
         known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))
         reply = await mover.evict(regarding, timeout_s=mover.write_timeout_s)
         if reply.answer not in (EvictAnswer.EVICTED, EvictAnswer.UNKNOWN):
             return
         mover.record_event("Normal", regarding, "Moving", f"goes to {node}")
-        mover.hand_over(known)
+        mover.assign_to_replacement(known)
         if rng.random() < GIVES_UP:
             raise GaveUpError
         for _ in range(int(WATCH_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
-            if handed and mover.placed_pod(mover.taker()) is not None:
+            if handed and mover.placed_pod(mover.replacement()) is not None:
                 break
         await mover.write(b"")
 

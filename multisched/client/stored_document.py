@@ -1,4 +1,4 @@
-"""One document in a ConfigMap, replaced as a whole: `moving.Keeper` over any Transport.
+"""One document in a ConfigMap, replaced as a whole: `moving.DocumentStore` over any Transport.
 
 Owns the resourceVersion that it saw last; a write never replaces a newer one. If two processes both believe that they
 lead, the one that read last wins and the other gets a conflict. Writes are background writes: binds are sent first.
@@ -15,7 +15,7 @@ from multisched.client.errors import sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment, within
 from multisched.client.timed_write import ANSWER_GRACE_S
-from multisched.framework.moving import KeepAnswer, KeepReply
+from multisched.framework.moving import DocumentAnswer, DocumentReply
 from multisched.framework.ports import UnreachableError
 from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
@@ -38,7 +38,7 @@ class _ConfigMap(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_ConfigMap)
 
 
-class ConfigMapKeeper:
+class ConfigMapDocument:
     """Keeps one document in a ConfigMap, and replaces only the version that it saw last. For use by one task at a time."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str) -> None:
@@ -51,7 +51,7 @@ class ConfigMapKeeper:
         """Empty: as far as is known the ConfigMap does not exist."""
 
     async def read(self) -> bytes | None:
-        """See `Keeper`. A ConfigMap without the document's key counts as empty and will be overwritten."""
+        """See `DocumentStore`. A ConfigMap without the document's key counts as empty and will be overwritten."""
         try:
             response = await self._transport.request("GET", self._path, timeout_s=TIMEOUT_S)
         except TransportError as error:
@@ -63,25 +63,25 @@ class ConfigMapKeeper:
             raise UnreachableError(f"ConfigMap {self._name}: {sentence_of(response)}")
         return self._seen(response)
 
-    async def write(self, document: bytes) -> KeepReply:
-        """See `Keeper`."""
+    async def write(self, document: bytes) -> DocumentReply:
+        """See `DocumentStore`."""
         if len(document) > BYTES_MAX:
-            return KeepReply(KeepAnswer.REFUSED, f"{len(document)} bytes, more than {BYTES_MAX}")
+            return DocumentReply(DocumentAnswer.REFUSED, f"{len(document)} bytes, more than {BYTES_MAX}")
         await self._limiter.admit_background()
         try:
             response = await self._send(document)
             if response.status == 409:
-                return await self._overtaken(document)
+                return await self._conflict(document)
         except (TransportError, UnreachableError) as error:
-            return KeepReply(KeepAnswer.UNKNOWN, str(error))
+            return DocumentReply(DocumentAnswer.UNKNOWN, str(error))
         if response.status in (200, 201):
             self._seen(response)
-            return KeepReply(KeepAnswer.KEPT)
+            return DocumentReply(DocumentAnswer.WRITTEN)
         if response.status == 404 and self._version:  # it was deleted: the next write creates it
             self._version = ""
-            return KeepReply(KeepAnswer.UNKNOWN, sentence_of(response))
+            return DocumentReply(DocumentAnswer.UNKNOWN, sentence_of(response))
         is_definite = 400 <= response.status < 500 and response.status not in (408, 429)
-        return KeepReply(KeepAnswer.REFUSED if is_definite else KeepAnswer.UNKNOWN, sentence_of(response))
+        return DocumentReply(DocumentAnswer.REFUSED if is_definite else DocumentAnswer.UNKNOWN, sentence_of(response))
 
     async def _send(self, document: bytes) -> Response:
         metadata: dict[str, Any] = {"name": self._name, "labels": LABELS}
@@ -93,13 +93,13 @@ class ConfigMapKeeper:
             method, within(path, TIMEOUT_S), body=orjson.dumps(body), timeout_s=TIMEOUT_S + ANSWER_GRACE_S
         )
 
-    async def _overtaken(self, document: bytes) -> KeepReply:
+    async def _conflict(self, document: bytes) -> DocumentReply:
         """Handles a 409: another process wrote it, or this process did and the response was lost."""
         version = self._version
         if await self.read() == document:
-            return KeepReply(KeepAnswer.KEPT)
+            return DocumentReply(DocumentAnswer.WRITTEN)
         self._version = version
-        return KeepReply(KeepAnswer.OVERTAKEN, f"ConfigMap {self._name} was written by another")
+        return DocumentReply(DocumentAnswer.CONFLICT, f"ConfigMap {self._name} was written by another")
 
     def _seen(self, response: Response) -> bytes:
         try:

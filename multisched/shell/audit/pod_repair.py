@@ -18,7 +18,7 @@ from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache
 
 
-class PodMending:
+class PodRepair:
     """Checks and repairs of single pods in the cache and the queues."""
 
     def __init__(
@@ -29,15 +29,15 @@ class PodMending:
         decoder: Decoder,
         clock: Clock,
         *,
-        going: Callable[[str], None],
+        on_deleting: Callable[[str], None],
     ) -> None:
-        """`going`: see `PodIngest`."""
+        """`on_deleting`: see `PodIngest`."""
         self._pods = pods
         self._cache = cache
         self._router = router
         self._decoder = decoder
         self._clock = clock
-        self._going = going
+        self._on_deleting = on_deleting
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
         """Reports whether the cache or a queue must have this pod: it is on a node, or pending in one of our domains."""
@@ -51,7 +51,7 @@ class PodMending:
             return True
         return self._router.worker_of(pod) is not None and not pod.is_deleting and not refusal_of(pod)
 
-    def take_anew(self, key: str, raw: msgspec.Raw) -> None:
+    def replace_content(self, key: str, raw: msgspec.Raw) -> None:
         """Replaces the content of a pod, which differed at the same version, in its queue and in the cache."""
         try:
             pod = self._pods.with_policy(self._decoder.pod(raw))
@@ -80,7 +80,7 @@ class PodMending:
         entry = self._cache.placed(uid)
         if entry is None or not self._cache.forget(uid):
             return
-        self._going(uid)
+        self._on_deleting(uid)
         left = msgspec.structs.replace(entry.pod, node=entry.node)
         self._router.notify_pod(
             ASSIGNED_POD_DELETE, left, None, self._cache.nodes.row_of(entry.node), self._clock.monotonic()

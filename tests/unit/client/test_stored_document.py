@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from multisched.client.kept_document import BYTES_MAX, ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
+from multisched.client.stored_document import BYTES_MAX, ConfigMapDocument
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
-from multisched.framework.moving import KeepAnswer, KeepReply
+from multisched.framework.moving import DocumentAnswer, DocumentReply
 from multisched.framework.ports import UnreachableError
 from multisched.model.wire import AnswerLostError, Response
 from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
@@ -31,8 +31,8 @@ class Losing(DirectTransport):
         return found
 
 
-def keeper(transport: DirectTransport | ScriptedTransport) -> ConfigMapKeeper:
-    return ConfigMapKeeper(transport, WriteLimiter(LoopClock()), "kube-system", "multisched-repair-forecast")
+def keeper(transport: DirectTransport | ScriptedTransport) -> ConfigMapDocument:
+    return ConfigMapDocument(transport, WriteLimiter(LoopClock()), "kube-system", "multisched-repair-forecast")
 
 
 async def test_what_is_written_is_read_by_the_next_process() -> None:
@@ -40,7 +40,7 @@ async def test_what_is_written_is_read_by_the_next_process() -> None:
     ours = keeper(DirectTransport(server))
     assert await ours.read() is None
     for text in (b'{"a": 1}', b'{"a": 2}'):
-        assert (await ours.write(text)).answer is KeepAnswer.KEPT
+        assert (await ours.write(text)).answer is DocumentAnswer.WRITTEN
         assert await keeper(DirectTransport(server)).read() == text
 
 
@@ -48,11 +48,11 @@ async def test_a_leader_of_the_past_overwrites_nothing() -> None:
     server = ApiServer(LoopClock(), seed=0, rbac=False)
     old, new = keeper(DirectTransport(server)), keeper(DirectTransport(server))
     assert await old.read() is None
-    assert (await new.write(b"new")).answer is KeepAnswer.KEPT
+    assert (await new.write(b"new")).answer is DocumentAnswer.WRITTEN
     for _ in range(2):
-        assert (await old.write(b"old")).answer is KeepAnswer.OVERTAKEN
+        assert (await old.write(b"old")).answer is DocumentAnswer.CONFLICT
     assert await new.read() == b"new"
-    assert (await new.write(b"newer")).answer is KeepAnswer.KEPT
+    assert (await new.write(b"newer")).answer is DocumentAnswer.WRITTEN
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -60,10 +60,10 @@ async def test_a_write_whose_answer_was_lost_is_our_own(lost: int) -> None:
     transport = Losing(ApiServer(LoopClock(), seed=0, rbac=False))
     ours = keeper(transport)
     transport.lose = lost
-    assert (await ours.write(b"first")).answer is KeepAnswer.UNKNOWN
+    assert (await ours.write(b"first")).answer is DocumentAnswer.UNKNOWN
     transport.lose = 0
-    assert (await ours.write(b"first")).answer is KeepAnswer.KEPT
-    assert (await ours.write(b"second")).answer is KeepAnswer.KEPT
+    assert (await ours.write(b"first")).answer is DocumentAnswer.WRITTEN
+    assert (await ours.write(b"second")).answer is DocumentAnswer.WRITTEN
 
 
 async def test_a_document_that_was_deleted_is_made_anew() -> None:
@@ -71,19 +71,19 @@ async def test_a_document_that_was_deleted_is_made_anew() -> None:
     ours = keeper(transport)
     await ours.write(b"first")
     await transport.request("DELETE", "/api/v1/namespaces/kube-system/configmaps/multisched-repair-forecast")
-    assert (await ours.write(b"second")).answer is KeepAnswer.UNKNOWN
-    assert (await ours.write(b"second")).answer is KeepAnswer.KEPT
+    assert (await ours.write(b"second")).answer is DocumentAnswer.UNKNOWN
+    assert (await ours.write(b"second")).answer is DocumentAnswer.WRITTEN
 
 
 async def test_refusals_are_values_and_reads_without_an_answer_raise() -> None:
     ours = keeper(ScriptedTransport(respond=lambda _: a_refusal(403, "Forbidden")))
-    assert (await ours.write(b"x")).answer is KeepAnswer.REFUSED
-    assert (await ours.write(b"x" * (BYTES_MAX + 1))).answer is KeepAnswer.REFUSED
+    assert (await ours.write(b"x")).answer is DocumentAnswer.REFUSED
+    assert (await ours.write(b"x" * (BYTES_MAX + 1))).answer is DocumentAnswer.REFUSED
     with pytest.raises(UnreachableError):
         await ours.read()
     for status in (408, 429, 500, 503):
         ours = keeper(ScriptedTransport(respond=lambda _, status=status: a_refusal(status, "NotNow")))  # type: ignore[misc]
-        assert (await ours.write(b"x")).answer is KeepAnswer.UNKNOWN
+        assert (await ours.write(b"x")).answer is DocumentAnswer.UNKNOWN
 
 
 PATH = "/api/v1/namespaces/kube-system/configmaps"
@@ -99,7 +99,7 @@ async def test_a_document_is_created_and_then_replaced_as_it_was_seen_last_withi
     transport = ScriptedTransport(respond=lambda _: answers.pop(0))
     ours = keeper(transport)
     for text in (b"first", b"second"):
-        assert await ours.write(text) == KeepReply(KeepAnswer.KEPT)
+        assert await ours.write(text) == DocumentReply(DocumentAnswer.WRITTEN)
     created, replaced = transport.asked
     metadata = {"name": NAME, "labels": {"app.kubernetes.io/managed-by": "multisched"}}
     document = {"apiVersion": "v1", "kind": "ConfigMap"}
@@ -117,17 +117,17 @@ async def test_a_document_is_created_and_then_replaced_as_it_was_seen_last_withi
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        (a_refusal(403, "Forbidden", "no"), KeepReply(KeepAnswer.REFUSED, "no")),
-        (a_refusal(400, "BadRequest", "odd"), KeepReply(KeepAnswer.REFUSED, "odd")),
-        (a_refusal(499, "Odd", "odd"), KeepReply(KeepAnswer.REFUSED, "odd")),
-        (a_refusal(404, "NotFound", "no namespace"), KeepReply(KeepAnswer.REFUSED, "no namespace")),
-        (a_refusal(408, "Timeout", "slow"), KeepReply(KeepAnswer.UNKNOWN, "slow")),
-        (a_refusal(429, "TooManyRequests", "busy"), KeepReply(KeepAnswer.UNKNOWN, "busy")),
-        (a_refusal(500, "InternalError", "etcd"), KeepReply(KeepAnswer.UNKNOWN, "etcd")),
-        (AnswerLostError("reset"), KeepReply(KeepAnswer.UNKNOWN, "reset")),
+        (a_refusal(403, "Forbidden", "no"), DocumentReply(DocumentAnswer.REFUSED, "no")),
+        (a_refusal(400, "BadRequest", "odd"), DocumentReply(DocumentAnswer.REFUSED, "odd")),
+        (a_refusal(499, "Odd", "odd"), DocumentReply(DocumentAnswer.REFUSED, "odd")),
+        (a_refusal(404, "NotFound", "no namespace"), DocumentReply(DocumentAnswer.REFUSED, "no namespace")),
+        (a_refusal(408, "Timeout", "slow"), DocumentReply(DocumentAnswer.UNKNOWN, "slow")),
+        (a_refusal(429, "TooManyRequests", "busy"), DocumentReply(DocumentAnswer.UNKNOWN, "busy")),
+        (a_refusal(500, "InternalError", "etcd"), DocumentReply(DocumentAnswer.UNKNOWN, "etcd")),
+        (AnswerLostError("reset"), DocumentReply(DocumentAnswer.UNKNOWN, "reset")),
     ],
 )
-async def test_each_answer_to_a_write_has_one_meaning_and_its_words(reply: Answer, told: KeepReply) -> None:
+async def test_each_answer_to_a_write_has_one_meaning_and_its_words(reply: Answer, told: DocumentReply) -> None:
     assert await keeper(ScriptedTransport(respond=lambda _: reply)).write(b"x") == told
 
 
@@ -136,7 +136,11 @@ async def test_who_writes_what_somebody_has_deleted_is_told_so_and_makes_it_anew
     transport = ScriptedTransport(respond=lambda _: answers.pop(0))
     kept = keeper(transport)
     told = [await kept.write(document) for document in (b"first", b"second", b"third")]
-    assert told == [KeepReply(KeepAnswer.KEPT), KeepReply(KeepAnswer.UNKNOWN, "deleted"), KeepReply(KeepAnswer.KEPT)]
+    assert told == [
+        DocumentReply(DocumentAnswer.WRITTEN),
+        DocumentReply(DocumentAnswer.UNKNOWN, "deleted"),
+        DocumentReply(DocumentAnswer.WRITTEN),
+    ]
     assert [asked.method for asked in transport.asked] == ["POST", "PUT", "POST"]
 
 
@@ -146,14 +150,14 @@ async def test_who_was_overtaken_is_told_until_he_reads() -> None:
 
     transport = ScriptedTransport(respond=respond)
     words = f"ConfigMap {NAME} was written by another"
-    assert await keeper(transport).write(b"ours") == KeepReply(KeepAnswer.OVERTAKEN, words)
+    assert await keeper(transport).write(b"ours") == DocumentReply(DocumentAnswer.CONFLICT, words)
     assert [(asked.method, asked.timeout_s) for asked in transport.asked] == [("POST", 6.0), ("GET", 5.0)]
 
 
 async def test_a_document_may_be_just_so_long() -> None:
     ours = keeper(ScriptedTransport(respond=lambda _: answer(201, {"metadata": {}})))
-    assert await ours.write(b"x" * 900_000) == KeepReply(KeepAnswer.KEPT)
-    assert await ours.write(b"x" * 900_001) == KeepReply(KeepAnswer.REFUSED, "900001 bytes, more than 900000")
+    assert await ours.write(b"x" * 900_000) == DocumentReply(DocumentAnswer.WRITTEN)
+    assert await ours.write(b"x" * 900_001) == DocumentReply(DocumentAnswer.REFUSED, "900001 bytes, more than 900000")
 
 
 @pytest.mark.parametrize(

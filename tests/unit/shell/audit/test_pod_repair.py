@@ -13,7 +13,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import QueueState
-from multisched.shell.audit.pod_mending import PodMending
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.ingest.test_ingest import place_of, pod_as_served
 from tests.unit.shell.shell_kit import House
@@ -43,15 +43,15 @@ def house() -> Iterator[House]:
     ],
 )
 def test_an_audit_wants_what_stands_and_what_may_be_scheduled(house: House, raw: msgspec.Raw, is_wanted: bool) -> None:
-    assert house.mending.is_wanted(raw) is is_wanted
+    assert house.repair.is_wanted(raw) is is_wanted
 
 
 def test_a_pod_that_cannot_be_read_is_not_taken_anew(house: House) -> None:
     uid = house.see_pod("p", cpu="2", nodeName="a")
-    house.mending.take_anew("default/p", msgspec.Raw(b"7"))
+    house.repair.replace_content("default/p", msgspec.Raw(b"7"))
     entry = house.cache.placed(uid)
     assert entry is not None
-    house.mending.take_anew("default/p", pod_as_served(node="a"))
+    house.repair.replace_content("default/p", pod_as_served(node="a"))
     assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
 
 
@@ -63,25 +63,25 @@ def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house:
     late = house.see_pod("late", cpu="2")
     assert house.worker.queue.pop(0.0) is not None
     house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
-    house.mending.unbind("uid-nobody")
-    house.mending.unbind(uid)
+    house.repair.unbind("uid-nobody")
+    house.repair.unbind(uid)
     assert house.cache.placed(uid) is None
     assert place_of(house, uid) is QueueState.ACTIVE
     assert place_of(house, late) is not QueueState.UNSCHEDULABLE, "it hears of the room"
 
     standing = house.see_pod("stands", nodeName="b")
-    house.mending.unbind(standing)
+    house.repair.unbind(standing)
     assert house.node_of("stands") == "b", "the watch has shown it there"
 
 
 def test_who_waits_for_a_pod_to_leave_its_node_hears_that_it_was_never_there(house: House) -> None:
     heard: list[str] = []
-    mending = PodMending(house.pods, house.cache, house.router, Decoder(), house.clock, going=heard.append)
+    repair = PodRepair(house.pods, house.cache, house.router, Decoder(), house.clock, on_deleting=heard.append)
     uid = house.see_pod("p", cpu="2")
     assert house.worker.queue.pop(0.0) is not None
     house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
     house.worker.queue.done(uid)
-    mending.unbind(uid)
+    repair.unbind(uid)
     assert heard == [uid]
 
 
@@ -95,8 +95,8 @@ def test_a_pod_that_was_lost_is_tried_at_once_though_its_domain_sleeps() -> None
             house.worker.queue.remove(uid)
             await asyncio.sleep(60.1)
             pod = house.pods.pending[uid]
-            assert house.mending.is_lost(pod)
-            house.mending.readmit(pod)
+            assert house.repair.is_lost(pod)
+            house.repair.readmit(pod)
             await asyncio.sleep(0.01)  # before the timer that ends backoffs would find it
             assert house.node_of("lost") == "a"
 
