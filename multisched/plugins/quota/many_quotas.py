@@ -2,7 +2,8 @@
 
 Owns the version of each object that is in force. For an invalid object, its last valid version is used. If objects
 contradict each other (the mins of children exceed their parent's), the newest change among them is left out, because the
-objects were valid before it. All other changes take effect. An invalid object without an earlier version is left out; its
+objects were valid before it. A change that was left out before is left out first, so that it does not block later changes of
+other objects. All other changes take effect. An invalid object without an earlier version is left out; its
 child quotas then become children of its parent.
 """
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import ClusterObject, ElasticQuota, KoordinatorQuota
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import differ_in_version_only
 from multisched.model.quota_tree import QuotaTree
 from multisched.model.quotas.koordinator import ROOT, read_linked
 from multisched.model.quotas.reading import Problems, ReadQuotas
@@ -40,11 +42,14 @@ class ManyQuotas:
     def __init__(self, kind: ObjectKind) -> None:
         self._kind = kind
         self._in_force: Mapping[str, ClusterObject] = {}
+        self._left_out: Mapping[str, ClusterObject] = {}
+        """Versions that were left out of the last choice."""
 
     def choose(self, quotas: Sequence[ClusterObject]) -> Chosen:
         """Returns the new tree in force. If there is none, the caller keeps the previous one."""
-        attempt = _Attempt(self._kind, self._in_force, quotas)
+        attempt = _Attempt(self._kind, self._in_force, self._left_out, quotas)
         found = attempt.read()
+        self._left_out = {one.key: one for one in quotas if one.key in attempt.left_out}
         if found.problems:
             return Chosen(None, {key: _text(problems) for key, problems in found.problems.items()})
         self._in_force = dict(attempt.chosen)
@@ -53,10 +58,15 @@ class ManyQuotas:
 
 class _Attempt:
     def __init__(
-        self, kind: ObjectKind, in_force: Mapping[str, ClusterObject], quotas: Sequence[ClusterObject]
+        self,
+        kind: ObjectKind,
+        in_force: Mapping[str, ClusterObject],
+        left_out: Mapping[str, ClusterObject],
+        quotas: Sequence[ClusterObject],
     ) -> None:
         self._kind = kind
         self._in_force = in_force
+        self._left_out_before = left_out
         self._now = {one.key: one for one in quotas}
         self.chosen = dict(self._now)
         self.left_out: dict[str, str] = {}
@@ -93,7 +103,7 @@ class _Attempt:
         for key in sorted(problems):
             changed = [one for one in self._involved(key) if self._is_changed(one)]
             if changed:
-                newest = max(changed, key=lambda one: (one.version, one.key))
+                newest = max(changed, key=lambda one: (self._was_left_out(one), one.version, one.key))
                 self._leave_out(
                     newest.key, f"{key}: {_text(problems[key])}" if newest.key != key else _text(problems[key])
                 )
@@ -102,10 +112,10 @@ class _Attempt:
 
     def _is_changed(self, one: ClusterObject) -> bool:
         """Reports whether the object's current version is chosen and was not in force before."""
-        known = self._in_force.get(one.key)
-        if one.key in self.left_out or one is known:
-            return False
-        return known is None or (known.uid, known.version) != (one.uid, one.version) or one.version == NO_VERSION
+        return one.key not in self.left_out and not _is_same(self._in_force.get(one.key), one)
+
+    def _was_left_out(self, one: ClusterObject) -> bool:
+        return _is_same(self._left_out_before.get(one.key), one)
 
     def _involved(self, key: str) -> Iterator[ClusterObject]:
         """Yields the object and those that it may contradict: its parent, its children, and objects with its name or namespace."""
@@ -146,6 +156,14 @@ class _Attempt:
             self.chosen[key] = replace(
                 one, parent=above.parent if isinstance(above, KoordinatorQuota) else "", tree_id=""
             )
+
+
+def _is_same(known: ClusterObject | None, one: ClusterObject) -> bool:
+    """Reports whether `one` says what the known version says; a new status raises the version alone."""
+    if known is None or known is one:
+        return known is one
+    is_version = one.version != NO_VERSION and (known.uid, known.version) == (one.uid, one.version)
+    return is_version or differ_in_version_only(known, one)
 
 
 def _may_contradict(own: ClusterObject, one: ClusterObject) -> bool:
