@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.simulate.course import Course
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Scenario
+from multisched.simulate.scenario_time import DAY_S
 from multisched.simulate.usage_table import filled
 
 Load = NDArray[np.float64]

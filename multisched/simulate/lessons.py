@@ -19,8 +19,8 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
 from multisched.shell.program import Program
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Scenario
+from multisched.simulate.scenario_time import DAY_S
 
 LESSONS_KEPT: Final = 64
 """Cached fits per process, one for each time that policies learn; 120 kB each for 60 services in 3 dimensions."""

@@ -28,9 +28,9 @@ from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginUse, Registry
 from multisched.simulate.lessons import Study
 from multisched.simulate.moment_load import MomentLoad, Readings
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy, Repair
 from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry, RepairEntry
+from multisched.simulate.scenario_time import DAY_S
 
 DOMAIN: Final = "simulated"
 REPAIR_MINUTES: Final = 1

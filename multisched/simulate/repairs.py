@@ -20,8 +20,8 @@ from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import implements
 from multisched.model.wire import Response
 from multisched.shell.program import Program
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Repair, Scenario
+from multisched.simulate.scenario_time import DAY_S
 
 STOPS_MAX = 3
 """Stopped runs in one window after which the program waits for the next window."""

@@ -17,10 +17,10 @@ from multisched.observe.tables import as_table
 from multisched.simulate.course import Course, run_course
 from multisched.simulate.judge import Busiest, CourseFigures, Figures, Worst, judge
 from multisched.simulate.lessons import Lessons
-from multisched.simulate.moments import DAY_S, written
 from multisched.simulate.repairs import Visit
 from multisched.simulate.scenario import Policy, Scenario
 from multisched.simulate.scenario_schema import API_VERSION
+from multisched.simulate.scenario_time import DAY_S, format_time
 
 KIND = "SimulationReport"
 DIGITS = 6
@@ -64,9 +64,9 @@ def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -
         "apiVersion": API_VERSION,
         "kind": KIND,
         "scenario": scenario.name,
-        "known": {"until": written(scenario.known_until_s)},
-        "created": {"at": written(scenario.create_s), "order": scenario.order},
-        "judged": {"from": written(scenario.judged_from_s), "to": written(scenario.judged_to_s)},
+        "known": {"until": format_time(scenario.known_until_s)},
+        "created": {"at": format_time(scenario.create_s), "order": scenario.order},
+        "judged": {"from": format_time(scenario.judged_from_s), "to": format_time(scenario.judged_to_s)},
         "nodes": len(scenario.nodes),
         "services": len(scenario.services),
         "replicas": scenario.replicas,
@@ -88,7 +88,7 @@ def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Docum
         "median": _figures_of(scenario, moves, unplaced, wholes, _median),
         "days": [
             {
-                "date": written(scenario.judged_from_s + day * DAY_S)[:10],
+                "date": format_time(scenario.judged_from_s + day * DAY_S)[:10],
                 "mean": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _mean),
                 "median": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _median),
             }
@@ -115,14 +115,16 @@ def _seed(scenario: Scenario, outcome: Outcome) -> Document:
     return {
         "seed": outcome.seed,
         "moves": outcome.moves,
-        "repairs": [{"at": written(one.opens_s), "moves": one.moves, "stopped": one.reason} for one in outcome.repairs],
+        "repairs": [
+            {"at": format_time(one.opens_s), "moves": one.moves, "stopped": one.reason} for one in outcome.repairs
+        ],
         "podsCreated": outcome.created,
         "unplaced": list(outcome.unplaced),
         "failures": list(outcome.failures),
         "dimensions": _by_dimension(names, outcome.verdict.whole),
         "days": [
             {
-                "date": written(scenario.judged_from_s + day * DAY_S)[:10],
+                "date": format_time(scenario.judged_from_s + day * DAY_S)[:10],
                 "dimensions": _by_dimension(names, figures),
             }
             for day, figures in enumerate(outcome.verdict.days)
@@ -138,7 +140,12 @@ def _figures(found: Figures) -> Document:
     worst = found.worst
     return {
         "busiestHours": _spread(found.busiest),
-        "worstSlot": {"load": _rounded(worst.load), "at": written(worst.at_s), "node": worst.node, **_spread(worst)},
+        "worstSlot": {
+            "load": _rounded(worst.load),
+            "at": format_time(worst.at_s),
+            "node": worst.node,
+            **_spread(worst),
+        },
         "nodesOver80": found.nodes_over_80,
         "nodesOver100": found.nodes_over_100,
     }

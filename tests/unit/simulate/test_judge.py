@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from multisched.simulate.course import Course, PlacementInterval
 from multisched.simulate.judge import Figures, judge, node_load
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import NodeSpec, Scenario, Service
+from multisched.simulate.scenario_time import DAY_S
 from multisched.simulate.usage_table import UsageTable
 
 BEGIN_S = 1_767_571_200
