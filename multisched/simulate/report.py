@@ -14,9 +14,9 @@ import msgspec
 
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_table
-from multisched.simulate.course import Course, run_course
-from multisched.simulate.judge import Busiest, CourseFigures, Figures, Worst, judge
+from multisched.simulate.judge import Busiest, Figures, RunFigures, Worst, judge
 from multisched.simulate.lessons import Lessons
+from multisched.simulate.recorded_run import RunResult, run_policy
 from multisched.simulate.repairs import Visit
 from multisched.simulate.scenario import Policy, Scenario
 from multisched.simulate.scenario_schema import API_VERSION
@@ -38,7 +38,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Figures of one run."""
 
     seed: int
-    verdict: CourseFigures
+    figures: RunFigures
     moves: int
     created: int
     unplaced: tuple[str, ...]
@@ -53,9 +53,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def run_one(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Outcome:
     """Runs and judges one policy and seed. Raises PluginSetupError if a plugin cannot be built."""
-    course: Course = run_course(scenario, policy, seed, lessons)
-    verdict = judge(scenario, course)
-    return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures, course.repairs)
+    result: RunResult = run_policy(scenario, policy, seed, lessons)
+    figures = judge(scenario, result)
+    return Outcome(seed, figures, result.moves, result.created, result.unplaced, result.failures, result.repairs)
 
 
 def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -> Document:
@@ -79,9 +79,9 @@ def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -
 
 def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Document:
     names = scenario.usage.dimensions
-    wholes = [_by_dimension(names, outcome.verdict.whole) for outcome in outcomes]
+    wholes = [_by_dimension(names, outcome.figures.whole) for outcome in outcomes]
     moves, unplaced = [outcome.moves for outcome in outcomes], [len(outcome.unplaced) for outcome in outcomes]
-    days = range(len(outcomes[0].verdict.days))
+    days = range(len(outcomes[0].figures.days))
     return {
         "name": name,
         "mean": _figures_of(scenario, moves, unplaced, wholes, _mean),
@@ -89,8 +89,8 @@ def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Docum
         "days": [
             {
                 "date": format_time(scenario.judged_from_s + day * DAY_S)[:10],
-                "mean": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _mean),
-                "median": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _median),
+                "mean": _over([_by_dimension(names, outcome.figures.days[day]) for outcome in outcomes], _mean),
+                "median": _over([_by_dimension(names, outcome.figures.days[day]) for outcome in outcomes], _median),
             }
             for day in days
         ],
@@ -121,13 +121,13 @@ def _seed(scenario: Scenario, outcome: Outcome) -> Document:
         "podsCreated": outcome.created,
         "unplaced": list(outcome.unplaced),
         "failures": list(outcome.failures),
-        "dimensions": _by_dimension(names, outcome.verdict.whole),
+        "dimensions": _by_dimension(names, outcome.figures.whole),
         "days": [
             {
                 "date": format_time(scenario.judged_from_s + day * DAY_S)[:10],
                 "dimensions": _by_dimension(names, figures),
             }
-            for day, figures in enumerate(outcome.verdict.days)
+            for day, figures in enumerate(outcome.figures.days)
         ],
     }
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.config.document import Document
-from multisched.simulate.course import run_course
 from multisched.simulate.lessons import Lessons
 from multisched.simulate.policies import read_policy
+from multisched.simulate.recorded_run import run_policy
 from multisched.simulate.scenario import NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import PolicyEntry
 from multisched.simulate.usage_table import UsageTable
@@ -108,10 +108,10 @@ def scenario_of(fleet: Fleet) -> Scenario:
 
 def place_by_product(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> tuple[Nodes, Nodes]:
     """Services, and nodes, of all pods. Every pod must find a node."""
-    course = run_course(scenario, policy, seed, lessons)
-    assert not course.unplaced, course.unplaced
-    assert not course.failures, course.failures
-    stays = [(stay.series, stay.node) for stay in course.placement_intervals]
+    result = run_policy(scenario, policy, seed, lessons)
+    assert not result.unplaced, result.unplaced
+    assert not result.failures, result.failures
+    stays = [(stay.series, stay.node) for stay in result.placement_intervals]
     services, nodes = np.array(stays, np.int64).T
     return services, nodes
 

@@ -63,7 +63,7 @@ class PlacementInterval(msgspec.Struct, frozen=True):
     end_s: float
 
 
-class Course(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """The result of a run."""
 
     placement_intervals: tuple[PlacementInterval, ...]
@@ -79,7 +79,7 @@ class Course(msgspec.Struct, frozen=True):
     """Windows in which the policy could repair."""
 
 
-class SuspendedClock:
+class JumpingClock:
     """Virtual time whose wall clock can jump."""
 
     def __init__(self, loop: SimLoop, begin_s: float) -> None:
@@ -95,7 +95,7 @@ class SuspendedClock:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.epoch_s(), UTC)
 
-    def leap_to(self, epoch_s: float) -> None:
+    def jump_to(self, epoch_s: float) -> None:
         """Sets the wall clock, never back: if an event took too long, the following ones are late."""
         self._base_s += max(0.0, epoch_s - self.epoch_s())
 
@@ -124,7 +124,7 @@ class _Replica(msgspec.Struct):
 class _Bindings:
     """Implements `server.Interceptor`: records which pod was bound to which node, and when."""
 
-    def __init__(self, clock: SuspendedClock) -> None:
+    def __init__(self, clock: JumpingClock) -> None:
         self._clock = clock
         self.bound: dict[str, tuple[str, float]] = {}
         """Pod -> node and moment."""
@@ -141,14 +141,14 @@ class _Bindings:
         return answer
 
 
-class Run:
+class RecordedRun:
     """Runs one policy under one seed through a scenario's events. Used once."""
 
     def __init__(self, scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> None:
         self._scenario = scenario
         self._policy = policy
         self._order = np.random.default_rng(seed)
-        self._clock = SuspendedClock(loop, scenario.create_s)
+        self._clock = JumpingClock(loop, scenario.create_s)
         self._server = ApiServer(self._clock, seed=seed, rbac=False)
         self._bindings = _Bindings(self._clock)
         self._server.interceptors.append(self._bindings)
@@ -200,7 +200,7 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
-    async def main(self) -> Course:
+    async def main(self) -> RunResult:
         scenario = self._scenario
         for node in scenario.nodes:
             await self._post("/api/v1/nodes", _node(node, scenario.usage.dimensions))
@@ -209,24 +209,24 @@ class Run:
             is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
             assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
             await self._create_all()
-            for happening in self._happenings():
-                if isinstance(happening, Opening):
-                    await self._visit(happening)
+            for step in self._timed_steps():
+                if isinstance(step, Opening):
+                    await self._visit(step)
                 else:
-                    self._clock.leap_to(happening.at_s)
-                    await self._happen(happening)
+                    self._clock.jump_to(step.at_s)
+                    await self._apply(step)
         finally:
             self._program.stop()
             async with asyncio.timeout(STOP_MAX_S):
                 await running
-        return self._course()
+        return self._result()
 
-    def _happenings(self) -> list[Event | Opening]:
+    def _timed_steps(self) -> list[Event | Opening]:
         """Returns events and windows in order of time; at the same moment, events first."""
         timed: list[tuple[float, Event | Opening]] = [(event.at_s, event) for event in self._scenario.events]
         if self._repair is not None:
             timed += [(one.opens_s, one) for one in openings(self._repair, self._scenario)]
-        return [happening for _, happening in sorted(timed, key=lambda pair: pair[0])]
+        return [step for _, step in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:
         self._read_moment()
@@ -238,7 +238,7 @@ class Run:
             await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
         await self._settle()
 
-    async def _happen(self, event: Event) -> None:
+    async def _apply(self, event: Event) -> None:
         """Applies the scaling first, so that a release replaces the new number of replicas."""
         self._read_moment()
         for service, wanted in sorted(event.scale.items()):
@@ -284,7 +284,7 @@ class Run:
         """Lets the program repair until it has finished or the window closes; skips the window if its full budget is not left."""
         assert self._repair is not None, "windows exist only with a repair"
         in_all, in_window = self._repair.moves(self._scenario.replicas)
-        self._clock.leap_to(window.opens_s)
+        self._clock.jump_to(window.opens_s)
         if self._gate.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
             return
         self._read_moment()
@@ -421,25 +421,25 @@ class Run:
         self._readings.move_on(np.nan_to_num(self._current[:, :, step]))
         self._learning.follow(self._clock.epoch_s())
 
-    def _course(self) -> Course:
+    def _result(self) -> RunResult:
         unplaced = [replica.pod for replica in self._pending()]
         for pod in list(self._bindings.bound):
             self._end_stay(pod, math.inf)
         notes = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
-        return Course(
+        return RunResult(
             tuple(self._placement_intervals), self._moves, self._created, tuple(notes), failures, tuple(self._visits)
         )
 
 
-def run_course(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Course:
+def run_policy(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> RunResult:
     """Runs a policy under a seed; deterministic in its arguments. Raises PluginSetupError if a plugin cannot be built."""
     loop = SimLoop(seed)
     return simulate(_main(scenario, policy, seed, lessons, loop), loop)
 
 
-async def _main(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> Course:
-    return await Run(scenario, policy, seed, lessons, loop).main()
+async def _main(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> RunResult:
+    return await RecordedRun(scenario, policy, seed, lessons, loop).main()
 
 
 def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:
