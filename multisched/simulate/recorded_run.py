@@ -29,8 +29,8 @@ from multisched.cluster.base.request import ApiRequest
 from multisched.config.schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, ProgramPorts
+from multisched.simulate.current_load import SERIES_ANNOTATION, CurrentUsage
 from multisched.simulate.lessons import Learning, Lessons
-from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_studies
 from multisched.simulate.repairs import Opening, RepairGate, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
@@ -157,7 +157,7 @@ class RecordedRun:
         self._gate = RepairGate()
         self._server.interceptors.append(self._gate)
         self._visits: list[Visit] = []
-        self._readings = self._first_readings()
+        self._current_usage = self._first_usage()
         self._observer = QuietObserver()
         configuration, studies = with_studies(policy, scenario.usage.dimensions, self._repair_args())
         self._program = self._built(seed, configuration)
@@ -191,7 +191,7 @@ class RecordedRun:
             "simulate",
             "kube-system",
             observer=lambda domain: self._observer,
-            registry=run_registry(self._readings),
+            registry=run_registry(self._current_usage),
             workshop=VirtualWorkers(rng),
             background_threads=VirtualThreads,
             plan_repairs=plans_of,
@@ -229,7 +229,7 @@ class RecordedRun:
         return [step for _, step in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:
-        self._read_moment()
+        self._update_usage()
         services = self._scenario.services
         counts = [0] * len(services)
         for service in self._ordered([service.replicas for service in services]):
@@ -240,7 +240,7 @@ class RecordedRun:
 
     async def _apply(self, event: Event) -> None:
         """Applies the scaling first, so that a release replaces the new number of replicas."""
-        self._read_moment()
+        self._update_usage()
         for service, wanted in sorted(event.scale.items()):
             have = [replica for at, replica in sorted(self._replicas.items()) if at[0] == service]
             for replica in reversed(have[wanted:]):
@@ -287,7 +287,7 @@ class RecordedRun:
         self._clock.jump_to(window.opens_s)
         if self._gate.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
             return
-        self._read_moment()
+        self._update_usage()
         for replica in self._replicas.values():
             await self._be_ready(replica.pod)
         begun, before = status_of(self._program), self._gate.count
@@ -408,17 +408,17 @@ class RecordedRun:
 
     # -- use and result --------------------------------------------------------------------------------------------
 
-    def _first_readings(self) -> Readings:
+    def _first_usage(self) -> CurrentUsage:
         usage = self._scenario.usage
-        self._current, _ = filled(usage.values) if self._policy.reads_moment else (usage.values, 0)
+        self._current, _ = filled(usage.values) if self._policy.uses_current_load else (usage.values, 0)
         capacities = {node.name: np.array(node.capacity) for node in self._scenario.nodes}
-        return Readings(self._current[:, :, 0], capacities)
+        return CurrentUsage(self._current[:, :, 0], capacities)
 
-    def _read_moment(self) -> None:
+    def _update_usage(self) -> None:
         """Updates what policies know to the time of the wall clock."""
         usage = self._scenario.usage
         step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
-        self._readings.move_on(np.nan_to_num(self._current[:, :, step]))
+        self._current_usage.update(np.nan_to_num(self._current[:, :, step]))
         self._learning.follow(self._clock.epoch_s())
 
     def _result(self) -> RunResult:
