@@ -14,8 +14,8 @@ from typing import Final
 
 from multisched.observe.tables import as_document
 from multisched.shell.garbage import collect_seldom
+from multisched.simulate.html_report import html_of
 from multisched.simulate.lessons import Lessons
-from multisched.simulate.page import page_of
 from multisched.simulate.report import Outcome, document_of, run_one, table_of
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_file import load_scenario
@@ -40,7 +40,7 @@ def simulate(path: Path, output: str, jobs: int | None) -> tuple[str, bool]:
     document = document_of(scenario, outcomes)
     is_whole = all(outcome.is_whole for outcome in found)
     if output == "html":
-        return page_of(document, outcomes), is_whole
+        return html_of(document, outcomes), is_whole
     return (table_of(document) if output == "table" else as_document(document, output)), is_whole
 
 

@@ -33,7 +33,7 @@ polyline{fill:none;stroke-width:1.6}
 """
 
 
-def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+def html_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
     """Returns the whole page."""
     names = [policy["name"] for policy in document["policies"]]
     title = escaped_html(document["scenario"])
