@@ -27,7 +27,7 @@ from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginUse, Registry
 from multisched.simulate.current_load import CurrentLoad, CurrentUsage
-from multisched.simulate.lessons import Study
+from multisched.simulate.fits import LearningSettings
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy, Repair
 from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry, RepairEntry
 from multisched.simulate.scenario_time import DAY_S
@@ -164,9 +164,9 @@ def _with_current_load(configuration: Configuration) -> Configuration:
     return _with_plugin(configuration, 0, entry)
 
 
-def with_studies(
+def with_learning(
     policy: Policy, dimensions: Sequence[str], repair: Mapping[str, Any] | None
-) -> tuple[Configuration, dict[str, Study]]:
+) -> tuple[Configuration, dict[str, LearningSettings]]:
     """Gives PeakForecast, in every domain that runs it, the scenario's dimensions and capacities. Returns how it learns, per domain.
 
     If its args configure a history, the scenario's usage replaces the sources, refitted as often as the args say. Files and
@@ -174,21 +174,21 @@ def with_studies(
     `repair`: args of its repair in the domain that places the services.
     """
     configuration = policy.configuration
-    studies: dict[str, Study] = {}
+    settings: dict[str, LearningSettings] = {}
     registry = run_registry(None)
     for index, domain in enumerate(configuration.domains):
         uses = {use.name: use for use in resolve_profile(domain, registry).plugins}
         if FORECAST in uses:
             args = _forecast_args(uses[FORECAST], dimensions)
             if not OWN & set(args):
-                studies[domain.name] = _study(args)
+                settings[domain.name] = _learning_settings(args)
                 args = {key: value for key, value in args.items() if key not in LEARNED}
             if repair is not None and policy.scheduler_name in domain.scheduler_names:
                 args["repair"] = {**(args.get("repair") or {}), **repair}
             weight = uses[FORECAST].weight
             entry = PluginEntry.model_validate({"name": FORECAST, "weight": weight, "args": args})
             configuration = _with_plugin(configuration, index, entry)
-    return configuration, studies
+    return configuration, settings
 
 
 def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
@@ -209,14 +209,14 @@ def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
     return args
 
 
-def _study(args: Mapping[str, Any]) -> Study:
+def _learning_settings(args: Mapping[str, Any]) -> LearningSettings:
     """Reads how PeakForecast learns from args that have been validated."""
     settings = PeakSettings.from_config(args)
     history = None if settings.learning is None else settings.learning.history
     if history is None:
-        return Study(settings.fit_of_files(), settings.window_days)
+        return LearningSettings(settings.fit_of_files(), settings.window_days)
     window_days = history.steps * history.step_s / DAY_S
-    return Study(settings.fit_of_files(), window_days, float(history.refresh_s))
+    return LearningSettings(settings.fit_of_files(), window_days, float(history.refresh_s))
 
 
 def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -> Configuration:

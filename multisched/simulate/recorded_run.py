@@ -30,9 +30,9 @@ from multisched.config.schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, ProgramPorts
 from multisched.simulate.current_load import SERIES_ANNOTATION, CurrentUsage
-from multisched.simulate.lessons import Learning, Lessons
-from multisched.simulate.policies import run_registry, with_studies
-from multisched.simulate.repairs import Opening, RepairGate, Visit, is_at_rest, openings, status_of
+from multisched.simulate.fits import FitCache, Refits
+from multisched.simulate.policies import run_registry, with_learning
+from multisched.simulate.repairs import RepairGate, RepairWindow, WindowResult, is_finished, repair_windows, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.quiet_observer import QuietObserver
@@ -75,7 +75,7 @@ class RunResult(msgspec.Struct, frozen=True):
     """Pods without a node at the end, and releases that stopped, with the scheduler's message."""
     failures: tuple[str, ...]
     """Failures of plugins."""
-    repairs: tuple[Visit, ...] = ()
+    repairs: tuple[WindowResult, ...] = ()
     """Windows in which the policy could repair."""
 
 
@@ -144,7 +144,7 @@ class _Bindings:
 class RecordedRun:
     """Runs one policy under one seed through a scenario's events. Used once."""
 
-    def __init__(self, scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> None:
+    def __init__(self, scenario: Scenario, policy: Policy, seed: int, fits: FitCache, loop: SimLoop) -> None:
         self._scenario = scenario
         self._policy = policy
         self._order = np.random.default_rng(seed)
@@ -156,12 +156,12 @@ class RecordedRun:
         self._repair = policy.repair
         self._gate = RepairGate()
         self._server.interceptors.append(self._gate)
-        self._visits: list[Visit] = []
+        self._window_results: list[WindowResult] = []
         self._current_usage = self._first_usage()
         self._observer = QuietObserver()
-        configuration, studies = with_studies(policy, scenario.usage.dimensions, self._repair_args())
+        configuration, settings = with_learning(policy, scenario.usage.dimensions, self._repair_args())
         self._program = self._built(seed, configuration)
-        self._learning = Learning(lessons, scenario.known_until_s, self._program, studies)
+        self._refits = Refits(fits, scenario.known_until_s, self._program, settings)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._series: dict[str, int] = {}
@@ -210,8 +210,8 @@ class RecordedRun:
             assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
             await self._create_all()
             for step in self._timed_steps():
-                if isinstance(step, Opening):
-                    await self._visit(step)
+                if isinstance(step, RepairWindow):
+                    await self._repair_in(step)
                 else:
                     self._clock.jump_to(step.at_s)
                     await self._apply(step)
@@ -221,11 +221,11 @@ class RecordedRun:
                 await running
         return self._result()
 
-    def _timed_steps(self) -> list[Event | Opening]:
+    def _timed_steps(self) -> list[Event | RepairWindow]:
         """Returns events and windows in order of time; at the same moment, events first."""
-        timed: list[tuple[float, Event | Opening]] = [(event.at_s, event) for event in self._scenario.events]
+        timed: list[tuple[float, Event | RepairWindow]] = [(event.at_s, event) for event in self._scenario.events]
         if self._repair is not None:
-            timed += [(one.opens_s, one) for one in openings(self._repair, self._scenario)]
+            timed += [(one.opens_s, one) for one in repair_windows(self._repair, self._scenario)]
         return [step for _, step in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:
@@ -280,7 +280,7 @@ class RecordedRun:
 
     # -- repair ----------------------------------------------------------------------------------------------------
 
-    async def _visit(self, window: Opening) -> None:
+    async def _repair_in(self, window: RepairWindow) -> None:
         """Lets the program repair until it has finished or the window closes; skips the window if its full budget is not left."""
         assert self._repair is not None, "windows exist only with a repair"
         in_all, in_window = self._repair.moves(self._scenario.replicas)
@@ -292,7 +292,7 @@ class RecordedRun:
             await self._be_ready(replica.pod)
         begun, before = status_of(self._program), self._gate.count
         self._gate.is_open = True
-        while self._clock.epoch_s() < window.closes_s and not is_at_rest(begun, status_of(self._program)):
+        while self._clock.epoch_s() < window.closes_s and not is_finished(begun, status_of(self._program)):
             await asyncio.sleep(PACE_S)
             await self._replace_evicted()
         self._gate.is_open = False
@@ -300,7 +300,7 @@ class RecordedRun:
         has_plan = now.counts["plans"] > begun.counts["plans"]
         has_stopped = now.counts["stopped"] > begun.counts["stopped"]
         reason = "" if has_plan and not has_stopped else now.reason or "no plan was made"
-        self._visits.append(Visit(window.opens_s, self._gate.count - before, reason))
+        self._window_results.append(WindowResult(window.opens_s, self._gate.count - before, reason))
 
     async def _replace_evicted(self) -> None:
         """Replaces each evicted pod as its controller would; sets the replacement ready once it is bound."""
@@ -419,7 +419,7 @@ class RecordedRun:
         usage = self._scenario.usage
         step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
         self._current_usage.update(np.nan_to_num(self._current[:, :, step]))
-        self._learning.follow(self._clock.epoch_s())
+        self._refits.refit_due(self._clock.epoch_s())
 
     def _result(self) -> RunResult:
         unplaced = [replica.pod for replica in self._pending()]
@@ -428,18 +428,23 @@ class RecordedRun:
         notes = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
         return RunResult(
-            tuple(self._placement_intervals), self._moves, self._created, tuple(notes), failures, tuple(self._visits)
+            tuple(self._placement_intervals),
+            self._moves,
+            self._created,
+            tuple(notes),
+            failures,
+            tuple(self._window_results),
         )
 
 
-def run_policy(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> RunResult:
+def run_policy(scenario: Scenario, policy: Policy, seed: int, fits: FitCache) -> RunResult:
     """Runs a policy under a seed; deterministic in its arguments. Raises PluginSetupError if a plugin cannot be built."""
     loop = SimLoop(seed)
-    return simulate(_main(scenario, policy, seed, lessons, loop), loop)
+    return simulate(_main(scenario, policy, seed, fits, loop), loop)
 
 
-async def _main(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> RunResult:
-    return await RecordedRun(scenario, policy, seed, lessons, loop).main()
+async def _main(scenario: Scenario, policy: Policy, seed: int, fits: FitCache, loop: SimLoop) -> RunResult:
+    return await RecordedRun(scenario, policy, seed, fits, loop).main()
 
 
 def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import msgspec
 
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_table
+from multisched.simulate.fits import FitCache
 from multisched.simulate.judge import Busiest, Figures, RunFigures, Worst, judge
-from multisched.simulate.lessons import Lessons
 from multisched.simulate.recorded_run import RunResult, run_policy
-from multisched.simulate.repairs import Visit
+from multisched.simulate.repairs import WindowResult
 from multisched.simulate.scenario import Policy, Scenario
 from multisched.simulate.scenario_schema import API_VERSION
 from multisched.simulate.scenario_time import DAY_S, format_time
@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct, frozen=True):
     created: int
     unplaced: tuple[str, ...]
     failures: tuple[str, ...]
-    repairs: tuple[Visit, ...] = ()
+    repairs: tuple[WindowResult, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -51,9 +51,9 @@ class Outcome(msgspec.Struct, frozen=True):
         return not self.unplaced and not self.failures
 
 
-def run_one(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Outcome:
+def run_one(scenario: Scenario, policy: Policy, seed: int, fits: FitCache) -> Outcome:
     """Runs and judges one policy and seed. Raises PluginSetupError if a plugin cannot be built."""
-    result: RunResult = run_policy(scenario, policy, seed, lessons)
+    result: RunResult = run_policy(scenario, policy, seed, fits)
     figures = judge(scenario, result)
     return Outcome(seed, figures, result.moves, result.created, result.unplaced, result.failures, result.repairs)
 

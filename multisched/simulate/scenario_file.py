@@ -14,7 +14,7 @@ from multisched.config.document import Path as Place
 from multisched.config.structure import nearest, validated
 from multisched.model.quantity import parse_milli
 from multisched.simulate.policies import read_policy
-from multisched.simulate.repairs import openings
+from multisched.simulate.repairs import repair_windows
 from multisched.simulate.scenario import Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import NODES_MAX, NodeTemplate, ScenarioFile
 from multisched.simulate.scenario_time import DAY_S, ScenarioTime, format_time
@@ -240,7 +240,7 @@ class _Resolver:
                     place = (*at, "thresholdPercent", name)
                     self._document.add(place, text, suggestion=nearest(name, known), of_key=True)
             in_all, in_window = policy.repair.moves(scenario.replicas)
-            if not openings(policy.repair, scenario):
+            if not repair_windows(policy.repair, scenario):
                 self._document.add((*at, "windows"), "none opens on a judged day; write one that does")
             if in_all < 1:
                 text = f"allows no move of {scenario.replicas} replicas; write more"

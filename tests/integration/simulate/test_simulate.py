@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
-from multisched.simulate.lessons import Lessons
+from multisched.simulate.fits import FitCache
 from multisched.simulate.recorded_run import RunResult, run_policy
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_file import load_scenario
@@ -61,7 +61,7 @@ def run(path: Path, output: str = "json", *options: str) -> str:
 def run_named(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, RunResult]:
     made = load_scenario(path)
     chosen = next(one for one in made.policies if one.name == policy)
-    return made, run_policy(made, chosen, seed, Lessons(made))
+    return made, run_policy(made, chosen, seed, FitCache(made))
 
 
 def standing(made: Scenario, result: RunResult) -> list[list[str]]:

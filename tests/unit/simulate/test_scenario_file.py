@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multisched.simulate.repairs import openings
+from multisched.simulate.repairs import repair_windows
 from multisched.simulate.scenario_file import load_scenario
 from multisched.simulate.scenario_time import format_time
 from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
@@ -114,7 +114,9 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
     (policy,) = scenario.policies
     assert policy.repair is not None
     assert policy.repair.moves(scenario.replicas) == (3, 3)
-    assert [(format_time(one.opens_s), format_time(one.closes_s)) for one in openings(policy.repair, scenario)] == [
+    assert [
+        (format_time(one.opens_s), format_time(one.closes_s)) for one in repair_windows(policy.repair, scenario)
+    ] == [
         ("2026-01-07 01:00", "2026-01-07 05:00"),
         ("2026-01-07 22:00", "2026-01-08 03:00"),
         ("2026-01-08 01:00", "2026-01-08 05:00"),
