@@ -14,15 +14,15 @@ from typing import Final
 
 from multisched.observe.tables import as_document
 from multisched.shell.garbage import collect_seldom
-from multisched.simulate.lessons import Lessons
-from multisched.simulate.page import page_of
+from multisched.simulate.fits import FitCache
+from multisched.simulate.html_report import html_of
 from multisched.simulate.report import Outcome, document_of, run_one, table_of
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_file import load_scenario
 
 JOBS_MAX: Final = 64
 
-_given: list[tuple[Scenario, Lessons]] = []
+_given: list[tuple[Scenario, FitCache]] = []
 """Set once per worker process, because scenarios are large."""
 
 
@@ -40,7 +40,7 @@ def simulate(path: Path, output: str, jobs: int | None) -> tuple[str, bool]:
     document = document_of(scenario, outcomes)
     is_whole = all(outcome.is_whole for outcome in found)
     if output == "html":
-        return page_of(document, outcomes), is_whole
+        return html_of(document, outcomes), is_whole
     return (table_of(document) if output == "table" else as_document(document, output)), is_whole
 
 
@@ -62,10 +62,10 @@ def _begin(scenario: Scenario) -> None:
     """Prepares a process. Disables logging, because every run would log the same warnings."""
     logging.disable(logging.ERROR)
     collect_seldom()
-    _given[:] = [(scenario, Lessons(scenario))]
+    _given[:] = [(scenario, FitCache(scenario))]
 
 
 def _one(wanted: tuple[int, int]) -> Outcome:
-    ((scenario, lessons),) = _given
+    ((scenario, fits),) = _given
     policy, seed = wanted
-    return run_one(scenario, scenario.policies[policy], seed, lessons)
+    return run_one(scenario, scenario.policies[policy], seed, fits)

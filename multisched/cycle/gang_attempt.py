@@ -200,7 +200,23 @@ class GangAttempts:
             search.close()
         if after.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
             after = replace(after, nominated_node=CLEARED)
-        return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
+        refused = tuple(_with_aftermath(one, after) for one in result.unplaced)
+        self._complete_records(gang, refused, after)
+        return GangResult((), refused)
+
+    def _complete_records(self, gang: QueuedGang, refused: Iterable[Unplaced], after: PostFilterOutcome) -> None:
+        """Adds to the members' records that PostFilter ran for all of them together."""
+        attempts = {entry.pod.uid: entry.attempts for entry in gang.members}
+        for one in refused:
+            kept = self._as_nominated(one.pod).nominated_node
+            self._records.gang_refused(
+                one.pod,
+                attempts[one.pod.uid],
+                post_filter=after.sentence,
+                nominated_node=kept if one.nominated_node is None else one.nominated_node,
+                preemption=one.preemption,
+                message=one.message,
+            )
 
     def _try(
         self,

@@ -1,7 +1,7 @@
 """Turns a policy of a scenario into the configuration that the program runs.
 
 `least-allocated` is kube-scheduler's default profile. `realtime` has the same filters and scores only by current use
-(`MomentLoad`). `peak-forecast` is the forecast domain. A policy may also name a profile or a whole configuration.
+(`CurrentLoad`). `peak-forecast` is the forecast domain. A policy may also name a profile or a whole configuration.
 Leases and the audit are off in a simulation: only one process runs, and no events are lost.
 """
 
@@ -26,11 +26,11 @@ from multisched.config.structure import nearest
 from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginUse, Registry
-from multisched.simulate.lessons import Study
-from multisched.simulate.moment_load import MomentLoad, Readings
-from multisched.simulate.moments import DAY_S
+from multisched.simulate.current_load import CurrentLoad, CurrentUsage
+from multisched.simulate.fits import LearningSettings
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Policy, Repair
 from multisched.simulate.scenario_schema import BUILT_IN_POLICIES, PolicyEntry, RepairEntry
+from multisched.simulate.scenario_time import DAY_S
 
 DOMAIN: Final = "simulated"
 REPAIR_MINUTES: Final = 1
@@ -40,7 +40,7 @@ OWN: Final = {"files", "historyDir", "profilesFile"}
 """Args by which PeakForecast loads profiles of its own, independent of the scenario."""
 LEARNED: Final = {"history", "fit"}
 """Args that configure how it learns from the scenario's usage."""
-MOMENT_WEIGHT: Final = 10
+CURRENT_LOAD_WEIGHT: Final = 10
 
 _PROFILES: Final[Mapping[str, Mapping[str, Any]]] = {
     "least-allocated": {"base": "default", "queueSort": "PrioritySort"},
@@ -78,8 +78,13 @@ def _read_plain(document: Document, index: int, entry: PolicyEntry, folder: Path
     except ConfigError as error:
         _take_over(document, at, error.problems)
         return None
-    reads_moment = entry.profile is None and entry.name == "realtime"
-    return _policy(entry.name, _with_moment(made) if reads_moment else made, made.domains[0], reads_moment=reads_moment)
+    uses_current_load = entry.profile is None and entry.name == "realtime"
+    return _policy(
+        entry.name,
+        _with_current_load(made) if uses_current_load else made,
+        made.domains[0],
+        uses_current_load=uses_current_load,
+    )
 
 
 def _with_repair(document: Document, index: int, entry: RepairEntry, policy: Policy) -> Policy | None:
@@ -128,14 +133,16 @@ def _of_configuration(
     return _policy(entry.name, configuration, configuration.domain(entry.domain or names[0]))
 
 
-def _policy(name: str, configuration: Configuration, domain: DomainConfig, *, reads_moment: bool = False) -> Policy:
+def _policy(
+    name: str, configuration: Configuration, domain: DomainConfig, *, uses_current_load: bool = False
+) -> Policy:
     quiet = configuration.model_copy(
         update={
             "lease": configuration.lease.model_copy(update={"enabled": False}),
             "client": configuration.client.model_copy(update={"audit_period_s": DURATION_MAX_S}),
         }
     )
-    return Policy(name, quiet, domain.scheduler_names[0], reads_moment)
+    return Policy(name, quiet, domain.scheduler_names[0], uses_current_load)
 
 
 def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence[Problem]) -> None:
@@ -152,14 +159,14 @@ def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence
 # -- plugins of a run ----------------------------------------------------------------------------------------------
 
 
-def _with_moment(configuration: Configuration) -> Configuration:
-    entry = PluginEntry.model_validate({"name": MomentLoad.name, "weight": MOMENT_WEIGHT})
+def _with_current_load(configuration: Configuration) -> Configuration:
+    entry = PluginEntry.model_validate({"name": CurrentLoad.name, "weight": CURRENT_LOAD_WEIGHT})
     return _with_plugin(configuration, 0, entry)
 
 
-def with_studies(
+def with_learning(
     policy: Policy, dimensions: Sequence[str], repair: Mapping[str, Any] | None
-) -> tuple[Configuration, dict[str, Study]]:
+) -> tuple[Configuration, dict[str, LearningSettings]]:
     """Gives PeakForecast, in every domain that runs it, the scenario's dimensions and capacities. Returns how it learns, per domain.
 
     If its args configure a history, the scenario's usage replaces the sources, refitted as often as the args say. Files and
@@ -167,21 +174,21 @@ def with_studies(
     `repair`: args of its repair in the domain that places the services.
     """
     configuration = policy.configuration
-    studies: dict[str, Study] = {}
+    settings: dict[str, LearningSettings] = {}
     registry = run_registry(None)
     for index, domain in enumerate(configuration.domains):
         uses = {use.name: use for use in resolve_profile(domain, registry).plugins}
         if FORECAST in uses:
             args = _forecast_args(uses[FORECAST], dimensions)
             if not OWN & set(args):
-                studies[domain.name] = _study(args)
+                settings[domain.name] = _learning_settings(args)
                 args = {key: value for key, value in args.items() if key not in LEARNED}
             if repair is not None and policy.scheduler_name in domain.scheduler_names:
                 args["repair"] = {**(args.get("repair") or {}), **repair}
             weight = uses[FORECAST].weight
             entry = PluginEntry.model_validate({"name": FORECAST, "weight": weight, "args": args})
             configuration = _with_plugin(configuration, index, entry)
-    return configuration, studies
+    return configuration, settings
 
 
 def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
@@ -202,14 +209,14 @@ def _forecast_args(use: PluginUse, dimensions: Sequence[str]) -> dict[str, Any]:
     return args
 
 
-def _study(args: Mapping[str, Any]) -> Study:
+def _learning_settings(args: Mapping[str, Any]) -> LearningSettings:
     """Reads how PeakForecast learns from args that have been validated."""
     settings = PeakSettings.from_config(args)
     history = None if settings.learning is None else settings.learning.history
     if history is None:
-        return Study(settings.fit_of_files(), settings.window_days)
+        return LearningSettings(settings.fit_of_files(), settings.window_days)
     window_days = history.steps * history.step_s / DAY_S
-    return Study(settings.fit_of_files(), window_days, float(history.refresh_s))
+    return LearningSettings(settings.fit_of_files(), window_days, float(history.refresh_s))
 
 
 def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -> Configuration:
@@ -222,13 +229,13 @@ def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -
     return configuration.model_copy(update={"domains": tuple(domains)})
 
 
-def run_registry(readings: Readings | None) -> Registry:
-    """Returns the registry of shipped plugins, and MomentLoad over the run's readings."""
+def run_registry(current_usage: CurrentUsage | None) -> Registry:
+    """Returns the registry of shipped plugins, and CurrentLoad over the current usage of a run."""
     registry = plugin_registry()
 
-    def moment_load(context: PluginContext) -> MomentLoad:
-        assert readings is not None, "only a run has readings"
-        return MomentLoad(readings, context)
+    def current_load(context: PluginContext) -> CurrentLoad:
+        assert current_usage is not None, "only a run has current usage"
+        return CurrentLoad(current_usage, context)
 
-    registry.add(MomentLoad.name, moment_load, "simulate")
+    registry.add(CurrentLoad.name, current_load, "simulate")
     return registry

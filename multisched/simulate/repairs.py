@@ -20,8 +20,8 @@ from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import implements
 from multisched.model.wire import Response
 from multisched.shell.program import Program
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Repair, Scenario
+from multisched.simulate.scenario_time import DAY_S
 
 STOPS_MAX = 3
 """Stopped runs in one window after which the program waits for the next window."""
@@ -30,14 +30,14 @@ _EVICTION = re.compile(r"/pods/([^/?]+)/eviction(?:\?|$)")
 _RECORD = re.compile(r"/configmaps(?:[/?]|$)")
 
 
-class Opening(msgspec.Struct, frozen=True):
+class RepairWindow(msgspec.Struct, frozen=True):
     """A repair window on a judged day, in epoch seconds."""
 
     opens_s: float
     closes_s: float
 
 
-class Visit(msgspec.Struct, frozen=True):
+class WindowResult(msgspec.Struct, frozen=True):
     """The result of a window in which the program could repair."""
 
     opens_s: float
@@ -46,7 +46,7 @@ class Visit(msgspec.Struct, frozen=True):
     """Why a run stopped or no plan was made; else empty."""
 
 
-def openings(repair: Repair, scenario: Scenario) -> list[Opening]:
+def repair_windows(repair: Repair, scenario: Scenario) -> list[RepairWindow]:
     """Returns windows that open on judged days, in order of time; windows that opened before the judged days do not count."""
     days = (scenario.judged_to_s - scenario.judged_from_s) // DAY_S
     first = datetime.fromtimestamp(scenario.judged_from_s - DAY_S, UTC).date()
@@ -54,7 +54,7 @@ def openings(repair: Repair, scenario: Scenario) -> list[Opening]:
         span for one in TroughWindows.from_config(repair.args["windows"]).windows for span in one.spans(first, days + 2)
     }
     inside = (span for span in spans if scenario.judged_from_s <= span.opens_s < scenario.judged_to_s)
-    return [Opening(span.opens_s, span.closes_s) for span in sorted(inside)]
+    return [RepairWindow(span.opens_s, span.closes_s) for span in sorted(inside)]
 
 
 class RepairGate:
@@ -87,7 +87,7 @@ def status_of(program: Program) -> RepairStatus:
     return next(status for status in stands if status.mode != "off")
 
 
-def is_at_rest(begun: RepairStatus, now: RepairStatus) -> bool:
+def is_finished(begun: RepairStatus, now: RepairStatus) -> bool:
     """Reports whether no more repairs happen in a window: the budget is spent, a plan was empty, or too many runs stopped."""
     counts = {name: number - begun.counts.get(name, 0) for name, number in now.counts.items()}
     if counts["runs"] > counts["finished"] + counts["stopped"]:

@@ -14,13 +14,13 @@ import msgspec
 
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_table
-from multisched.simulate.course import Course, run_course
-from multisched.simulate.judge import Busiest, CourseFigures, Figures, Worst, judge
-from multisched.simulate.lessons import Lessons
-from multisched.simulate.moments import DAY_S, written
-from multisched.simulate.repairs import Visit
+from multisched.simulate.fits import FitCache
+from multisched.simulate.judge import Busiest, Figures, RunFigures, Worst, judge
+from multisched.simulate.recorded_run import RunResult, run_policy
+from multisched.simulate.repairs import WindowResult
 from multisched.simulate.scenario import Policy, Scenario
 from multisched.simulate.scenario_schema import API_VERSION
+from multisched.simulate.scenario_time import DAY_S, format_time
 
 KIND = "SimulationReport"
 DIGITS = 6
@@ -38,12 +38,12 @@ class Outcome(msgspec.Struct, frozen=True):
     """Figures of one run."""
 
     seed: int
-    verdict: CourseFigures
+    figures: RunFigures
     moves: int
     created: int
     unplaced: tuple[str, ...]
     failures: tuple[str, ...]
-    repairs: tuple[Visit, ...] = ()
+    repairs: tuple[WindowResult, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -51,11 +51,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return not self.unplaced and not self.failures
 
 
-def run_one(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Outcome:
+def run_one(scenario: Scenario, policy: Policy, seed: int, fits: FitCache) -> Outcome:
     """Runs and judges one policy and seed. Raises PluginSetupError if a plugin cannot be built."""
-    course: Course = run_course(scenario, policy, seed, lessons)
-    verdict = judge(scenario, course)
-    return Outcome(seed, verdict, course.moves, course.created, course.unplaced, course.failures, course.repairs)
+    result: RunResult = run_policy(scenario, policy, seed, fits)
+    figures = judge(scenario, result)
+    return Outcome(seed, figures, result.moves, result.created, result.unplaced, result.failures, result.repairs)
 
 
 def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -> Document:
@@ -64,9 +64,9 @@ def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -
         "apiVersion": API_VERSION,
         "kind": KIND,
         "scenario": scenario.name,
-        "known": {"until": written(scenario.known_until_s)},
-        "created": {"at": written(scenario.create_s), "order": scenario.order},
-        "judged": {"from": written(scenario.judged_from_s), "to": written(scenario.judged_to_s)},
+        "known": {"until": format_time(scenario.known_until_s)},
+        "created": {"at": format_time(scenario.create_s), "order": scenario.order},
+        "judged": {"from": format_time(scenario.judged_from_s), "to": format_time(scenario.judged_to_s)},
         "nodes": len(scenario.nodes),
         "services": len(scenario.services),
         "replicas": scenario.replicas,
@@ -79,18 +79,18 @@ def document_of(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -
 
 def _policy(scenario: Scenario, name: str, outcomes: Sequence[Outcome]) -> Document:
     names = scenario.usage.dimensions
-    wholes = [_by_dimension(names, outcome.verdict.whole) for outcome in outcomes]
+    wholes = [_by_dimension(names, outcome.figures.whole) for outcome in outcomes]
     moves, unplaced = [outcome.moves for outcome in outcomes], [len(outcome.unplaced) for outcome in outcomes]
-    days = range(len(outcomes[0].verdict.days))
+    days = range(len(outcomes[0].figures.days))
     return {
         "name": name,
         "mean": _figures_of(scenario, moves, unplaced, wholes, _mean),
         "median": _figures_of(scenario, moves, unplaced, wholes, _median),
         "days": [
             {
-                "date": written(scenario.judged_from_s + day * DAY_S)[:10],
-                "mean": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _mean),
-                "median": _over([_by_dimension(names, outcome.verdict.days[day]) for outcome in outcomes], _median),
+                "date": format_time(scenario.judged_from_s + day * DAY_S)[:10],
+                "mean": _over([_by_dimension(names, outcome.figures.days[day]) for outcome in outcomes], _mean),
+                "median": _over([_by_dimension(names, outcome.figures.days[day]) for outcome in outcomes], _median),
             }
             for day in days
         ],
@@ -115,17 +115,19 @@ def _seed(scenario: Scenario, outcome: Outcome) -> Document:
     return {
         "seed": outcome.seed,
         "moves": outcome.moves,
-        "repairs": [{"at": written(one.opens_s), "moves": one.moves, "stopped": one.reason} for one in outcome.repairs],
+        "repairs": [
+            {"at": format_time(one.opens_s), "moves": one.moves, "stopped": one.reason} for one in outcome.repairs
+        ],
         "podsCreated": outcome.created,
         "unplaced": list(outcome.unplaced),
         "failures": list(outcome.failures),
-        "dimensions": _by_dimension(names, outcome.verdict.whole),
+        "dimensions": _by_dimension(names, outcome.figures.whole),
         "days": [
             {
-                "date": written(scenario.judged_from_s + day * DAY_S)[:10],
+                "date": format_time(scenario.judged_from_s + day * DAY_S)[:10],
                 "dimensions": _by_dimension(names, figures),
             }
-            for day, figures in enumerate(outcome.verdict.days)
+            for day, figures in enumerate(outcome.figures.days)
         ],
     }
 
@@ -138,7 +140,12 @@ def _figures(found: Figures) -> Document:
     worst = found.worst
     return {
         "busiestHours": _spread(found.busiest),
-        "worstSlot": {"load": _rounded(worst.load), "at": written(worst.at_s), "node": worst.node, **_spread(worst)},
+        "worstSlot": {
+            "load": _rounded(worst.load),
+            "at": format_time(worst.at_s),
+            "node": worst.node,
+            **_spread(worst),
+        },
         "nodesOver80": found.nodes_over_80,
         "nodesOver100": found.nodes_over_100,
     }

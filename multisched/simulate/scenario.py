@@ -64,8 +64,8 @@ class Policy(msgspec.Struct, frozen=True):
     name: str
     configuration: Configuration
     scheduler_name: str
-    reads_moment: bool = False
-    """Scores by current use (`MomentLoad`)."""
+    uses_current_load: bool = False
+    """Scores by current use (`CurrentLoad`)."""
     repair: Repair | None = None
 
 

@@ -13,11 +13,11 @@ from multisched.config.document import ConfigError, Document, Problem, read_docu
 from multisched.config.document import Path as Place
 from multisched.config.structure import nearest, validated
 from multisched.model.quantity import parse_milli
-from multisched.simulate.moments import DAY_S, Moment, written
 from multisched.simulate.policies import read_policy
-from multisched.simulate.repairs import openings
+from multisched.simulate.repairs import repair_windows
 from multisched.simulate.scenario import Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import NODES_MAX, NodeTemplate, ScenarioFile
+from multisched.simulate.scenario_time import DAY_S, ScenarioTime, format_time
 from multisched.simulate.services_file import read_services
 from multisched.simulate.usage_table import UsageTable, filled, read_usage
 
@@ -183,16 +183,18 @@ class _Resolver:
 
     def _periods(self, usage: UsageTable) -> tuple[int, int, int]:
         file, first = self._file, usage.first_day_s
-        span = f"the usage goes from {written(usage.start_s)} to {written(usage.end_s)}"
+        span = f"the usage goes from {format_time(usage.start_s)} to {format_time(usage.end_s)}"
         known_s = file.known.until.end_s(first)
         from_s, to_s = file.judged.begin.begin_s(first), file.judged.end.end_s(first)
         if not usage.start_s < known_s <= usage.end_s:
-            self._document.add(("known", "until"), f"{written(known_s)}: {span}; write a moment within it")
+            self._document.add(("known", "until"), f"{format_time(known_s)}: {span}; write a moment within it")
         elif known_s > from_s:
-            text = f"{written(known_s)} is after {written(from_s)}, when judging begins: policies would know the future"
+            text = f"{format_time(known_s)} is after {format_time(from_s)}, when judging begins: policies would know the future"
             self._document.add(("known", "until"), f"{text}; write an earlier moment")
         if not usage.start_s <= from_s < to_s <= usage.end_s:
-            self._document.add(("judged",), f"{written(from_s)} to {written(to_s)}: {span}; write days within it")
+            self._document.add(
+                ("judged",), f"{format_time(from_s)} to {format_time(to_s)}: {span}; write days within it"
+            )
         elif from_s % DAY_S or to_s % DAY_S:
             self._document.add(("judged",), "whole days are judged; write days without times")
         return known_s, from_s, to_s
@@ -206,7 +208,7 @@ class _Resolver:
         known_s: int,
     ) -> int:
         moment = self._file.create.at
-        if isinstance(moment, Moment):
+        if isinstance(moment, ScenarioTime):
             return moment.begin_s(usage.first_day_s)
         end = usage.step_at(known_s)
         begin = max(0, end - DAY_S // usage.step_s)
@@ -217,12 +219,12 @@ class _Resolver:
 
     def _check_order(self, scenario: Scenario) -> None:
         if not scenario.usage.start_s <= scenario.create_s <= scenario.judged_from_s:
-            text = f"{written(scenario.create_s)} is not between the first sample and the first judged day"
+            text = f"{format_time(scenario.create_s)} is not between the first sample and the first judged day"
             self._document.add(("create", "at"), f"{text}; write a moment there, or trough")
         for index, event in enumerate(self._file.events):
             at_s = event.at.begin_s(scenario.usage.first_day_s)
             if not scenario.create_s < at_s < scenario.judged_to_s:
-                text = f"{written(at_s)} is not between the creation and the last judged day"
+                text = f"{format_time(at_s)} is not between the creation and the last judged day"
                 self._document.add(("events", index, "at"), f"{text}; write a moment there")
 
     def _check_repairs(self, scenario: Scenario) -> None:
@@ -238,7 +240,7 @@ class _Resolver:
                     place = (*at, "thresholdPercent", name)
                     self._document.add(place, text, suggestion=nearest(name, known), of_key=True)
             in_all, in_window = policy.repair.moves(scenario.replicas)
-            if not openings(policy.repair, scenario):
+            if not repair_windows(policy.repair, scenario):
                 self._document.add((*at, "windows"), "none opens on a judged day; write one that does")
             if in_all < 1:
                 text = f"allows no move of {scenario.replicas} replicas; write more"

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from multisched.config.schema import ProfileConfig
 from multisched.config.sections import Section
 from multisched.model.quantity import QuantityError, parse_milli
-from multisched.simulate.moments import Moment, parse_moment
+from multisched.simulate.scenario_time import ScenarioTime, parse_time
 
 API_VERSION: Final = "multisched.io/v1alpha1"
 KIND: Final = "Scenario"
@@ -40,12 +40,12 @@ def _quantity(value: object) -> str:
     return str(value)
 
 
-def _moment(value: object) -> object:
-    return value if isinstance(value, Moment) else parse_moment(value)
+def _time(value: object) -> object:
+    return value if isinstance(value, ScenarioTime) else parse_time(value)
 
 
-def _moment_or_trough(value: object) -> object:
-    return None if value == TROUGH else _moment(value)
+def _time_or_trough(value: object) -> object:
+    return None if value == TROUGH else _time(value)
 
 
 def _seeds(value: object) -> object:
@@ -60,8 +60,8 @@ def _seeds(value: object) -> object:
 
 
 Quantity = Annotated[str, BeforeValidator(_quantity)]
-At = Annotated[Any, BeforeValidator(_moment)]
-"""`day 20`, `day 20 04:00` or ISO 8601; a `Moment` once read."""
+At = Annotated[Any, BeforeValidator(_time)]
+"""`day 20`, `day 20 04:00` or ISO 8601; a `ScenarioTime` once read."""
 
 
 class UsageFiles(Section):
@@ -124,7 +124,7 @@ class Judged(Section):
 class Create(Section):
     """When and in which order the services are created in the empty cluster."""
 
-    at: Annotated[Any, BeforeValidator(_moment_or_trough)] = None
+    at: Annotated[Any, BeforeValidator(_time_or_trough)] = None
     """A moment, or `trough`: the step of the last known day with the least use of all replicas, relative to capacity.
     Default: trough."""
     order: Literal["random", "services", "listed"] = "random"

@@ -20,6 +20,8 @@ from multisched.model.objects import Pod
 
 FINISHED_MAX: Final = 100_000
 """Finished members remembered over all gangs: the oldest are dropped."""
+DEPARTED_MAX: Final = 10_000
+"""Placed members remembered, over all gangs, that disappeared without having been deleted: they may have succeeded."""
 NAMED_MAX: Final = 4
 """Members, schedulers or minimums that a message names."""
 NO_TERMS: Final = "no member says how many start together"
@@ -258,6 +260,11 @@ class GangRoster:
         """uid -> key of its gang and NAMESPACE/NAME, oldest first."""
         self._finished_uids: dict[str, str] = {}
         """NAMESPACE/NAME -> uid of the finished pods that exist in the API server."""
+        self._departed: dict[str, None] = {}
+        """uids of placed members of started gangs that disappeared without having been deleted, oldest first.
+
+        The watch of running pods does not show how they ended, and may be ahead of the watch of succeeded pods.
+        """
         self.on_first: Callable[[], None] = _ignore
         """Called when the first gang appears."""
         self.on_change: Callable[[str], None] = _ignore_key
@@ -367,8 +374,13 @@ class GangRoster:
         if key is None:
             return
         gang = self._gangs[key]
+        member = gang.members[uid]
+        if gang.has_started and member.node and not member.is_deleting:
+            self._departed[uid] = None
+            if len(self._departed) > DEPARTED_MAX:
+                del self._departed[next(iter(self._departed))]
         self._declare(gang, uid, None)
-        self._replace(gang, uid, gang.members[uid], None)
+        self._replace(gang, uid, member, None)
         self._tidy(gang)
         self._changed(key)
 
@@ -383,6 +395,10 @@ class GangRoster:
         # Added before the pod is removed from the members, so that the gang is not dropped in between.
         gang.add_finished(pod.uid, FinishedMember(_owner_uid(pod)))
         self.remove(pod.uid)
+        if pod.uid in self._departed:
+            del self._departed[pod.uid]
+            # The gang ended with this member only because its success was not known yet.
+            gang.has_started |= not gang.owners or _owner_uid(pod) in gang.owners
         self._finished[pod.uid] = gang.key, pod.key
         self._finished_uids[pod.key] = pod.uid
         if len(self._finished) > FINISHED_MAX:

@@ -15,7 +15,7 @@ from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import load_factor
 from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import MILLI
-from multisched.simulate.lessons import Lessons, Study
+from multisched.simulate.fits import FitCache, LearningSettings
 from tests.perf.fleet_kinds import Fleet
 from tests.perf.fleet_placements import Nodes, capacities, room, scenario_of
 
@@ -25,7 +25,7 @@ WINDOW_DAYS = 28.0
 def profiles_of(fleet: Fleet) -> Profiles:
     """What is learned of the known part, by the settings that ship."""
     scenario = scenario_of(fleet)
-    return Lessons(scenario).until(scenario.known_until_s, Study(FitSettings(), WINDOW_DAYS), 1)
+    return FitCache(scenario).until(scenario.known_until_s, LearningSettings(FitSettings(), WINDOW_DAYS), 1)
 
 
 def place_by_score(fleet: Fleet, profiles: Profiles, order: Nodes, seed: int) -> Nodes:

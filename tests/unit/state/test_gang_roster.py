@@ -21,6 +21,7 @@ from multisched.model.gang import (
     GangSpec,
 )
 from multisched.model.objects import Owner, Pod, PodSpec
+from multisched.state import gang_roster
 from multisched.state.gang_memory import recall, remembered
 from multisched.state.gang_roster import Gang, GangRoster
 
@@ -30,10 +31,11 @@ def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours
     return Pod("team", name, f"uid-{name}", 1, PodSpec(scheduler_name=scheduler), labels=labels)
 
 
-def once(name: str) -> Pod:
-    """Of a gang that starts once, of two members."""
-    notes = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "2"}
-    return Pod("team", name, f"uid-{name}", 1, annotations=notes)
+def once(name: str, least: int = 2, run: str = "") -> Pod:
+    """Of a gang that starts once. `run`: uid of the Job that owns it."""
+    notes = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": str(least)}
+    owner = Owner("Job", "job", run) if run else None
+    return Pod("team", name, f"uid-{name}", 1, annotations=notes, owner=owner)
 
 
 def together(name: str, gang: str) -> Pod:
@@ -214,6 +216,55 @@ def test_a_gang_that_starts_once_and_of_which_a_member_stays_stays_started() -> 
     roster.remove("uid-b")
     roster.set(once("c"))
     assert the(roster).needs == 2
+
+
+@pytest.mark.parametrize("is_told_first", [True, False], ids=["finished first", "gone first"])
+@pytest.mark.parametrize("waiting", ["", "d"], ids=["nobody waits", "one waits"])
+def test_last_member_that_succeeds_keeps_its_gang_started(waiting: str, *, is_told_first: bool) -> None:
+    """The watch of running pods does not show how a pod ended, and may be ahead of the watch of succeeded pods."""
+    roster = GangRoster()
+    for name in "abc":
+        roster.set(once(name, 3, "run-1"))
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
+    roster.remove("uid-a")
+    roster.remove("uid-c")
+    for name in waiting:
+        roster.set(once(name, 3, "run-1"))
+    if is_told_first:
+        roster.finish(once("b", 3, "run-1"))
+    roster.remove("uid-b")
+    roster.finish(once("b", 3, "run-1"))
+    roster.set(once("e", 3, "run-1"))
+    assert (the(roster).succeeded, the(roster).needs) == (1, 0)
+
+
+@pytest.mark.parametrize("run", ["run-2", ""])
+def test_late_success_of_an_earlier_run_does_not_start_a_new_one(run: str) -> None:
+    roster = GangRoster()
+    for name in "ab":
+        roster.set(once(name, run="run-1"))
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
+        roster.remove(f"uid-{name}")
+    roster.set(once("c", run=run))
+    roster.finish(once("b", run="run-1"))
+    assert (the(roster).has_started, the(roster).needs) == (False, 2)
+
+
+def test_success_of_a_member_that_never_ran_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor that of one that left longer ago than is remembered."""
+    monkeypatch.setattr(gang_roster, "DEPARTED_MAX", 1)
+    roster = GangRoster()
+    for name in "abcd":
+        roster.set(once(name))
+    for name in "bc":
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
+    for name in "abc":
+        roster.remove(f"uid-{name}")
+    for name in "ab":
+        roster.finish(once(name))
+        assert not the(roster).has_started
+    roster.finish(once("c"))
+    assert the(roster).has_started
 
 
 def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> None:

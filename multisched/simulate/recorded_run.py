@@ -29,10 +29,10 @@ from multisched.cluster.base.request import ApiRequest
 from multisched.config.schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, ProgramPorts
-from multisched.simulate.lessons import Learning, Lessons
-from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
-from multisched.simulate.policies import run_registry, with_studies
-from multisched.simulate.repairs import Opening, RepairGate, Visit, is_at_rest, openings, status_of
+from multisched.simulate.current_load import SERIES_ANNOTATION, CurrentUsage
+from multisched.simulate.fits import FitCache, Refits
+from multisched.simulate.policies import run_registry, with_learning
+from multisched.simulate.repairs import RepairGate, RepairWindow, WindowResult, is_finished, repair_windows, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.quiet_observer import QuietObserver
@@ -63,7 +63,7 @@ class PlacementInterval(msgspec.Struct, frozen=True):
     end_s: float
 
 
-class Course(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """The result of a run."""
 
     placement_intervals: tuple[PlacementInterval, ...]
@@ -75,11 +75,11 @@ class Course(msgspec.Struct, frozen=True):
     """Pods without a node at the end, and releases that stopped, with the scheduler's message."""
     failures: tuple[str, ...]
     """Failures of plugins."""
-    repairs: tuple[Visit, ...] = ()
+    repairs: tuple[WindowResult, ...] = ()
     """Windows in which the policy could repair."""
 
 
-class SuspendedClock:
+class JumpingClock:
     """Virtual time whose wall clock can jump."""
 
     def __init__(self, loop: SimLoop, begin_s: float) -> None:
@@ -95,7 +95,7 @@ class SuspendedClock:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.epoch_s(), UTC)
 
-    def leap_to(self, epoch_s: float) -> None:
+    def jump_to(self, epoch_s: float) -> None:
         """Sets the wall clock, never back: if an event took too long, the following ones are late."""
         self._base_s += max(0.0, epoch_s - self.epoch_s())
 
@@ -124,7 +124,7 @@ class _Replica(msgspec.Struct):
 class _Bindings:
     """Implements `server.Interceptor`: records which pod was bound to which node, and when."""
 
-    def __init__(self, clock: SuspendedClock) -> None:
+    def __init__(self, clock: JumpingClock) -> None:
         self._clock = clock
         self.bound: dict[str, tuple[str, float]] = {}
         """Pod -> node and moment."""
@@ -141,14 +141,14 @@ class _Bindings:
         return answer
 
 
-class Run:
+class RecordedRun:
     """Runs one policy under one seed through a scenario's events. Used once."""
 
-    def __init__(self, scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> None:
+    def __init__(self, scenario: Scenario, policy: Policy, seed: int, fits: FitCache, loop: SimLoop) -> None:
         self._scenario = scenario
         self._policy = policy
         self._order = np.random.default_rng(seed)
-        self._clock = SuspendedClock(loop, scenario.create_s)
+        self._clock = JumpingClock(loop, scenario.create_s)
         self._server = ApiServer(self._clock, seed=seed, rbac=False)
         self._bindings = _Bindings(self._clock)
         self._server.interceptors.append(self._bindings)
@@ -156,12 +156,12 @@ class Run:
         self._repair = policy.repair
         self._gate = RepairGate()
         self._server.interceptors.append(self._gate)
-        self._visits: list[Visit] = []
-        self._readings = self._first_readings()
+        self._window_results: list[WindowResult] = []
+        self._current_usage = self._first_usage()
         self._observer = QuietObserver()
-        configuration, studies = with_studies(policy, scenario.usage.dimensions, self._repair_args())
+        configuration, settings = with_learning(policy, scenario.usage.dimensions, self._repair_args())
         self._program = self._built(seed, configuration)
-        self._learning = Learning(lessons, scenario.known_until_s, self._program, studies)
+        self._refits = Refits(fits, scenario.known_until_s, self._program, settings)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._series: dict[str, int] = {}
@@ -191,7 +191,7 @@ class Run:
             "simulate",
             "kube-system",
             observer=lambda domain: self._observer,
-            registry=run_registry(self._readings),
+            registry=run_registry(self._current_usage),
             workshop=VirtualWorkers(rng),
             background_threads=VirtualThreads,
             plan_repairs=plans_of,
@@ -200,7 +200,7 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
-    async def main(self) -> Course:
+    async def main(self) -> RunResult:
         scenario = self._scenario
         for node in scenario.nodes:
             await self._post("/api/v1/nodes", _node(node, scenario.usage.dimensions))
@@ -209,27 +209,27 @@ class Run:
             is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
             assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
             await self._create_all()
-            for happening in self._happenings():
-                if isinstance(happening, Opening):
-                    await self._visit(happening)
+            for step in self._timed_steps():
+                if isinstance(step, RepairWindow):
+                    await self._repair_in(step)
                 else:
-                    self._clock.leap_to(happening.at_s)
-                    await self._happen(happening)
+                    self._clock.jump_to(step.at_s)
+                    await self._apply(step)
         finally:
             self._program.stop()
             async with asyncio.timeout(STOP_MAX_S):
                 await running
-        return self._course()
+        return self._result()
 
-    def _happenings(self) -> list[Event | Opening]:
+    def _timed_steps(self) -> list[Event | RepairWindow]:
         """Returns events and windows in order of time; at the same moment, events first."""
-        timed: list[tuple[float, Event | Opening]] = [(event.at_s, event) for event in self._scenario.events]
+        timed: list[tuple[float, Event | RepairWindow]] = [(event.at_s, event) for event in self._scenario.events]
         if self._repair is not None:
-            timed += [(one.opens_s, one) for one in openings(self._repair, self._scenario)]
-        return [happening for _, happening in sorted(timed, key=lambda pair: pair[0])]
+            timed += [(one.opens_s, one) for one in repair_windows(self._repair, self._scenario)]
+        return [step for _, step in sorted(timed, key=lambda pair: pair[0])]
 
     async def _create_all(self) -> None:
-        self._read_moment()
+        self._update_usage()
         services = self._scenario.services
         counts = [0] * len(services)
         for service in self._ordered([service.replicas for service in services]):
@@ -238,9 +238,9 @@ class Run:
             await self._create(self._replicas.setdefault((service, number), _Replica(service, number)))
         await self._settle()
 
-    async def _happen(self, event: Event) -> None:
+    async def _apply(self, event: Event) -> None:
         """Applies the scaling first, so that a release replaces the new number of replicas."""
-        self._read_moment()
+        self._update_usage()
         for service, wanted in sorted(event.scale.items()):
             have = [replica for at, replica in sorted(self._replicas.items()) if at[0] == service]
             for replica in reversed(have[wanted:]):
@@ -280,19 +280,19 @@ class Run:
 
     # -- repair ----------------------------------------------------------------------------------------------------
 
-    async def _visit(self, window: Opening) -> None:
+    async def _repair_in(self, window: RepairWindow) -> None:
         """Lets the program repair until it has finished or the window closes; skips the window if its full budget is not left."""
         assert self._repair is not None, "windows exist only with a repair"
         in_all, in_window = self._repair.moves(self._scenario.replicas)
-        self._clock.leap_to(window.opens_s)
+        self._clock.jump_to(window.opens_s)
         if self._gate.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
             return
-        self._read_moment()
+        self._update_usage()
         for replica in self._replicas.values():
             await self._be_ready(replica.pod)
         begun, before = status_of(self._program), self._gate.count
         self._gate.is_open = True
-        while self._clock.epoch_s() < window.closes_s and not is_at_rest(begun, status_of(self._program)):
+        while self._clock.epoch_s() < window.closes_s and not is_finished(begun, status_of(self._program)):
             await asyncio.sleep(PACE_S)
             await self._replace_evicted()
         self._gate.is_open = False
@@ -300,7 +300,7 @@ class Run:
         has_plan = now.counts["plans"] > begun.counts["plans"]
         has_stopped = now.counts["stopped"] > begun.counts["stopped"]
         reason = "" if has_plan and not has_stopped else now.reason or "no plan was made"
-        self._visits.append(Visit(window.opens_s, self._gate.count - before, reason))
+        self._window_results.append(WindowResult(window.opens_s, self._gate.count - before, reason))
 
     async def _replace_evicted(self) -> None:
         """Replaces each evicted pod as its controller would; sets the replacement ready once it is bound."""
@@ -408,38 +408,43 @@ class Run:
 
     # -- use and result --------------------------------------------------------------------------------------------
 
-    def _first_readings(self) -> Readings:
+    def _first_usage(self) -> CurrentUsage:
         usage = self._scenario.usage
-        self._current, _ = filled(usage.values) if self._policy.reads_moment else (usage.values, 0)
+        self._current, _ = filled(usage.values) if self._policy.uses_current_load else (usage.values, 0)
         capacities = {node.name: np.array(node.capacity) for node in self._scenario.nodes}
-        return Readings(self._current[:, :, 0], capacities)
+        return CurrentUsage(self._current[:, :, 0], capacities)
 
-    def _read_moment(self) -> None:
+    def _update_usage(self) -> None:
         """Updates what policies know to the time of the wall clock."""
         usage = self._scenario.usage
         step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
-        self._readings.move_on(np.nan_to_num(self._current[:, :, step]))
-        self._learning.follow(self._clock.epoch_s())
+        self._current_usage.update(np.nan_to_num(self._current[:, :, step]))
+        self._refits.refit_due(self._clock.epoch_s())
 
-    def _course(self) -> Course:
+    def _result(self) -> RunResult:
         unplaced = [replica.pod for replica in self._pending()]
         for pod in list(self._bindings.bound):
             self._end_stay(pod, math.inf)
         notes = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
-        return Course(
-            tuple(self._placement_intervals), self._moves, self._created, tuple(notes), failures, tuple(self._visits)
+        return RunResult(
+            tuple(self._placement_intervals),
+            self._moves,
+            self._created,
+            tuple(notes),
+            failures,
+            tuple(self._window_results),
         )
 
 
-def run_course(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Course:
+def run_policy(scenario: Scenario, policy: Policy, seed: int, fits: FitCache) -> RunResult:
     """Runs a policy under a seed; deterministic in its arguments. Raises PluginSetupError if a plugin cannot be built."""
     loop = SimLoop(seed)
-    return simulate(_main(scenario, policy, seed, lessons, loop), loop)
+    return simulate(_main(scenario, policy, seed, fits, loop), loop)
 
 
-async def _main(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> Course:
-    return await Run(scenario, policy, seed, lessons, loop).main()
+async def _main(scenario: Scenario, policy: Policy, seed: int, fits: FitCache, loop: SimLoop) -> RunResult:
+    return await RecordedRun(scenario, policy, seed, fits, loop).main()
 
 
 def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:

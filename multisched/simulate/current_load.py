@@ -1,7 +1,7 @@
-"""MomentLoad: prefers the node whose fullest dimension has the least use now, the use of the incoming pod included.
+"""CurrentLoad: prefers the node whose fullest dimension has the least use now, the use of the incoming pod included.
 
 This is the ideal case of a scheduler by real-time load: the use of every pod is known without delay, and a pod counts
-as soon as it is placed. The simulation updates `Readings` before each event.
+as soon as it is placed. The simulation updates `CurrentUsage` before each event.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ RAW_PER_UNIT = 1_000_000
 """Raw scores are millionths of the capacity; NormalizeScore maps those of the feasible rows to 0..100."""
 
 
-class Readings:
+class CurrentUsage:
     """Current use of every series, and capacities of nodes. Written by the run, read by the plugin."""
 
     def __init__(self, current: Float64, capacities: Mapping[str, Float64]) -> None:
         """`current`: float64[series, dimensions]; `capacities`: node -> float64[dimensions]."""
         self.current = current
         self.capacities = capacities
-        self.version = 0
 
-    def move_on(self, current: Float64) -> None:
+    def update(self, current: Float64) -> None:
         self.current = current
-        self.version += 1
 
 
 def series_of(pod: Pod) -> int:
@@ -42,7 +40,7 @@ def series_of(pod: Pod) -> int:
     return int(pod.annotations.get(SERIES_ANNOTATION, "-1"))
 
 
-class StandingLedger:
+class SeriesLedger:
     """Implements `framework.ledger.Ledger`: the series of the pods on each row. Accepts every pod."""
 
     def __init__(self, name: str) -> None:
@@ -88,21 +86,21 @@ class StandingLedger:
     def held(self) -> Mapping[str, object]:
         return dict(self._rows)
 
-    def empty_copy(self) -> StandingLedger:
-        return StandingLedger(self.name)
+    def empty_copy(self) -> SeriesLedger:
+        return SeriesLedger(self.name)
 
 
-class MomentLoad:
+class CurrentLoad:
     """Scores by current use. That changes with time, so the plugin is called in every attempt."""
 
-    name = "MomentLoad"
+    name = "CurrentLoad"
     depends_on = Dependency.ATTEMPT
 
-    def __init__(self, readings: Readings, context: PluginContext) -> None:
-        ledger = context.hold.register(StandingLedger(f"standing/{context.domain}"))
-        assert isinstance(ledger, StandingLedger), "the name is this plugin's own"
+    def __init__(self, current_usage: CurrentUsage, context: PluginContext) -> None:
+        ledger = context.hold.register(SeriesLedger(f"series/{context.domain}"))
+        assert isinstance(ledger, SeriesLedger), "the name is this plugin's own"
         self._ledger = ledger
-        self._readings = readings
+        self._current_usage = current_usage
 
     def sign(self, pod: Pod) -> Hashable:
         return series_of(pod)
@@ -110,7 +108,7 @@ class MomentLoad:
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """Returns int64[rows]: the used share of the fullest dimension, in millionths; less is better."""
         series = series_of(pod)
-        own = self._readings.current[series] if series >= 0 else 0.0
+        own = self._current_usage.current[series] if series >= 0 else 0.0
         raw: Scores = np.array([self._share(row, own) for row in rows.tolist()], np.int64)
         return raw
 
@@ -126,8 +124,8 @@ class MomentLoad:
 
     def _share(self, row: int, own: Float64 | float) -> int:
         standing = self._ledger.series.get(row)
-        capacity = self._readings.capacities.get(self._ledger.nodes.get(row, ""))
+        capacity = self._current_usage.capacities.get(self._ledger.nodes.get(row, ""))
         if capacity is None:
             return RAW_PER_UNIT
-        used = self._readings.current[list(standing.values())].sum(0) + own if standing else own
+        used = self._current_usage.current[list(standing.values())].sum(0) + own if standing else own
         return int((used / capacity).max() * RAW_PER_UNIT)

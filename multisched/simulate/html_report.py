@@ -33,7 +33,7 @@ polyline{fill:none;stroke-width:1.6}
 """
 
 
-def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+def html_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
     """Returns the whole page."""
     names = [policy["name"] for policy in document["policies"]]
     title = escaped_html(document["scenario"])
@@ -45,7 +45,7 @@ def page_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> st
         f"<p>{_legend(names)}</p>",
     ]
     for number, dimension in enumerate(document["dimensions"]):
-        tops = {name: np.mean([o.verdict.tops[number] for o in outcomes[name]], axis=0) for name in names}
+        tops = {name: np.mean([o.figures.tops[number] for o in outcomes[name]], axis=0) for name in names}
         days = [day["date"] for day in document["policies"][0]["days"]]
         uneven = {p["name"]: [_cv(day["mean"][dimension]) for day in p["days"]] for p in document["policies"]}
         parts += [

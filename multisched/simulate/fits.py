@@ -19,14 +19,14 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
 from multisched.shell.program import Program
-from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Scenario
+from multisched.simulate.scenario_time import DAY_S
 
-LESSONS_KEPT: Final = 64
+FITS_MAX: Final = 64
 """Cached fits per process, one for each time that policies learn; 120 kB each for 60 services in 3 dimensions."""
 
 
-class Study(msgspec.Struct, frozen=True):
+class LearningSettings(msgspec.Struct, frozen=True):
     """How the PeakForecast of one domain learns."""
 
     fit: FitSettings
@@ -35,55 +35,57 @@ class Study(msgspec.Struct, frozen=True):
     """Interval between two refits; infinite: it learns once."""
 
 
-class Lessons:
+class FitCache:
     """Caches the fits of one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._made: dict[tuple[int, Study], Profiles] = {}
+        self._made: dict[tuple[int, LearningSettings], Profiles] = {}
 
-    def until(self, moment_s: float, study: Study, version: int) -> Profiles:
+    def until(self, moment_s: float, settings: LearningSettings, version: int) -> Profiles:
         """Returns the profiles fitted to everything that was measured before the moment."""
         usage = self._scenario.usage
         end = usage.step_at(moment_s)
-        key = (end, study)
+        key = (end, settings)
         found = self._made.get(key)
         if found is None:
-            if len(self._made) >= LESSONS_KEPT:
+            if len(self._made) >= FITS_MAX:
                 self._made.clear()
-            found = self._made[key] = self._fit(end, study)
+            found = self._made[key] = self._fit(end, settings)
         return msgspec.structs.replace(found, version=version)
 
-    def _fit(self, end: int, study: Study) -> Profiles:
+    def _fit(self, end: int, settings: LearningSettings) -> Profiles:
         scenario, table = self._scenario, self._scenario.usage
-        begin = max(0, end - int(study.window_days * DAY_S / table.step_s))
+        begin = max(0, end - int(settings.window_days * DAY_S / table.step_s))
         values = scenario.history(end)[:, :, begin:].astype(np.float32)
         names = tuple(service.name for service in scenario.services)
         start_s = table.start_s + begin * table.step_s
         usage = Usage(float(start_s), float(table.step_s), names, table.dimensions, values)
-        return fit(usage, study.fit, 1, float(table.start_s + end * table.step_s))
+        return fit(usage, settings.fit, 1, float(table.start_s + end * table.step_s))
 
 
-class Learning:
+class Refits:
     """Refits the PeakForecast plugins of one run. Called between cycles, whenever time has advanced."""
 
-    def __init__(self, lessons: Lessons, known_until_s: float, program: Program, studies: Mapping[str, Study]) -> None:
-        """`studies`: domain -> how its PeakForecast learns."""
-        self._lessons = lessons
+    def __init__(
+        self, fits: FitCache, known_until_s: float, program: Program, settings: Mapping[str, LearningSettings]
+    ) -> None:
+        """`settings`: domain -> how its PeakForecast learns."""
+        self._fits = fits
         self._known_until_s = known_until_s
         self._learners = [
-            (built.plugin, studies[worker.name])
+            (built.plugin, settings[worker.name])
             for worker in program.router.workers()
             for built in worker.plugins.built
-            if worker.name in studies and isinstance(built.plugin, Forecast)
+            if worker.name in settings and isinstance(built.plugin, Forecast)
         ]
         self._learned_s = [-math.inf] * len(self._learners)
 
-    def follow(self, now_s: float) -> None:
+    def refit_due(self, now_s: float) -> None:
         """Gives new profiles to each plugin whose refit is due; the first profiles are fitted to the known part of the usage."""
-        for number, (plugin, study) in enumerate(self._learners):
-            if now_s < self._learned_s[number] + study.refresh_s:
+        for number, (plugin, settings) in enumerate(self._learners):
+            if now_s < self._learned_s[number] + settings.refresh_s:
                 continue
             self._learned_s[number] = now_s
             moment_s = max(self._known_until_s, now_s)
-            plugin.adopt(self._lessons.until(moment_s, study, plugin.statistics().version + 1))
+            plugin.adopt(self._fits.until(moment_s, settings, plugin.statistics().version + 1))

@@ -14,7 +14,7 @@ _DAY = re.compile(r"day (\d{1,4})(?: (\d{2}):(\d{2}))?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
-class Moment(msgspec.Struct, frozen=True):
+class ScenarioTime(msgspec.Struct, frozen=True):
     """A day of the usage plus a time of day, or an epoch second."""
 
     day: int | None
@@ -31,7 +31,7 @@ class Moment(msgspec.Struct, frozen=True):
         return self.begin_s(first_day_s) + DAY_S * self.is_whole_day
 
 
-def parse_moment(text: object) -> Moment:
+def parse_time(text: object) -> ScenarioTime:
     """Parses a moment. Raises ValueError with the expected forms."""
     fix = 'write for instance "day 20", "day 20 04:00" or 2026-01-24T04:00'
     if not isinstance(text, str) or len(text) > 40:
@@ -41,14 +41,16 @@ def parse_moment(text: object) -> Moment:
         day, hour, minute = int(found[1]), int(found[2] or 0), int(found[3] or 0)
         if not 1 <= day <= DAYS_MAX or hour > 23 or minute > 59:
             raise ValueError(f"{text!r} is not a moment: days count from 1, times go from 00:00 to 23:59; {fix}")
-        return Moment(day, hour * 3_600 + minute * 60, found[2] is None)
+        return ScenarioTime(day, hour * 3_600 + minute * 60, found[2] is None)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a moment; {fix}") from None
-    return Moment(None, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()), bool(_DATE.fullmatch(text)))
+    return ScenarioTime(
+        None, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()), bool(_DATE.fullmatch(text))
+    )
 
 
-def written(epoch_s: float) -> str:
+def format_time(epoch_s: float) -> str:
     """Formats a moment for reports: `2026-01-24 04:00`, in UTC."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M")
