@@ -237,7 +237,7 @@ def test_of_what_has_gone_no_side_tells_a_fault() -> None:
         raw = msgspec.Raw(_node()[1])
         for side in (
             NodeSide(program.cache, program.nodes, program.reflectors["nodes"]),
-            PodSide(program.cache, program.pods, program.repair, program.reflectors["pods"], RUNNING_PODS),
+            PodSide(program.cache, program.pods, program.pod_repair, program.reflectors["pods"], RUNNING_PODS),
         ):
             assert side.content_fault(gone, raw) == ""
 
