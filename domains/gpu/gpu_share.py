@@ -183,8 +183,8 @@ def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Sc
     columns = np.arange(ranked.shape[1])
     shared = np.zeros(ranked.shape[1], np.int64)
     left = np.zeros(ranked.shape[1], np.int64)
-    for place in range(count):
-        free = ranked[np.maximum(with_room - 1 - place, 0), columns]
+    for index in range(count):
+        free = ranked[np.maximum(with_room - 1 - index, 0), columns]
         shared += free < DEVICE_MILLI
         left += free - milli
     points = SHARED_POINTS * shared // count + FULL_POINTS * used_percent // 100

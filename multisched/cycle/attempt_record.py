@@ -229,7 +229,7 @@ class AttemptRecords:
         """Returns a snapshot of the class for an attempt that is about to wait for remote responses."""
         return _snapshot_of(pod_class, self._stopwatch())
 
-    def placed_after_answers(
+    def placed_after_wait(
         self, pod: Pod, attempt: int, snapshot: ScoreSnapshot, at: int, node: str, passed_over: tuple[str, ...]
     ) -> None:
         """Records a placement, as `placed` does, for an attempt that waited. `snapshot`: its own, with the responses added."""

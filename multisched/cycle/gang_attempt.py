@@ -392,7 +392,7 @@ class GangAttempts:
         at = self._chosen(pod, attempt, pod_class, feasible, asked, answers) if any_true(feasible) else None
         if at is None:
             return self._refused(pod, attempt, pod_class, found)
-        return self._commit.at_once(pod_class, pod, attempt, at, found.transaction)
+        return self._commit.commit_now(pod_class, pod, attempt, at, found.transaction)
 
     def _chosen(
         self,

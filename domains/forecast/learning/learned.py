@@ -126,7 +126,7 @@ class Lesson(msgspec.Struct, frozen=True):
 
 
 def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
-    return Lesson(settings, {place: one for place, one in enumerate(sources) if not isinstance(one, LoadSettings)})
+    return Lesson(settings, {index: one for index, one in enumerate(sources) if not isinstance(one, LoadSettings)})
 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:

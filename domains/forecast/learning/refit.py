@@ -126,8 +126,8 @@ class Refit:
         threads. `loads`: receives measured loads, if a source can return the current load. `covered`: dimensions with
         values in `in_force` that are still configured.
         """
-        self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
-        rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
+        self._polled = {index: one for index, one in enumerate(sources) if isinstance(one, PollingSource)}
+        rest = {index: one for index, one in enumerate(sources) if index not in self._polled}
         self._study = Study(rest, learn, keep)
         self._background = background
         self._process: BackgroundProcess | None = None
@@ -204,7 +204,7 @@ class Refit:
         grid = Grid((end - settings.steps) * settings.step_s, settings.step_s, settings.steps)
         order = Order(grid, self._state.version + 1, now_s, settings.deadline_s, self._covered)
         with anyio.fail_after(settings.deadline_s):
-            readings = {place: await one.read(grid, ports.in_thread) for place, one in self._polled.items()}
+            readings = {index: await one.read(grid, ports.in_thread) for index, one in self._polled.items()}
         order = msgspec.structs.replace(order, readings=readings)
         process = self._opened(ports)
         if process is None or self._background is None:
@@ -235,7 +235,7 @@ class Refit:
 
     async def _look(self, loads: NodeLoads, ports: BackgroundPorts, deadline_s: float) -> None:
         now_s = ports.clock.now().timestamp()
-        asked = Look(now_s, self._settings.step_s, deadline_s, await loads.places())
+        asked = Look(now_s, self._settings.step_s, deadline_s, await loads.rows_of_pods())
         process = self._opened(ports)
         seen: Seen | Refused
         try:

@@ -164,9 +164,9 @@ def _budgets(case: RepairCase) -> dict[int, tuple[int, ...]]:
 def _waits_for(board: Board, move: Move, budgets: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
     """Returns the earlier steps that must be done first: those that leave the target, and those that use a disruption of a
     budget that this step needs."""
-    earlier = {place for place, one in enumerate(board.moves) if one.source == move.target}
+    earlier = {index for index, one in enumerate(board.moves) if one.source == move.target}
     for number in budgets.get(move.pod, ()):
-        taking = [place for place, one in enumerate(board.moves) if number in budgets.get(one.pod, ())]
+        taking = [index for index, one in enumerate(board.moves) if number in budgets.get(one.pod, ())]
         allowed = board.case.disruptions[number].allowed
         if len(taking) >= allowed:
             earlier.update(taking[: len(taking) - allowed + 1])

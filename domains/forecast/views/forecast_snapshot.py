@@ -50,7 +50,7 @@ class Fleet(msgspec.Struct, frozen=True):
     """float64[dimensions, nodes] in plain units; NaN where a node states none."""
     held: Mapping[str, tuple[int, Demand]]
     """uid -> (row, inputs of its prediction)"""
-    places: Mapping[int, int]
+    index_of_row: Mapping[int, int]
     """Row -> number of the node."""
     pods_on: Mapping[int, Sequence[PlacedPodDemand]] = msgspec.field(default_factory=dict)
     """Number of the node -> its pods, for requested nodes only."""
@@ -134,13 +134,13 @@ def _fleet(
     capacity: NDArray[np.float64],
     asked: str,
 ) -> Fleet:
-    places = {row: number for number, row in enumerate(rows.tolist())}
+    index_of_row = {row: number for number, row in enumerate(rows.tolist())}
     pods_on: dict[int, Sequence[PlacedPodDemand]] = {}
     row = nodes.row_of(asked) if asked else None
-    if row is not None and row in places:
-        pods_on[places[row]] = tuple(
+    if row is not None and row in index_of_row:
+        pods_on[index_of_row[row]] = tuple(
             PlacedPodDemand(f"{pod.namespace}/{pod.name}", ledger.predictor.predict(pod).demand)
             for pod in nodes.pods_on(row)
         )
-    names = tuple(nodes.node(row).name for row in places)
-    return Fleet(quantized, names, loads, capacity, ledger.holdings(), places, pods_on)
+    names = tuple(nodes.node(row).name for row in index_of_row)
+    return Fleet(quantized, names, loads, capacity, ledger.holdings(), index_of_row, pods_on)

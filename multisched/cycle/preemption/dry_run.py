@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.gang_candidates import GangCandidates
 from multisched.cycle.preemption.gang_columns import SparingGangs
-from multisched.cycle.preemption.row_trial import Asked, RowTrial, refusal_of
+from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial, refusal_of
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.points import FilterPlugin, Plugin
@@ -74,9 +74,9 @@ class AttemptDryRun:
         return found
 
     @cached_property
-    def _asked(self) -> Asked:
+    def _asked(self) -> RerunPlugins:
         again = [p for p in self._runs.pre_filters_of(self._failed.skipped) if p.name in self._refusing]
-        return Asked(again, self._filters)
+        return RerunPlugins(again, self._filters)
 
     @cached_property
     def _first_other(self) -> int:

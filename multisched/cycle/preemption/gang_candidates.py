@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.row_trial import Asked, RowTrial
+from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, has_any
 from multisched.cycle.preemption.victim_units import Unit, by_node, needed, run_unpaused, units_of, with_first
 from multisched.framework.node_view import Float64, Int64, Rows
@@ -41,7 +41,7 @@ class GangCandidates:
         self,
         runs: DryRuns,
         failed: FailedAttempt,
-        asked: Asked,
+        asked: RerunPlugins,
         displacement: Displacement,
         overlay: Callable[[], ColumnOverlay],
     ) -> None:

@@ -24,7 +24,7 @@ from multisched.state.cluster_cache import NO_ROW, PlacedPod
 from multisched.state.overlay import OverlayCycle
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RerunPlugins(msgspec.Struct, frozen=True):
     """The plugins of an attempt that run again without some pods."""
 
     pre_filters: Sequence[PreFilterPlugin]
@@ -40,7 +40,7 @@ class Asked(msgspec.Struct, frozen=True):
 class RowTrial:
     """`victim_units.VictimTrial` for one pod on one row. At the end of the block the ledgers are restored."""
 
-    def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: Asked, row: int) -> None:
+    def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: RerunPlugins, row: int) -> None:
         self._runner = runs.runner
         self._ledgers = runs.cache.ledgers
         self._pod = failed.pod

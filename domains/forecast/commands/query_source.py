@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from multisched.cli.asking import Source
+    from multisched.cli.query_commands import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuerySource:
     """The data source of a command: a running multisched, a dump, or a profiles file."""
 
     source: Source | Path

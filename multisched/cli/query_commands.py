@@ -1,9 +1,9 @@
 """Commands that query a server or a dump: their shared options, and the printing of their results.
 
     @app.command()
-    @asking(SourceOptions)
-    def week(whom: SourceOptions, service: str) -> str:
-        return text_of(document_of(whom.source(), "forecast", ViewQuery("service", {"name": service})))
+    @query_command(SourceOptions)
+    def week(options: SourceOptions, service: str) -> str:
+        return text_of(document_of(options.source(), "forecast", ViewQuery("service", {"name": service})))
 
 `week` has the options of SourceOptions in addition to its own. Domains define their commands in the same way. This
 module is imported at each start, so the modules that send queries are imported only by the command that needs them.
@@ -137,7 +137,7 @@ def with_options(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, 
     return decorate
 
 
-def asking(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Output]], Callable[..., None]]:
+def query_command(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Output]], Callable[..., None]]:
     """Like `with_options`, and prints what the command returns. If a query fails, the command ends with a sentence that
     gives the reason.
     """
