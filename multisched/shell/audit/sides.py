@@ -143,7 +143,9 @@ class PodSide:
         from multisched.shell.audit.content import pod_fault  # imported before by `load_judge`
 
         entry = self._cache.placed(here.uid)
-        pod = self._pods.pending.get(here.uid) if entry is None else entry.pod
+        if entry is not None:
+            return pod_fault(entry.pod, raw, self._cache.ledgers.settled_labels)
+        pod = self._pods.pending.get(here.uid)
         return "" if pod is None else pod_fault(pod, raw)
 
     def replace_content(self, here: Here, raw: msgspec.Raw) -> None:

@@ -27,6 +27,7 @@ from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
 from tests.kit.rules.devices import fraction_wanted
 from tests.kit.rules.inter_pod import Standing
+from tests.kit.rules.linked_quotas import LinkedQuotaJudge
 from tests.kit.rules.node_affinity import wants
 from tests.kit.rules.quota_sentences import Bound
 from tests.kit.rules.room import taken_by
@@ -95,7 +96,7 @@ class DeliveredState:
     """Node -> the pods that stand there."""
     _standing_at: int = -1
     """The changes by which both were counted."""
-    quotas: QuotaJudge = field(default_factory=QuotaJudge)
+    quotas: QuotaJudge = field(default_factory=LinkedQuotaJudge)
     """The trees of quotas that were observed, and no pods."""
     quota_bounds: set[Bound] = field(default_factory=set)
     """Every max of every tree that has been in force: what is said of one may be said later."""

@@ -265,7 +265,8 @@ class BindChecker(ApiChecker):
             and (one.uid in ours or self.decisions.had_heard_of(one, pod.uid, ground))
         ]
         sized = [replace(one, held=self._size(one, ground)) for one in known]
-        own = replace(pod, held=smaller(pod.requests, ground.size))
+        labels = ground.pods.get(pod.uid, pod).labels
+        own = replace(pod, held=smaller(pod.requests, ground.size), labels=labels)
         if is_replaced:
             self.quotas.bound_without_tree(own, sized)
         excess = quota_excess(ground.tree, own, sized)

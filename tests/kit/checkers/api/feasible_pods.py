@@ -95,11 +95,11 @@ class FeasiblePods:
         self._gangs.follow()
         cluster = self._cluster()
         tree = self._quotas.judge.tree
+        by_uid = {pod.uid: pod for pod in waiting}
         for pod in waiting:
-            is_held = self._waits_for_its_gang(pod) or quota_excess(tree, pod, cluster.placed)
+            is_held = self._waits_for_its_gang(pod, by_uid) or quota_excess(tree, pod, cluster.placed)
             if not is_held and self._node_for(pod, cluster) is not None:
                 yield pod
-        by_uid = {pod.uid: pod for pod in waiting}
         for state in self._gangs.judge.states():
             members = [by_uid[uid] for uid in sorted(state.waiting & by_uid.keys())]
             if members and not self._gangs.judge.has_started(state.key) and self.is_feasible(state, by_uid):
@@ -158,12 +158,13 @@ class FeasiblePods:
                 missing -= 1
         return missing <= 0
 
-    def _waits_for_its_gang(self, pod: Pod) -> bool:
-        """It is of a gang that has not started, or of which nothing can be said."""
+    def _waits_for_its_gang(self, pod: Pod, waiting: Mapping[str, Pod]) -> bool:
+        """It is of a gang that has not started, that has lost more members than can come back now, or of which nothing can be said."""
         key = self._gangs.judge.gang_of(pod.uid)
         if key is None:
             return f"Pod {pod.key}" in self._gangs.judge.problems
-        return not self._gangs.judge.has_started(key)
+        state = self._gangs.judge.state(key)
+        return not self._gangs.judge.has_started(key) or not (state.is_whole or self.is_feasible(state, waiting))
 
     def _cluster(self) -> _Cluster:
         return _Cluster.of(self._objects.nodes(), self._objects.pods().values())

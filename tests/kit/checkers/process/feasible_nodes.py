@@ -64,6 +64,11 @@ class FeasibleNodes:
         used = {name: taken_by(pods) for name, pods in on.items()}
         return DomainNodes(self, domain, standing, on, used, nodes, self.delivered.is_usable(domain))
 
+    def is_victim(self, uid: str) -> bool:
+        """The process has decided that the pod goes, whether it was asked to already or not."""
+        placed = self.program.cache.placed(uid)
+        return placed is not None and placed.pod.is_victim
+
     def is_nominated(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
         unread = hidden(self.program.cache.objects, ObjectKind.POD_DISRUPTION_BUDGET)

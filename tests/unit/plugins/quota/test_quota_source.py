@@ -275,6 +275,18 @@ def test_an_invalid_change_does_not_leave_out_valid_changes_made_with_it() -> No
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
 
 
+def test_a_change_that_a_newer_one_permits_takes_effect_beside_an_invalid_one() -> None:
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 3, 8, "p"), 3))
+    desk.paths()
+    desk.apply(
+        version(linked("a", 3, 8, "p"), 4), version(linked("b", 1, 8, "p"), 5), version(linked("c", 9, 9, "p"), 6)
+    )
+    assert bounds(desk) == {"p": (4, 8), "a": (3, 8), "b": (1, 8)}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/c"]
+
+
 def test_a_process_that_starts_leaves_out_the_excessive_quota_alone() -> None:
     desk = Desk()
     names = [f"q{number}" for number in range(40)]

@@ -11,6 +11,7 @@ import pytest
 
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
+from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.shell.audit.content import node_fault, pod_fault
 from multisched.shell.audit.sides import Here, NodeSide, PodSide
 from multisched.shell.program import RUNNING_PODS
@@ -211,6 +212,19 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
             assert next(iter(cache)).state is PodState.CONFIRMED
 
         assert (audit.statistics().lost, audit.statistics().inner) == (0, 1), "no event was lost: a defect of ours"
+
+    play(scene, prepare=_prepare)
+
+
+def test_a_label_that_is_fixed_at_the_bind_is_no_difference() -> None:
+    async def scene(cluster: Cluster) -> None:
+        assert cluster.placed == {"p": "a"}
+        await cluster.change_metadata("p", labels={POD_LABEL: "later", "app": "web"})
+        await cluster.settle()
+        (entry,) = cluster.program.cache
+        assert entry.pod.labels == {"app": "web"}
+        assert await cluster.program.audit.once() == []
+        assert cluster.program.audit.statistics().inner == 0
 
     play(scene, prepare=_prepare)
 
