@@ -27,7 +27,8 @@ STOPS_MAX = 3
 """Stopped runs in one window after which the program waits for the next window."""
 
 _EVICTION = re.compile(r"/pods/([^/?]+)/eviction(?:\?|$)")
-_RECORD = re.compile(r"/configmaps(?:[/?]|$)")
+_RECORD = re.compile(r"/configmaps/[^/?]*-repair-")
+_RECORDS = re.compile(r"/configmaps(?:\?|$)")
 
 
 class RepairWindow(msgspec.Struct, frozen=True):
@@ -68,7 +69,8 @@ class RepairGate:
         """Evictions since the start."""
 
     def before(self, request: ApiRequest) -> Response | None:
-        if not self.is_open and _RECORD.search(request.path):
+        is_created = _RECORDS.search(request.path) and b"-repair-" in (request.body or b"")
+        if not self.is_open and (is_created or _RECORD.search(request.path)):
             return errors.unavailable("the simulation allows repairs only in its windows").response()
         return None
 

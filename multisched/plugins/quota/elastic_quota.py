@@ -63,6 +63,7 @@ class ElasticQuota:
     depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
     status_kinds = QUOTA_KINDS
+    kept_kind = ObjectKind.ELASTIC_QUOTA_TREE
 
     def __init__(self, context: PluginContext, args: ElasticQuotaArgs | None = None) -> None:
         source = QuotaSource(context.objects)
@@ -98,6 +99,10 @@ class ElasticQuota:
 
     def pending_changed(self, pod: Pod) -> None:
         self._statuses.pending_changed(pod)
+
+    def kept_object(self) -> bytes:
+        """See `KeptObjectPlugin`."""
+        return self._statuses.kept_tree()
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
