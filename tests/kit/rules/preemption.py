@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Node, Pod
-from tests.kit.rules.inter_pod import Standing, allows, clash
-from tests.kit.rules.room import has_room, taken_by
+from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room
 
 SOLE = "ReadWriteOncePod"
 PLACES = {
@@ -42,11 +41,11 @@ def fault_of_preemption(
     going = {victim.uid for victim in victims}
     left = [(one, there) for one, there in standing if one.uid not in going]
     here = [one for one, there in left if there.name == node.name]
-    if not has_room(pod, node, taken_by(here)):
+    if not has_room(pod, node, here):
         return "it has no room"
     if any(clash(pod, one) for one in here):
         return "somebody has its port"
-    if not allows(pod, node, nodes, left, is_usable) and not _counts_deleted_twice(pod, victims):
+    if not Relations(pod, nodes, left, is_usable).allow(node) and not _counts_deleted_twice(pod, victims):
         return "a rule about other pods forbids it"
     return _fault_of_claims(pod, node, left, objects)
 

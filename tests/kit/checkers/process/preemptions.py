@@ -19,7 +19,7 @@ from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.process.feasible_nodes import used_by
-from tests.kit.rules.inter_pod import Standing, keeps_off
+from tests.kit.checkers.reference_rules import Standing, keeps_off
 from tests.kit.rules.preemption import fault_of_preemption
 from tests.kit.rules.quotas import fault_of_reclaim
 from tests.kit.rules.victims import (
