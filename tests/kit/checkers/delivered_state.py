@@ -26,9 +26,9 @@ from multisched.verify.fields import Json
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
+from tests.kit.checkers.device_rules import fraction_wanted
+from tests.kit.checkers.quota_messages import Bound
 from tests.kit.checkers.reference_rules import Standing, wants
-from tests.kit.rules.devices import fraction_wanted
-from tests.kit.rules.quota_sentences import Bound
 from tests.kit.world.labels import GPU_DEVICES
 from tests.kit.world.store_view import Reader
 

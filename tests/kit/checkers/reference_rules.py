@@ -11,17 +11,20 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
-from multisched.model.selectors import LabelSelector, NodeTerm, Requirement
+from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Requirement
 from tests.kit.world.labels import HOSTNAME
 from tests.reference.matching import has_untolerated_taint, required_node_affinity_matches
 from tests.reference.node_plugins import NodePorts
 from tests.reference.relation_plugins import InterPodAffinity, PodTopologySpread
 from tests.reference.resource_plugins import NodeResourcesFit
+from tests.reference.volume_plugins import VolumeBinding, VolumeZone
 from tests.reference.world import SKIP, NodeState, PodState, World
 
 Json = dict[str, Any]
+CLAIM: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}
 Standing = tuple[Pod, Node]
 """A pod and the node it is on."""
 STATES_MAX: Final = 20_000
@@ -103,6 +106,22 @@ def wants(pod: Pod, node: Node) -> bool:
 def is_tolerated(pod: Pod, node: Node) -> bool:
     """Reports whether the pod tolerates all taints of the node that keep pods off."""
     return not has_untolerated_taint(pod_state(pod).document, node_state(node).taints)
+
+
+def reaches(volume: PersistentVolume, node: Node) -> bool:
+    """Reports whether a volume that is bound can be used on the node, by its node affinity and its labels of zones."""
+    required = None if volume.node_affinity is None else _node_terms(volume.node_affinity)
+    document: Json = {
+        "metadata": {"name": volume.name, "labels": volume.labels},
+        "spec": {"nodeAffinity": {"required": required}},
+    }
+    claim: Json = {"metadata": {"name": "claim", "namespace": "default"}, "spec": {"volumeName": volume.name}}
+    user = {"metadata": {"name": "user", "namespace": "default", "uid": "user"}, "spec": {"volumes": [CLAIM]}}
+    world = World({node.name: node_state(node)}, {}, (), {"pvs": [document], "pvcs": [claim]})
+    zone, pod = VolumeZone(), PodState(user)
+    zones = zone.prepare(world, pod)
+    is_in_zone = zones is SKIP or zone.refusal(zones, world, pod, node.name) is None
+    return is_in_zone and VolumeBinding().refusal(([claim], []), world, pod, node.name) is None
 
 
 @lru_cache(STATES_MAX)
@@ -212,9 +231,12 @@ def _node_affinity(pod: Pod) -> Json:
         ]
     }
     if affinity.required is not None:
-        terms = [_node_term(term) for term in affinity.required.terms]
-        found["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+        found["requiredDuringSchedulingIgnoredDuringExecution"] = _node_terms(affinity.required)
     return found
+
+
+def _node_terms(selector: NodeSelector) -> Json:
+    return {"nodeSelectorTerms": [_node_term(term) for term in selector.terms]}
 
 
 def _node_term(term: NodeTerm) -> Json:

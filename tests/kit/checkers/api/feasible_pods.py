@@ -15,9 +15,9 @@ from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.delivered_state import Homes
+from tests.kit.checkers.device_rules import fits_for_certain
+from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
 from tests.kit.checkers.reference_rules import Relations, Standing, clash, wants
-from tests.kit.rules.devices import fits_for_certain
-from tests.kit.rules.quotas import node_by_reclaim, quota_excess
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
 

@@ -12,7 +12,7 @@ from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import TREE_KIND, QuotaJudge
 from multisched.verify.reclaims import ReclaimHistory
 from tests.kit.checkers.api.followed_store import Document, FollowedStore
-from tests.kit.rules.quotas import quota_excess
+from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.definitions import QUOTA_TREE
 
 REPLACED_S: Final = 1.5

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from multisched.model.objects import Node, Pod
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.device_rules import fraction_wanted
 from tests.kit.checkers.reference_rules import Relations, Standing, clash, keep_apart
-from tests.kit.rules.devices import fraction_wanted
 from tests.kit.world.labels import GPU, GPU_INDICES, HONOURED
 
 

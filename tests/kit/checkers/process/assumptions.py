@@ -18,12 +18,12 @@ from multisched.state.cluster_cache import Assumption
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
 from tests.kit.checkers.process.gangs import ProcessGangs
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.quotas import ProcessQuotas
 from tests.kit.checkers.process.watches import WatchChecker
 from tests.kit.checkers.reference_rules import Relations, clash
-from tests.kit.rules.devices import fault_of_choice, fraction_wanted
 from tests.kit.world.labels import GPU_DEVICES
 
 

@@ -20,10 +20,10 @@ from multisched.model.objects import Node, Pod
 from multisched.shell.program import Program
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.device_rules import fits_for_certain, wants_devices
+from tests.kit.checkers.quota_rules import one_would_do, quota_excess
 from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room, wants
-from tests.kit.rules.devices import fits_for_certain, wants_devices
-from tests.kit.rules.quotas import one_would_do, quota_excess
-from tests.kit.rules.victims import is_bare, is_plain
+from tests.kit.checkers.victim_rules import is_bare, is_plain
 from tests.kit.world.labels import GUEST
 
 

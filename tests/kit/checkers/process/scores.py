@@ -18,8 +18,8 @@ from multisched.framework.registry import PluginSet
 from multisched.model.objects import Node, Pod
 from multisched.state.node_table import NodeTable
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.device_rules import WHOLE_MILLI, fraction_wanted
 from tests.kit.checkers.reference_rules import pod_state, scoring_state, within, world_of
-from tests.kit.rules.devices import WHOLE_MILLI, fraction_wanted
 from tests.kit.world.labels import GPU, GPU_MILLI
 from tests.reference.scheduler import PLUGINS
 from tests.reference.world import Skip

@@ -15,8 +15,8 @@ from multisched.model.objects import Node, Pod, Requests
 from multisched.verify.quota_tree import QuotaTree, Usage
 from multisched.verify.quotas import quota_requests
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
+from tests.kit.checkers.quota_order import fault_of_order
 from tests.kit.checkers.reference_rules import has_room
-from tests.kit.rules.quota_order import fault_of_order
 
 WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
 """Whether a node takes a pod beside these, whatever room there is."""
