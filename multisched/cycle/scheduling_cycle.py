@@ -216,13 +216,13 @@ class SchedulingCycle:
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
             return f"node {node} is not there for this domain"
-        stands = None if leaving is None else self._cache.placed(leaving.uid)
+        leaving_entry = None if leaving is None else self._cache.placed(leaving.uid)
         self._runner.begin_attempt()
         try:
             pod_class = self.classes.alone(replacement, 1, row)
             if pod_class is None:
                 return f"PreFilter leaves out node {node}"
-            left = None if stands is None or stands.row < 0 else (stands.pod, stands.row)
+            left = None if leaving_entry is None or leaving_entry.row < 0 else (leaving_entry.pod, leaving_entry.row)
             refusal = self._nominated.refusal_of_move(pod_class, replacement, row, left)
         except PluginFailure as failure:
             return failure.status.message

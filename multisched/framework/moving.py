@@ -101,7 +101,7 @@ class Mover(Keeper, Evictor, Protocol):
         """Returns a plan for the current cluster. Raises RepairRefusedError."""
         ...
 
-    def standing(self, uid: str) -> Pod | None:
+    def placed_pod(self, uid: str) -> Pod | None:
         """Returns the pod with its node; None if it has no node or does not exist."""
         ...
 

@@ -72,7 +72,7 @@ class DomainMover:
 
     # -- cluster state ---------------------------------------------------------------------------------------------
 
-    def standing(self, uid: str) -> Pod | None:
+    def placed_pod(self, uid: str) -> Pod | None:
         entry = self._view.cache.placed(uid)
         if entry is None or self._view.cache.is_assumed(uid):
             return None
@@ -102,11 +102,11 @@ class DomainMover:
 
     async def reads(self, pod: ObjectRef) -> bool:
         truth = await self._hands.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
-        stands = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
-        if not stands:
+        exists = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
+        if not exists:
             self._view.removals.sent(pod.uid)
         self._stop_removal()
-        return stands
+        return exists
 
     def has_node(self, name: str) -> bool:
         row = self._view.cache.nodes.row_of(name)
@@ -155,7 +155,7 @@ class DomainMover:
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
         if not self.may_act():
             return EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
-        victim = self.standing(pod.uid)
+        victim = self.placed_pod(pod.uid)
         refusal = "" if victim is None or victim.is_deleting else self._removal_refusal(victim)
         if refusal:
             return EvictReply(EvictAnswer.NOT_NOW, message=refusal)

@@ -305,6 +305,7 @@ class Program:
             reporter=reporter,
             watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
             on_state=partial(note_kind, self.cache.gangs),
+            reads_nothing=lambda: all(one.staleness_s() > 0.0 for one in self.reflectors.values()),
         )
 
     def _reflector(

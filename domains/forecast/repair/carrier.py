@@ -180,7 +180,7 @@ class Carrier:
 
     def _reserve(self) -> Event | None:
         task, mover, run = self.record.task, self._mover, self._run
-        pod = mover.standing(task.uid)
+        pod = mover.placed_pod(task.uid)
         if (
             run.state is not State.RESERVING
         ):  # after a restart the pod may be deleted; then a peer has the same requests and curve
@@ -217,14 +217,14 @@ class Carrier:
             if not self._is_open(0.0):
                 return Event.WINDOW_CLOSED
         try:
-            stands = await self._mover.reads(task.ref)
+            exists = await self._mover.reads(task.ref)
         except UnreachableError as error:
             logger.warning("a repair cannot read the pod", extra={"pod": task.pod, "error": str(error)})
             await asyncio.sleep(PAUSE_S)
             self._todo.insert(0, Action.LOOK)
             return None
-        pod = self._mover.standing(task.uid)
-        if not stands:
+        pod = self._mover.placed_pod(task.uid)
+        if not exists:
             return Event.POD_GONE
         if run.state is State.RESOLVING:
             return Event.MAY_LEAVE
@@ -290,7 +290,7 @@ class Carrier:
             if not is_target_gone and not self._mover.has_node(task.target):
                 is_target_gone = True
                 await self._feed(Event.TARGET_GONE)
-            if self._mover.standing(task.uid) is None:
+            if self._mover.placed_pod(task.uid) is None:
                 replacement = self._replacement(begun)
                 if replacement is not None and replacement.is_ready:
                     self._detail = replacement.node if replacement.node != task.target else ""
@@ -303,15 +303,15 @@ class Carrier:
         """Returns the pod that took the reservation, if it has a node, else the best new replica with a node, else None."""
         known, taker = set(begun.known), self._mover.taker()
         if taker:
-            pod = self._mover.standing(taker)
+            pod = self._mover.placed_pod(taker)
             if pod is not None and not pod.is_deleting:
                 return pod
         new = [one for one in self._peers(begun) if one.uid not in known and not one.is_deleting]
         if any(one.uid == taker for one in new):
             return None  # it is not yet assumed or bound
-        standing = [one for one in new if self._mover.standing(one.uid) is not None]
-        standing.sort(key=lambda one: (one.node != self.record.task.target, not one.is_ready, one.name))
-        return standing[0] if standing else None
+        placed = [one for one in new if self._mover.placed_pod(one.uid) is not None]
+        placed.sort(key=lambda one: (one.node != self.record.task.target, not one.is_ready, one.name))
+        return placed[0] if placed else None
 
     def _peers(self, begun: Begun) -> Sequence[Pod]:
         return self._mover.peers(self.record.task.ref.namespace, begun.owner)

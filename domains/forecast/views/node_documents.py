@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import CLASS, NAMESPACE, PARTIAL_HISTORY, Predictor
 from domains.forecast.views.documents import head_of, hint, services_at, slots_at
-from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, Standing
+from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, PlacedPodDemand
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 SPEAKS: Final = {"": "profile", CLASS: "class", NAMESPACE: "namespace", PARTIAL_HISTORY: "profile and requests"}
@@ -62,7 +62,7 @@ def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     return {
         **head_of(snapshot),
         "node": found,
-        "standing": _standing(snapshot, fleet, number, peaks),
+        "standing": _pods_on_node(snapshot, fleet, number, peaks),
     }
 
 
@@ -145,15 +145,15 @@ def _node(
     return {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "worst": worst, "dimensions": rows}
 
 
-def _standing(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
+def _pods_on_node(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
     """Returns the pods of a node, sorted by their share of its peak, descending."""
     predictor, quantum = fleet.predictor(), fleet.quantum()
     shares = peaks.share[number]
     place = 0 if np.isnan(shares).all() else int(np.nanargmax(shares))
     slot = int(peaks.slot[number, place])
     capacity = _positive(fleet.capacity[:, number])
-    rows = [_pod(snapshot, fleet, predictor, pod, number) for pod in fleet.standing.get(number, ())]
-    for row, pod in zip(rows, fleet.standing.get(number, ()), strict=True):
+    rows = [_pod(snapshot, fleet, predictor, pod, number) for pod in fleet.pods_on.get(number, ())]
+    for row, pod in zip(rows, fleet.pods_on.get(number, ()), strict=True):
         curve = predictor.of(pod.demand).curve
         assert curve is not None, "a predictor with profiles predicts curves"
         amount = float(curve.quanta[place, slot] * quantum[place])
@@ -161,7 +161,7 @@ def _standing(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peak
     return sorted(rows, key=lambda row: (-row["amount"], row["pod"]))
 
 
-def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: Standing, number: int) -> Document:
+def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: PlacedPodDemand, number: int) -> Document:
     """Returns a pod, with the node's peak if the pod left."""
     prediction = predictor.of(pod.demand)
     assert prediction.curve is not None, "a predictor with profiles predicts curves"

@@ -148,11 +148,11 @@ def _nodes(snapshot: ForecastSnapshot, fleet: Fleet, chosen: Sequence[int]) -> D
     loads = fleet.loads[kept]
     largest = loads.max(axis=2, initial=0)
     quantum = fleet.quantum()
-    standing = _services_on(fleet, kept, chosen)
+    services_on = _services_on(fleet, kept, chosen)
     nodes = []
     for at, number in enumerate(kept):
         pods, unknown = counts.get(number, (0, 0))
-        one = {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "services": standing[at]}
+        one = {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "services": services_on[at]}
         one["capacity"] = _rounded(fleet.capacity[:, number])
         one["slot"] = peaks.slot[number].tolist()
         one["peak"], one["now"] = _rounded(peaks.amount[number]), _rounded(peaks.now[number])

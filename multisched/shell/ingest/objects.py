@@ -55,6 +55,9 @@ class ObjectIngest:
         self._by = by
         self.on_state: OnState = _nobody
         """Called with the state of the kind after each list and each refusal."""
+        self.reads_nothing: Callable[[], bool] = lambda: False
+        """Reports whether nothing else can be read either. A starting API server refuses every kind until it has read its roles."""
+        self._is_logged = False
         self._reported: dict[str, str] = {}
         self._events = {
             action: ClusterEvent(kind, action, f"{kind.value}{label}")
@@ -92,7 +95,9 @@ class ObjectIngest:
 
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):
-            logger.info("kind can be read again", extra={"kind": self.kind.value})
+            if self._is_logged:
+                logger.info("kind can be read again", extra={"kind": self.kind.value})
+            self._is_logged = False
             self._store.set_unreadable(self.kind, "")
             self._notify(ClusterEvent(Resource.WILDCARD, Action.ALL, f"{self.kind.value}Readable"), None, None)
         self.on_state(self.kind, KindState.LISTED if version else KindState.NOT_SERVED)
@@ -100,8 +105,12 @@ class ObjectIngest:
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 
     def refused(self, error: str) -> None:
-        """Handles a 404 or 403 for the kind. Objects that are known already stay in the store."""
-        if not self._store.unreadable(self.kind):
+        """Handles a 404 or 403 for the kind. Objects that are known already stay in the store.
+
+        Logs an error once, as soon as something else can be read: until then the failed lists of pods and nodes are logged.
+        """
+        if not self._is_logged and not self.reads_nothing():
+            self._is_logged = True
             fields = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
             logger.error(
                 "kind cannot be read; grant get, list and watch on it, or disable the plugin that reads it",

@@ -97,11 +97,11 @@ class PodIngest:
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
         pod = self.with_policy(pod)
-        stands = self._cache.placed(pod.uid)
-        if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
+        cached = self._cache.placed(pod.uid)
+        if cached is not None and cached.state is PodState.CONFIRMED and cached.node != pod.node:
             # An API server never moves a pod, so a backup was restored: the new state is the valid one.
             logger.warning(
-                "pod is on another node than cached", extra={"pod": key, "node": stands.node, "now": pod.node}
+                "pod is on another node than cached", extra={"pod": key, "node": cached.node, "now": pod.node}
             )
             self._gone(pod.uid)
         if pod.is_terminal:

@@ -84,7 +84,7 @@ class Restless:
         if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
             return
         pod, node = found
-        standing = mover.standing(pod.uid)
+        standing = mover.placed_pod(pod.uid)
         if standing is None or standing.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
             return
         handed: list[str] = []
@@ -104,7 +104,7 @@ class Restless:
             raise GaveUpError
         for _ in range(int(WATCH_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
-            if handed and mover.standing(mover.taker()) is not None:
+            if handed and mover.placed_pod(mover.taker()) is not None:
                 break
         await mover.write(b"")
 
@@ -115,14 +115,14 @@ class Restless:
         with contextlib.suppress(RepairRefusedError):
             plan = await mover.plan(RepairAsked())
             for move in plan.moves:
-                if (standing := mover.standing(move.uid)) is not None:
+                if (standing := mover.placed_pod(move.uid)) is not None:
                     return standing, move.to_node
         return None
 
     def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
         """Pods of controllers, each to the last node that takes it; nothing is mended by that."""
         moves = []
-        owned = [(pod, row) for pod, row in scene.standing if pod.owner is not None]
+        owned = [(pod, row) for pod, row in scene.placed if pod.owner is not None]
         for pod, row in owned[-PODS_PLANNED:]:
             if pod.spec.scheduler_name not in scene.scheduler_names:
                 continue
@@ -140,7 +140,7 @@ class Restless:
             worst_before=_NO_PEAK,
             worst_after=_NO_PEAK,
             nodes=len(scene.rows),
-            pods=len(scene.standing),
+            pods=len(scene.placed),
             movable=len(owned),
             kept={},
             notes=scene.notes,

@@ -294,7 +294,7 @@ def test_the_policies_of_quotas_match_the_kinds_that_are_read() -> None:
 def test_a_policy_keeps_the_quota_label_of_bound_pods() -> None:
     spec = the("ValidatingAdmissionPolicy", "multisched-quota-labels")["spec"]
     (validation,) = spec["validations"]
-    assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.settled_labels
+    assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.fixed_labels
     assert (spec["failurePolicy"], validation["reason"]) == ("Fail", "Forbidden")
 
 

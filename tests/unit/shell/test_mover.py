@@ -67,7 +67,7 @@ def test_a_pod_stays_while_a_budget_that_selects_it_allows_no_disruption(
         selector = LabelSelector(tuple(wanted)) if selected is not None else None
         budget = PodDisruptionBudget(name="few", namespace="default", selector=selector, disruptions_allowed=allowed)
         house.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
-        pod = a_mover(house).standing(uid)
+        pod = a_mover(house).placed_pod(uid)
         assert pod is not None
         refusal = "PodDisruptionBudget default/few allows no disruption" if is_kept else ""
         assert a_mover(house).budget_refusal(pod) == refusal
@@ -129,7 +129,7 @@ async def test_who_may_not_act_changes_nothing(why: str) -> None:
                 house.worker.intake.is_leading = False
             case _:
                 house.desk.is_leading = False
-        pod = mover.standing("uid-stands")
+        pod = mover.placed_pod("uid-stands")
         assert pod is not None
         assert not mover.may_act()
         assert mover.hold("uid-stands", pod, "b", handed=lambda: None) == NOT_LEADING
@@ -180,11 +180,11 @@ def test_it_knows_pods_that_stand_and_nodes_of_its_domain() -> None:
         mover = a_mover(house)
         assert [mover.has_node(name) for name in ("a", "theirs", "nowhere")] == [True, False, False]
         waiting = house.see_pod("waits")
-        assert mover.standing(waiting) is None
+        assert mover.placed_pod(waiting) is None
         house.cache.assume(house.pods.pending[waiting], house.domain.row("a"))
-        assert mover.standing(waiting) is None, "it is only on its way"
+        assert mover.placed_pod(waiting) is None, "it is only on its way"
         house.see_pod("waits", nodeName="a")
-        stands = mover.standing(waiting)
+        stands = mover.placed_pod(waiting)
         assert stands is not None
         assert stands.node == "a"
 
@@ -194,7 +194,7 @@ def test_a_place_is_kept_handed_over_to_who_came_before_and_released() -> None:
         house, handed = House(loop, "a", "b"), list[bool]()
         mover = acting(house, Outside())
         uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
-        pod = mover.standing(uid)
+        pod = mover.placed_pod(uid)
         assert pod is not None
         house.see_pod("full", cpu="1", nodeName="b")
         refusal = mover.hold(uid, pod, "b", handed=lambda: handed.append(True))
@@ -225,7 +225,7 @@ def test_a_place_is_not_handed_over_to_a_pod_that_has_found_one_of_its_own() -> 
         house = House(loop, "a", "b")
         mover = acting(house, Outside())
         uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
-        pod = mover.standing(uid)
+        pod = mover.placed_pod(uid)
         assert pod is not None
         assert mover.hold(uid, pod, "b", handed=lambda: None) == ""
         new = house.see_pod("new", cpu="1", metadata=owned("rs"))
@@ -242,7 +242,7 @@ def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> 
         house = House(loop, "a", "b")
         mover = acting(house, Outside())
         uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
-        pod = mover.standing(uid)
+        pod = mover.placed_pod(uid)
         assert pod is not None
         assert mover.hold(uid, pod, "b", handed=lambda: None) == ""
         late = house.see_pod("late", cpu="1")

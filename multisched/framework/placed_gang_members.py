@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 
-class StandingGangs(Protocol):
+class PlacedGangMembers(Protocol):
     """The gangs of the cluster and their placed members. A key is namespace/name.
 
     Border: the state keeps them; neither plugins nor cycles know which labels or objects define a gang.
@@ -29,7 +29,7 @@ class StandingGangs(Protocol):
         """Returns the gang of a pod; None for a pod without one. It changes only with the pod's version."""
         ...
 
-    def standing(self, key: str) -> Collection[str]:
+    def placed_members(self, key: str) -> Collection[str]:
         """Returns the uids of members that are bound or assumed and not leaving (`Pod.is_leaving`).
 
         Empty for an unknown gang.

@@ -1,6 +1,6 @@
 """An index of the pods on nodes, by label, namespace and topology domain.
 
-`Standing` owns the index. Pods are selected by a `Query`. A query that names a label value is *exact*: the index keeps its pods
+`PlacedPods` owns the index. Pods are selected by a `Query`. A query that names a label value is *exact*: the index keeps its pods
 together, so that repeated queries cost nothing. A query that does not (NotIn, Exists, …) is *loose*, and usually matches many
 pods. It is evaluated on kinds of pods. Pods of a kind have the same namespace and the same values of all labels that loose
 queries read.
@@ -16,10 +16,10 @@ from multisched.verify.selectors import Labels
 
 Pods = dict[str, Pod]
 """By uid."""
-NOBODY: Mapping[str, Pod] = {}
+NO_PODS: Mapping[str, Pod] = {}
 
 
-class Crowd:
+class PodSet:
     """A set of pods, and the owners of anti-affinity terms that match them."""
 
     __slots__ = ("_by_domain", "_owners", "pods")
@@ -36,7 +36,7 @@ class Crowd:
             found = self._by_domain[key] = {}
             for pod in self.pods.values():
                 _put(found, nodes[pod.node].labels.get(key), pod)
-        return found.get(domain, NOBODY)
+        return found.get(domain, NO_PODS)
 
     def owners(self) -> Mapping[str, Mapping[str, Pods]]:
         """Returns topology key -> domain -> pods there whose anti-affinity matches the pods of this set."""
@@ -52,14 +52,14 @@ class Crowd:
         for key, domains in self._by_domain.items():
             _take(domains, labels.get(key), pod)
 
-    def own(self, pod: Pod, key: str, labels: Labels) -> None:
+    def add_owner(self, pod: Pod, key: str, labels: Labels) -> None:
         _put(self._owners.setdefault(key, {}), labels.get(key), pod)
 
-    def disown(self, pod: Pod, key: str, labels: Labels) -> None:
+    def remove_owner(self, pod: Pod, key: str, labels: Labels) -> None:
         _take(self._owners.get(key, {}), labels.get(key), pod)
 
 
-class Exact(Crowd):
+class ExactQueryPods(PodSet):
     """The pods on nodes that one exact query selects."""
 
     __slots__ = ("query",)
@@ -69,7 +69,7 @@ class Exact(Crowd):
         self.query = query
 
 
-class Kind(Crowd):
+class LoosePodKind(PodSet):
     """Pods that every loose query treats the same."""
 
     __slots__ = ("labels", "namespace")
@@ -92,7 +92,7 @@ def _take(domains: dict[str, Pods], domain: str | None, pod: Pod) -> None:
             del domains[domain]
 
 
-class Standing:
+class PlacedPods:
     """Nodes, the pods on them, and labels of namespaces. Pods on unknown nodes are kept but not indexed."""
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ class Standing:
         """Namespace/claim -> pods that use it."""
         self._namespaces: dict[str, Labels] = {}
         self._by_label: dict[tuple[str, str], Pods] = {}
-        self._exact: dict[Query, Exact] = {}
-        self._by_pair: dict[tuple[str, str], list[Exact]] = {}
-        self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], Kind] = {}
-        self._kind_of: dict[str, Kind] = {}
+        self._exact: dict[Query, ExactQueryPods] = {}
+        self._by_pair: dict[tuple[str, str], list[ExactQueryPods]] = {}
+        self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], LoosePodKind] = {}
+        self._kind_of: dict[str, LoosePodKind] = {}
         self._loose_owners: dict[Query, Pods] = {}
         """Loose query -> pods with an anti-affinity term of that query."""
         self._looked_at: set[str] = set()
@@ -122,7 +122,7 @@ class Standing:
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> None:
-        here = list(self.on.get(node.name, NOBODY).values())
+        here = list(self.on.get(node.name, NO_PODS).values())
         for pod in here:
             self._unindex(pod)
         self.nodes[node.name] = node
@@ -134,7 +134,7 @@ class Standing:
     def remove_node(self, name: str) -> None:
         if name not in self.nodes:
             return
-        for pod in self.on.get(name, NOBODY).values():
+        for pod in self.on.get(name, NO_PODS).values():
             self._unindex(pod)
         del self.nodes[name]
         self.nodes_version += 1
@@ -189,8 +189,8 @@ class Standing:
         self._join_kind(pod, node.labels)
         for term in pod.anti_affinity:
             if term.query is not None:
-                for crowd in self._crowds(term.query):
-                    crowd.own(pod, term.topology_key, node.labels)
+                for crowd in self._pod_sets(term.query):
+                    crowd.add_owner(pod, term.topology_key, node.labels)
                 if _is_loose(term.query):
                     self._loose_owners.setdefault(term.query, {})[pod.uid] = pod
 
@@ -213,8 +213,8 @@ class Standing:
             del self._kinds[kind.namespace, frozenset(kind.labels.items())]
         for term in pod.anti_affinity:
             if term.query is not None:
-                for crowd in self._crowds(term.query):
-                    crowd.disown(pod, term.topology_key, node.labels)
+                for crowd in self._pod_sets(term.query):
+                    crowd.remove_owner(pod, term.topology_key, node.labels)
                 if _is_loose(term.query):
                     self._release(term.query, pod)
 
@@ -229,7 +229,7 @@ class Standing:
         at = (pod.namespace, frozenset(seen.items()))
         kind = self._kinds.get(at)
         if kind is None:
-            kind = self._kinds[at] = Kind(pod.namespace, seen)
+            kind = self._kinds[at] = LoosePodKind(pod.namespace, seen)
             for query, owners in self._loose_owners.items():
                 if self._is_about(query, kind):
                     for owner in owners.values():
@@ -237,10 +237,10 @@ class Standing:
         self._kind_of[pod.uid] = kind
         kind.add(pod, labels)
 
-    def _own(self, kind: Kind, query: Query, owner: Pod) -> None:
+    def _own(self, kind: LoosePodKind, query: Query, owner: Pod) -> None:
         for term in owner.anti_affinity:
             if term.query == query:
-                kind.own(owner, term.topology_key, self.nodes[owner.node].labels)
+                kind.add_owner(owner, term.topology_key, self.nodes[owner.node].labels)
 
     def _look_at(self, query: Query) -> None:
         """Makes the keys of a loose query part of the kinds; rebuilds the kinds if pods have new keys."""
@@ -260,12 +260,12 @@ class Standing:
 
     def in_domain(self, query: Query, key: str, domain: str) -> Iterator[Pod]:
         """Yields the selected pods on nodes whose label `key` has this value."""
-        for crowd in self._crowds(query):
+        for crowd in self._pod_sets(query):
             yield from crowd.at(key, domain, self.nodes).values()
 
     def everywhere(self, query: Query) -> Iterator[Pod]:
         """Yields the selected pods."""
-        for crowd in self._crowds(query):
+        for crowd in self._pod_sets(query):
             yield from crowd.pods.values()
 
     def kept_away(self, pod: Pod) -> Iterator[tuple[str, Mapping[str, Pods]]]:
@@ -280,7 +280,7 @@ class Standing:
         loose = [query for query in queries if _is_loose(query)]
         for query in loose:
             self._look_at(query)
-        known: dict[Kind, bool] = {}
+        known: dict[LoosePodKind, bool] = {}
 
         def is_meant(pod: Pod) -> bool:
             if not all(pod.uid in pods for pods in exact):
@@ -292,19 +292,19 @@ class Standing:
 
         return is_meant
 
-    def _select(self, query: Query) -> Exact:
+    def _select(self, query: Query) -> ExactQueryPods:
         found = self._exact.get(query)
         if found is not None:
             return found
-        exact = self._exact[query] = Exact(query)
-        pairs = sorted(query.selector.pairs(), key=lambda pair: len(self._by_label.get(pair, NOBODY)))
-        for pod in self._by_label.get(pairs[0], NOBODY).values():
+        exact = self._exact[query] = ExactQueryPods(query)
+        pairs = sorted(query.selector.pairs(), key=lambda pair: len(self._by_label.get(pair, NO_PODS)))
+        for pod in self._by_label.get(pairs[0], NO_PODS).values():
             if self.matches(query, pod):
                 exact.pods[pod.uid] = pod
         self._by_pair.setdefault(pairs[0], []).append(exact)
         return exact
 
-    def _crowds(self, query: Query) -> Iterator[Crowd]:
+    def _pod_sets(self, query: Query) -> Iterator[PodSet]:
         """Yields the sets that together contain the selected pods."""
         if not _is_loose(query):
             yield self._select(query)
@@ -314,14 +314,14 @@ class Standing:
             if self._is_about(query, kind):
                 yield kind
 
-    def _about(self, pod: Pod) -> Iterator[Exact]:
+    def _about(self, pod: Pod) -> Iterator[ExactQueryPods]:
         """Yields every exact query in use that selects the pod."""
         for pair in pod.labels.items():
             for exact in self._by_pair.get(pair, ()):
                 if self.matches(exact.query, pod):
                     yield exact
 
-    def _is_about(self, query: Query, kind: Kind) -> bool:
+    def _is_about(self, query: Query, kind: LoosePodKind) -> bool:
         return self._is_near(query, kind.namespace) and query.selector.matches(kind.labels)
 
     def _is_near(self, query: Query, namespace: str) -> bool:

@@ -49,8 +49,8 @@ class GroupOfPods(msgspec.Struct, frozen=True):
     """Set if they must stay within one topology domain: the domains in which room may be made, the most promising first."""
 
 
-class GroupGround:
-    """`victim_units.Ground` for a group."""
+class GroupTrial:
+    """`victim_units.VictimTrial` for a group."""
 
     def __init__(
         self, group: GroupOfPods, cache: ClusterCache, places: MemberPlaces, trial: Trial, effort: Effort
@@ -60,7 +60,7 @@ class GroupGround:
         self._places = places
         self._trial = trial
         self._effort = effort
-        self._stands: dict[str, TrialPlacement] = {}
+        self._placements: dict[str, TrialPlacement] = {}
         self._kinds: dict[str, Hashable] = {}
         self.reaches_far = False
         """Some filter of the members reads pods of other rows."""
@@ -93,7 +93,7 @@ class GroupGround:
         """Lets the event loop run if the step has used up its time."""
         if self._effort.is_pause_due():
             for uid in (yield from self._trial.pause()):
-                del self._stands[uid]
+                del self._placements[uid]
             self._effort.begin_step()
 
     def _kind(self, pod: Pod) -> Hashable:
@@ -113,16 +113,16 @@ class GroupGround:
     def first_missing(self) -> Search[Pod | None]:
         """Places the missing members, and returns the first that does not fit; None if all are placed. Raises PluginFailure."""
         yield from self._place_missing(self._group.pods)
-        return next((pod for pod in self._group.pods if pod.uid not in self._stands), None)
+        return next((pod for pod in self._group.pods if pod.uid not in self._placements), None)
 
     def require_all(self) -> Search[None]:
         """Places members again whose rows changed during a pause. Raises PluginFailure and OutdatedSearchError."""
-        if len(self._stands) < len(self._group.pods) and not (yield from self._place_missing(self._group.pods)):
+        if len(self._placements) < len(self._group.pods) and not (yield from self._place_missing(self._group.pods)):
             raise OutdatedSearchError
 
     def _place_missing(self, pods: Sequence[Pod]) -> Search[bool]:
         """Places the members that have no place; those that find no row are retried after others were placed."""
-        while left := [pod for pod in pods if pod.uid not in self._stands]:
+        while left := [pod for pod in pods if pod.uid not in self._placements]:
             hopeless, placed = set[Hashable](), 0
             for pod in left:
                 if self._effort.is_exhausted:
@@ -135,71 +135,71 @@ class GroupGround:
 
     def place_anew(self) -> Search[bool]:
         """Places all members from scratch. Returns False if that fails, with the earlier places restored as far as possible."""
-        before = self._leave(list(self._stands))
+        before = self._unplace(list(self._placements))
         if (yield from self._place_from_nothing()):
             return True
-        self._stand_again(before)
+        self._restore_placements(before)
         return False
 
     def _place_from_nothing(self) -> Search[bool]:
         """Places all in the order of the group, then the largest first. Returns False, with no member placed, if both fail."""
-        self._leave(list(self._stands))
+        self._unplace(list(self._placements))
         for pods in self._orders:
             if (yield from self._place_missing(pods)):
                 return True
-            self._leave(list(self._stands))
+            self._unplace(list(self._placements))
         return False
 
     def _place(self, pod: Pod, hopeless: set[Hashable]) -> bool:
         """`hopeless`: kinds that no row takes at present; the pod's kind is added if no row takes it."""
         self._placings += 1
-        stand = self._places.place(pod, self._group.attempt, self._group.allowed, self._trial)
-        if stand is None:
+        placement = self._places.place(pod, self._group.attempt, self._group.allowed, self._trial)
+        if placement is None:
             hopeless.add(self._kinds[pod.uid])
             return False
-        self._stands[pod.uid] = stand
+        self._placements[pod.uid] = placement
         return True
 
-    # -- Ground ----------------------------------------------------------------------------------------------------
+    # -- VictimTrial -----------------------------------------------------------------------------------------------
 
-    def give_back(self, members: Members) -> Search[bool]:
+    def restore(self, members: Members) -> Search[bool]:
         if self._placings >= PLACINGS_MAX or self._effort.is_exhausted:
             self.is_exhausted = True
             return False
         yield from self.pause()
         yield from self.require_all()
-        before = dict(self._stands)
-        self._trial.give_back(members)
+        before = dict(self._placements)
+        self._trial.restore(members)
         concerned = self._concerned_by(members)
         if self._is_proof_enough() and not self._finds_another(concerned[-1:]):
-            self._trial.take_away(members)
-            self._stand_again(before.values())
+            self._trial.remove(members)
+            self._restore_placements(before.values())
             return False
-        self._leave(concerned)
+        self._unplace(concerned)
         if (yield from self._place_missing(self._group.pods)):
             return True
         if not self._is_proof_enough() and self._whole_tries < WHOLE_TRIES_MAX:
             self._whole_tries += 1
             if (yield from self._place_from_nothing()):
                 return True
-        self._leave([uid for uid, stand in self._stands.items() if _differ(stand, before.get(uid))])
-        self._trial.take_away(members)
-        self._stand_again(before.values())
+        self._unplace([uid for uid, placement in self._placements.items() if _differ(placement, before.get(uid))])
+        self._trial.remove(members)
+        self._restore_placements(before.values())
         yield from self.require_all()
         return False
 
     def _finds_another(self, uids: Sequence[str]) -> bool:
         """Reports whether these members still fit with the restored units in place. If one does not, the whole group does not."""
-        left = self._leave(uids)
-        return all(self._place(stand.pod, set()) for stand in left)
+        left = self._unplace(uids)
+        return all(self._place(placement.pod, set()) for placement in left)
 
-    def take_away(self, members: Members) -> None:
-        self._trial.take_away(members)
+    def remove(self, members: Members) -> None:
+        self._trial.remove(members)
 
-    def is_near(self, member: PlacedPod) -> bool:
+    def may_affect(self, member: PlacedPod) -> bool:
         return self.reaches_far or self.shares_room or member.row in self.rows
 
-    def could_help(self, member: PlacedPod) -> bool:
+    def can_free_room(self, member: PlacedPod) -> bool:
         return True  # members of the group may move there
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -212,23 +212,25 @@ class GroupGround:
     @property
     def rows(self) -> frozenset[int]:
         """Rows on which members are placed."""
-        return frozenset(stand.row for stand in self._stands.values())
+        return frozenset(placement.row for placement in self._placements.values())
 
-    def stands(self) -> Sequence[TrialPlacement]:
+    def placements(self) -> Sequence[TrialPlacement]:
         """Returns the members' places, in the order of the group."""
-        return [self._stands[pod.uid] for pod in self._group.pods]
+        return [self._placements[pod.uid] for pod in self._group.pods]
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _concerned_by(self, members: Members) -> list[str]:
         """Returns members that may not fit any more once these are restored; one of each kind is enough for a shared ledger."""
         if self.reaches_far:
-            return list(self._stands)
+            return list(self._placements)
         rows = {one.row for one in members}
-        found = [uid for uid, stand in self._stands.items() if stand.row in rows]
+        found = [uid for uid, placement in self._placements.items() if placement.row in rows]
         if self.shares_room:
             seen = {self._kinds[uid] for uid in found}
-            others = (pod for pod in self._group.pods if pod.uid in self._stands and self._kinds[pod.uid] not in seen)
+            others = (
+                pod for pod in self._group.pods if pod.uid in self._placements and self._kinds[pod.uid] not in seen
+            )
             found += [pod.uid for pod in _one_of_each(others, self._kinds)]
         return found
 
@@ -236,21 +238,21 @@ class GroupGround:
         """True if one member that finds no row proves it for all: they are identical, and each row is judged on its own."""
         return self._are_alike and not self.reaches_far
 
-    def _leave(self, uids: Sequence[str]) -> list[TrialPlacement]:
+    def _unplace(self, uids: Sequence[str]) -> list[TrialPlacement]:
         """Removes the members from their rows; returns their places, in the order in which they were placed."""
         left = []
         for uid in reversed(uids):
-            self._trial.leave(uid)
-            left.append(self._stands.pop(uid))
+            self._trial.unplace(uid)
+            left.append(self._placements.pop(uid))
         return left[::-1]
 
-    def _stand_again(self, stands: Iterable[TrialPlacement]) -> None:
+    def _restore_placements(self, placements: Iterable[TrialPlacement]) -> None:
         """Restores places with their ledger choices; members that are placed keep theirs. After a pause a ledger may refuse."""
-        for stand in stands:
-            if stand.pod.uid not in self._stands:
-                again = self._trial.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
+        for placement in placements:
+            if placement.pod.uid not in self._placements:
+                again = self._trial.place(placement.pod, placement.row, partial(_as_before, placement.choices))
                 if again is not None:
-                    self._stands[stand.pod.uid] = again
+                    self._placements[placement.pod.uid] = again
 
 
 def _size(pod: Pod) -> tuple[int, ...]:
@@ -258,9 +260,9 @@ def _size(pod: Pod) -> tuple[int, ...]:
     return tuple(pod.requests[resource] for resource in sorted(pod.requests))
 
 
-def _differ(stand: TrialPlacement, before: TrialPlacement | None) -> bool:
+def _differ(placement: TrialPlacement, before: TrialPlacement | None) -> bool:
     """Reports whether a member's row or choices differ from before. Compares values: a pause replaces the objects."""
-    return before is None or stand.row != before.row or stand.choices != before.choices
+    return before is None or placement.row != before.row or placement.choices != before.choices
 
 
 def _as_before(choices: Choices, pod: Pod, row: int) -> Choices:

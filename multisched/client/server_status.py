@@ -22,7 +22,7 @@ STATUS_BYTES_MAX: Final = 512 * 1024
 """A longer status is not kept, but read again before each write."""
 
 
-class StandingStatus(msgspec.Struct, frozen=True, gc=False):
+class ServerStatus(msgspec.Struct, frozen=True, gc=False):
     """The status of one object at the API server."""
 
     uid: str
@@ -34,7 +34,7 @@ class StandingStatus(msgspec.Struct, frozen=True, gc=False):
     raw_annotations: bytes = b""
     """The annotations as JSON, for kinds whose annotations are written with the status."""
 
-    def is_same_version(self, other: StandingStatus) -> bool:
+    def is_same_version(self, other: ServerStatus) -> bool:
         return (self.uid, self.version) == (other.uid, other.version)
 
     def document(self) -> dict[str, Any]:
@@ -68,20 +68,20 @@ class _Object(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Object)
 
 
-class StandingStatuses:
+class ServerStatuses:
     """Key -> last seen status."""
 
     def __init__(self) -> None:
-        self._found: dict[ObjectKey, StandingStatus] = {}
+        self._found: dict[ObjectKey, ServerStatus] = {}
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def get(self, key: ObjectKey) -> StandingStatus | None:
+    def get(self, key: ObjectKey) -> ServerStatus | None:
         """Returns None if it is unknown or too long to be kept."""
         return self._found.get(key)
 
-    def saw(self, key: ObjectKey, raw: bytes | msgspec.Raw) -> StandingStatus | None:
+    def record(self, key: ObjectKey, raw: bytes | msgspec.Raw) -> ServerStatus | None:
         """Records the object as the server has it; returns None if it cannot be read.
 
         A watch event may be older than the last response to a write. The next write then gets a conflict, and reads.
@@ -108,38 +108,38 @@ class StandingStatuses:
         return _Watched(kind, handler, self, changed)
 
 
-def _read(raw: bytes | msgspec.Raw, *, has_annotations: bool) -> StandingStatus | None:
+def _read(raw: bytes | msgspec.Raw, *, has_annotations: bool) -> ServerStatus | None:
     try:
         found = _decoder.decode(raw)
     except UNREADABLE:
         return None
     metadata = found.metadata
     annotations = bytes(metadata.annotations) if has_annotations else b""
-    return StandingStatus(metadata.uid, metadata.version, metadata.generation, bytes(found.status), annotations)
+    return ServerStatus(metadata.uid, metadata.version, metadata.generation, bytes(found.status), annotations)
 
 
 class _Watched:
     """A `ReflectorHandler` that wraps another."""
 
-    __slots__ = ("_changed", "_handler", "_kind", "_standing", "replaced")
+    __slots__ = ("_changed", "_handler", "_kind", "_statuses", "replaced")
 
     def __init__(
         self,
         kind: ObjectKind,
         handler: ReflectorHandler,
-        standing: StandingStatuses,
+        statuses: ServerStatuses,
         changed: Callable[[ObjectKey], None],
     ) -> None:
         self._kind = kind
         self._handler = handler
-        self._standing = standing
+        self._statuses = statuses
         self._changed = changed
         self.replaced = handler.replaced
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         own = self._key(key)
-        before = self._standing.get(own)
-        after = self._standing.saw(own, raw)
+        before = self._statuses.get(own)
+        after = self._statuses.record(own, raw)
         self._handler.upsert(key, raw)
         # otherwise the event reports our own write
         if before is None or after is None or not before.is_same_version(after):
@@ -147,7 +147,7 @@ class _Watched:
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         own = self._key(key)
-        self._standing.forget(own)
+        self._statuses.forget(own)
         self._handler.delete(key, raw)
         self._changed(own)
 
