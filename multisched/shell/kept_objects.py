@@ -14,11 +14,11 @@ from typing import Final
 import anyio
 import msgspec
 
-from multisched.client.stored_document import ConfigMapDocument, ForbiddenReadError
 from multisched.client.limits import WriteLimiter
 from multisched.client.recurring_trouble import RecurringTrouble
+from multisched.client.stored_document import ConfigMapDocument, ForbiddenReadError
 from multisched.framework.kept_object import KeptObjectPlugin
-from multisched.framework.moving import KeepAnswer
+from multisched.framework.moving import DocumentAnswer
 from multisched.framework.ports import Clock, UnreachableError
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
@@ -135,10 +135,10 @@ class KeptObjects:
 
     async def _write(self, kept: _Kept, document: bytes) -> None:
         reply = await kept.keeper.write(document)
-        if reply.answer is KeepAnswer.KEPT:
+        if reply.answer is DocumentAnswer.WRITTEN:
             kept.document = document
             return
-        if reply.answer is KeepAnswer.REFUSED:
+        if reply.answer is DocumentAnswer.REFUSED:
             kept.not_before_s = self._clock.monotonic() + REFUSED_PAUSE_S
         else:
             kept.document = None  # it may have been written, by this process or another

@@ -15,9 +15,9 @@ from multisched.model.objects import Node, Pod, Requests
 from multisched.verify.quota_tree import QuotaTree, Usage
 from multisched.verify.quotas import quota_requests
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
-from tests.kit.rules.linked_quotas import misnamed
-from tests.kit.rules.quota_order import fault_of_order
-from tests.kit.rules.room import has_room, taken_by
+from tests.kit.checkers.linked_quotas import misnamed
+from tests.kit.checkers.quota_order import fault_of_order
+from tests.kit.checkers.reference_rules import has_room
 
 WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
 """Whether a node takes a pod beside these, whatever room there is."""
@@ -140,7 +140,7 @@ def _have_room(claims: Sequence[Claimant], standing: Collection[Pod], gone: Coll
         if node is None:
             continue
         here = [one for one in standing if one.node == node.name and one.uid not in gone]
-        if not has_room(pod, node, taken_by([*here, *(one for one in before if one.node == node.name)])):
+        if not has_room(pod, node, [*here, *(one for one in before if one.node == node.name)]):
             return False
         before.append(replace(pod, node=node.name))
     return True
@@ -169,6 +169,6 @@ def node_by_reclaim(
         return ""
     for node in nodes:
         here = [one for one in left if one.node == node.name]
-        if has_room(pod, node, taken_by(here)) and would_take(pod, node, here):
+        if has_room(pod, node, here) and would_take(pod, node, here):
             return node.name
     return ""
