@@ -108,10 +108,13 @@ class ElasticQuota:
 
     def sign(self, pod: Pod) -> Hashable:
         ledger = self._ledger
+        generation = ledger.generation
+        if ledger.tree is None:
+            return (generation, "")
         levels = ledger.levels_of(pod)
         if not levels or ledger.label_problem(pod):
-            return (ledger.generation, ledger.label_problem(pod))
-        return (ledger.generation, levels[0].at, pod.spec.priority, ledger.amounts.beyond_requests(pod))
+            return (generation, ledger.label_problem(pod))
+        return (generation, levels[0].at, pod.spec.priority, ledger.amounts.beyond_requests(pod))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         if not self._ledger.levels_of(pod):

@@ -22,7 +22,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.model.objects import Node, Pod
-from multisched.queueing.entry import EVERY_POD, Addressees, Moved
+from multisched.queueing.entry import EVERY_POD, NOTHING_MOVED, Addressees, Moved
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import node_events
 from multisched.state.domain_rows import DomainRows, Use
@@ -91,8 +91,9 @@ class Router:
         """As `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
         self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
-            is_near = row is not None and rows.use_of(row) is not Use.NONE
-            self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
+            if worker.queue.reads_events:
+                is_near = row is not None and rows.use_of(row) is not Use.NONE
+                self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
                 worker.nominations.retry_nominated(old.node)
 
@@ -160,6 +161,8 @@ class Router:
 
     @staticmethod
     def _wake(worker: DomainWorker, moved: Moved) -> None:
+        if moved is NOTHING_MOVED:
+            return
         is_led_anew = bool(moved.gated) and worker.queue.has_changed_gangs
         if moved.active or moved.backoff or is_led_anew:
             worker.intake.wake()

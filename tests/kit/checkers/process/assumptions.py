@@ -15,6 +15,7 @@ from multisched.plugins.volumes.assumed_volumes import AssumedVolume, PodVolumes
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
+from multisched.state.ledgers import Concerned
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
@@ -55,7 +56,15 @@ class AssumptionChecker:
         gang = self._program.cache.gangs.gang("/".join(key))
         return gang is not None and gang.tentative > 0
 
-    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
+    def assume(
+        self,
+        pod: Pod,
+        row: int,
+        choices: Choices = NO_CHOICES,
+        concerned: Concerned | None = None,
+        *,
+        is_tentative: bool = False,
+    ) -> Assumption:
         """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
         table = self._program.cache.nodes
         node = table.node(row)
@@ -84,7 +93,7 @@ class AssumptionChecker:
             self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
-        assumption = self._assume(pod, row, choices, is_tentative=is_tentative)
+        assumption = self._assume(pod, row, choices, concerned, is_tentative=is_tentative)
         if free:
             self._check_devices(pod, row, free)
         self._delivered.assumed(pod.uid, node.name)
