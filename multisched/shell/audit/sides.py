@@ -144,7 +144,7 @@ class PodSide:
 
         entry = self._cache.placed(here.uid)
         if entry is not None:
-            return pod_fault(entry.pod, raw, self._cache.ledgers.settled_labels)
+            return pod_fault(entry.pod, raw, self._cache.ledgers.fixed_labels)
         pod = self._pods.pending.get(here.uid)
         return "" if pod is None else pod_fault(pod, raw)
 
