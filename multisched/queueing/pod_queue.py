@@ -277,11 +277,6 @@ class PodQueue:
 
     # Events, time and gangs
 
-    @property
-    def reads_events(self) -> bool:
-        """Reports whether some pod is parked or in flight; `on_event` does nothing without one."""
-        return bool(len(self._parked) or len(self._events))
-
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: Addressees = EVERY_POD
     ) -> Moved:

@@ -74,7 +74,7 @@ class ClassScores:
                 column.groups = self._shared.groups_of(pod_class, scorer)
                 self._score_all(pod_class, column, is_skipped=scorer.name in skipped)
                 pod_class.add_score(column)
-        pod_class.scores_by_row = all(
+        pod_class.scores_by_row = not self._pre_scores_anew and all(
             column.depends_on is Dependency.ROW and column.is_plain and not column.is_skipped
             for column in pod_class.moving_scores
         )
