@@ -282,10 +282,9 @@ class PodQueue:
     ) -> Moved:
         """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
-        parked, in_flight = len(self._parked), len(self._events)
+        parked, in_flight, tally = len(self._parked), len(self._events), Tally()
         if not parked and not in_flight:
             return NOTHING_MOVED
-        tally = Tally()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
             return tally.moved()
