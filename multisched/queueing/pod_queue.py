@@ -101,7 +101,7 @@ class PodQueue:
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
-        self._set_aside = self._after_flush = 0
+        self._quarantines = self._after_flush = 0
         self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0
         self.changes_in_flight = 0
@@ -243,7 +243,7 @@ class PodQueue:
             self._places.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s)
-        entry.queued_s, entry.order, entry.sort_key, entry.is_healing = now_s, next(self._order), None, False
+        entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
@@ -253,9 +253,9 @@ class PodQueue:
         elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
             self._places.move(entry, QueueState.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
-                self._set_aside += 1
+                self._quarantines += 1
                 entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
-                return Placement(entry.place, set_aside=entry.message)
+                return Placement(entry.place, quarantine_message=entry.message)
         else:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
@@ -282,8 +282,7 @@ class PodQueue:
     ) -> Moved:
         """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
-        parked, in_flight = len(self._parked), len(self._events)
-        if not parked and not in_flight:
+        if not ((parked := len(self._parked)) | (in_flight := len(self._events))):
             return NOTHING_MOVED
         tally = Tally()
         if is_wildcard(event) and isinstance(new, Pod):
@@ -359,7 +358,7 @@ class PodQueue:
 
     def statistics(self) -> QueueStatistics:
         return self._places.statistics(
-            hint_calls=self._hints.calls, set_aside=self._set_aside, bound_after_flush=self._after_flush
+            hint_calls=self._hints.calls, quarantines=self._quarantines, bound_after_flush=self._after_flush
         )
 
     def events_in_flight(self) -> Mapping[str, int]:

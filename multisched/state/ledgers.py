@@ -110,7 +110,7 @@ class LedgerRegistry:
         """Keys of the pod annotations that ledgers depend on."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
-        self.settled_labels: frozenset[str] = frozenset()
+        self.fixed_labels: frozenset[str] = frozenset()
         """Keys of the pod labels that ledgers depend on."""
         self.demands = DeviceDemands()
         self.pods: Callable[[], Iterable[Pod]] = tuple
@@ -128,7 +128,7 @@ class LedgerRegistry:
             self.annotations |= ledger.annotations
             self.written |= ledger.written
         if isinstance(ledger, LabelledLedger):
-            self.settled_labels |= ledger.settled_labels
+            self.fixed_labels |= ledger.fixed_labels
         if isinstance(ledger, DeviceLedger):
             self.demands.add(ledger.name, ledger.device_demand)
         kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))
@@ -221,30 +221,30 @@ class LedgerRegistry:
         for ledger in self._of_rows:
             self._notify(ledger, "release", ledger.release, uid)
 
-    def lift(self, pod: Pod, *, is_settled: bool) -> None:
-        """Releases the pod's holds until `set_down`, which restores the same holds.
+    def suspend(self, pod: Pod, *, is_settled: bool) -> None:
+        """Releases the pod's holds until `resume`, which restores the same holds.
 
         `is_settled`: the API server has the annotations it was bound with. For an unconfirmed pod, holds that were
         chosen and are not recorded on the pod itself are kept, because they could not be restored.
         """
         for ledger in self._ledgers.values():
-            if _can_be_made_again(ledger, is_settled=is_settled):
+            if _is_restorable(ledger, is_settled=is_settled):
                 self._notify(ledger, "release", ledger.release, pod.uid)
 
-    def set_down(self, pod: Pod, row: int, *, is_settled: bool) -> None:
-        """Undoes `lift`. `row`: NO_ROW for a pod whose node is unknown, which holds only in cluster ledgers."""
+    def resume(self, pod: Pod, row: int, *, is_settled: bool) -> None:
+        """Undoes `suspend`. `row`: NO_ROW for a pod whose node is unknown, which holds only in cluster ledgers."""
         for ledger in self._ledgers.values() if row >= 0 else self._of_cluster:
-            if _can_be_made_again(ledger, is_settled=is_settled):
+            if _is_restorable(ledger, is_settled=is_settled):
                 self._notify(ledger, "restore", _restore, ledger, pod, row)
 
-    def lift_from(self, plugins: Collection[str], pod: Pod) -> None:
-        """Like `lift`, for the cluster ledgers that these plugins own."""
+    def suspend_cluster(self, plugins: Collection[str], pod: Pod) -> None:
+        """Like `suspend`, for the cluster ledgers that these plugins own."""
         for ledger in self._of_cluster:
             if ledger.plugin in plugins:
                 self._notify(ledger, "release", ledger.release, pod.uid)
 
-    def set_down_in(self, plugins: Collection[str], pod: Pod) -> None:
-        """Undoes `lift_from`."""
+    def resume_cluster(self, plugins: Collection[str], pod: Pod) -> None:
+        """Undoes `suspend_cluster`."""
         for ledger in self._of_cluster:
             if ledger.plugin in plugins:
                 self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
@@ -311,7 +311,7 @@ def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
         ledger.release(pod.uid)  # an earlier version of the pod may have held something
 
 
-def _can_be_made_again(ledger: Ledger, *, is_settled: bool) -> bool:
+def _is_restorable(ledger: Ledger, *, is_settled: bool) -> bool:
     """Reports whether `restore` would recreate exactly what the pod holds now."""
     return is_settled or isinstance(ledger, RowlessLedger | AnnotatedLedger)
 

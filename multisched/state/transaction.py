@@ -86,5 +86,5 @@ class Transaction:
         for pod in self._assumed:
             entry = self._cache.placed(pod.uid)
             if entry is not None and entry.state is PodState.ASSUMED:
-                self._cache.gangs.stands(pod.uid, entry.node)
+                self._cache.gangs.set_member_node(pod.uid, entry.node)
         self._assumed.clear()

@@ -31,7 +31,7 @@ NOWHERE: Final = -1
 """The total of a row that is not feasible."""
 
 _ONE = np.array(1, np.int8)
-_NOBODY: frozenset[str] = frozenset()
+_NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class ClassScores:
@@ -280,7 +280,9 @@ class ClassScores:
         """Returns the PreScore plugins whose last result is no longer valid."""
         if not pod_class.keyed_scores or not (changes.moved_scores or feasible_moved):
             return self._pre_scores_anew
-        due = changes.moved_scores | (self._feasible_readers & pod_class.keyed_scores if feasible_moved else _NOBODY)
+        due = changes.moved_scores | (
+            self._feasible_readers & pod_class.keyed_scores if feasible_moved else _NO_PLUGINS
+        )
         return [p for p in self._pre_scores_again if p.name in due or p.name in self._for_one_attempt]
 
     def _score_some(self, pod_class: EquivalenceClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:

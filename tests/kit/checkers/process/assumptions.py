@@ -19,12 +19,12 @@ from multisched.state.ledgers import Concerned
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
 from tests.kit.checkers.process.gangs import ProcessGangs
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.quotas import ProcessQuotas
 from tests.kit.checkers.process.watches import WatchChecker
-from tests.kit.rules.devices import fault_of_choice, fraction_wanted
-from tests.kit.rules.inter_pod import allows, clash
+from tests.kit.checkers.reference_rules import Relations, clash
 from tests.kit.world.labels import GPU_DEVICES
 
 
@@ -147,14 +147,15 @@ class AssumptionChecker:
             lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
             if lack:
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
-            if not allows(pod, known, self._delivered.nodes.values(), standing, self._delivered.is_usable(domain)):
+            is_usable = self._delivered.is_usable(domain)
+            if not Relations(pod, self._delivered.nodes.values(), standing, is_usable).allow(known):
                 self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)
         nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
         for other in ahead:
-            if clash(pod, other) is not None:
+            if clash(pod, other):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
         for resource in pod.spec.requests if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
