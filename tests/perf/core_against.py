@@ -84,7 +84,7 @@ def compare(
     rounds: int,
     lot: int,
 ) -> list[tuple[Lot, Lot]]:
-    """Plays the rounds: lots of this tree and of the other, in turn; who is first alternates."""
+    """Plays the rounds: lots of this tree and of the other, in turn; the order alternates."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="core-inputs-")))
         (folder / "inputs").write_bytes(b"\n\n".join(b"\n".join(part) for part in inputs))
