@@ -66,12 +66,12 @@ class _Attempt:
     def read(self) -> ReadQuotas:
         """Returns the tree of the chosen objects; with problems if no valid choice was found."""
         found = self._read_without({})
-        without: dict[str, str] = {}
+        without: Mapping[str, str] = {}
         while found.problems:
             contradicting = self._contradicting(found.problems)
             if not contradicting:
                 return found
-            without |= contradicting
+            without = {**without, **contradicting}
             found = self._read_without(without)
         fewer = self._fewest(self._by_age(without), without) if without else without
         while len(fewer) < len(without):  # what takes effect now may permit an older change
