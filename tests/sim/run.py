@@ -74,7 +74,7 @@ class Summary:
         self._true += report.conflicts_true
         self._false += report.conflicts_false
         self._mended += report.mended
-        self._aside += report.set_aside
+        self._aside += report.quarantines
         self._faults.update(report.faults)
         if self._fewest is None or report.fault_count < self._fewest.fault_count:
             self._fewest = report

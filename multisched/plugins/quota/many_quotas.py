@@ -73,7 +73,7 @@ class _Attempt:
                 return found
             without = {**without, **contradicting}
             found = self._read_without(without)
-        fewer = self._fewest(self._by_age(without), without) if without else without
+        fewer: Mapping[str, str] = self._fewest(self._by_age(without), without) if without else without
         while len(fewer) < len(without):  # what takes effect now may permit an older change
             without, fewer = fewer, self._fewest(self._by_age(fewer), fewer) if fewer else fewer
         return self._read_without(fewer) if fewer or without else found

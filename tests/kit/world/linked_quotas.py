@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from multisched.model.wire import MERGE_PATCH
-from tests.kit.rules.linked_quotas import LABEL, PREFIX
+from tests.kit.checkers.linked_quotas import LABEL, PREFIX
 from tests.kit.world.api_user import pods_path
 from tests.kit.world.definitions import LINKED_QUOTA, install
 from tests.kit.world.quota_teams import Team

@@ -28,7 +28,7 @@ from tests.kit.checkers.api.stale_decisions import Decision, fault_of_neighbours
 from tests.kit.checkers.api.status_checker import StatusChecker
 from tests.kit.checkers.api.write_log import WriteLog
 from tests.kit.checkers.delivered_state import DeliveredState, Ground, Homes
-from tests.kit.rules.quotas import quota_excess
+from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000

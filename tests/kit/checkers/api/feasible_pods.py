@@ -15,10 +15,9 @@ from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.delivered_state import Homes
-from tests.kit.rules.devices import fits_for_certain
-from tests.kit.rules.inter_pod import Standing, allows, clash
-from tests.kit.rules.node_affinity import wants
-from tests.kit.rules.quotas import node_by_reclaim, quota_excess
+from tests.kit.checkers.device_rules import fits_for_certain
+from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
+from tests.kit.checkers.reference_rules import Relations, Standing, clash, wants
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
 
@@ -174,6 +173,7 @@ class FeasiblePods:
         if domain is None:
             return None
         is_usable, nodes = self._homes.usable_by(domain), cluster.nodes.values()
+        relations = Relations(pod, nodes, cluster.standing, is_usable)
         return next(
             (
                 node
@@ -182,7 +182,7 @@ class FeasiblePods:
                 and is_usable(node)
                 and self._is_in_domain(pod, node, cluster)
                 and self._would_take(pod, node, cluster.on[node.name])
-                and allows(pod, node, nodes, cluster.standing, is_usable)
+                and relations.allow(node)
             ),
             None,
         )
@@ -210,7 +210,7 @@ class FeasiblePods:
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        if any(clash(pod, one) is not None for one in there) or not fits_for_certain(pod, node, there):
+        if any(clash(pod, one) for one in there) or not fits_for_certain(pod, node, there):
             return False
         storage = self._storage()
         return storage is None or storage.allows(pod, node, there)

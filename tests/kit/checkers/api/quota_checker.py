@@ -12,9 +12,9 @@ from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import TREE_KIND
 from multisched.verify.reclaims import ReclaimHistory
 from tests.kit.checkers.api.followed_store import Document, FollowedStore
-from tests.kit.rules.linked_quotas import KIND as LINKED_KIND
-from tests.kit.rules.linked_quotas import LinkedQuotaJudge
-from tests.kit.rules.quotas import quota_excess
+from tests.kit.checkers.linked_quotas import KIND as LINKED_KIND
+from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
+from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.definitions import LINKED_QUOTA, QUOTA_TREE
 
 REPLACED_S: Final = 1.5

@@ -12,7 +12,7 @@ from multisched.verify.quotas import QuotaJudge
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.followed_store import Document
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.rules.quota_sentences import bounds_of
+from tests.kit.checkers.quota_messages import bounds_of
 from tests.kit.world.definitions import LINKED_QUOTA, POD_GROUP, QUOTA_TREE
 
 

@@ -17,9 +17,9 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangJudge
+from tests.kit.checkers.device_rules import wants_devices
 from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes, is_judged
-from tests.kit.rules.devices import wants_devices
-from tests.kit.rules.victims import is_bare
+from tests.kit.checkers.victim_rules import is_bare
 
 WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState.GANG})
 """Where members are whom nothing keeps from being tried but that nobody has woken their gang."""

@@ -16,8 +16,8 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.reservations import is_stand_in
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.linked_quotas import LABEL
 from tests.kit.plugins.faulty import FAULTY
-from tests.kit.rules.linked_quotas import LABEL
 
 Alike = dict[str, tuple[Pod, Pod]]
 """uid -> the pod as it counts and as it was observed, which have been found to be the same: neither ever changes."""

@@ -387,6 +387,21 @@ def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, 
     assert not desk.source.is_deleted
 
 
+def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> None:
+    desk, other = Desk(), flat("team", 1, 2)
+    desk.apply(tree())
+    desk.paths()
+    desk.delete(tree())
+    desk.apply(other)
+    assert desk.paths() == OF_SP
+    desk.delete(other)
+    assert desk.paths() == []
+    desk.apply(tree(uid="again"))
+    desk.paths()
+    desk.delete(tree())
+    assert desk.paths() == OF_TREE
+
+
 def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture) -> None:
     for text, paths in (("true", []), ("True", OF_TREE), ("yes", OF_TREE)):
         desk = Desk()

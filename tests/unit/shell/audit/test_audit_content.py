@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
+from hypothesis import settings
 
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
@@ -80,7 +81,7 @@ def test_the_decoder_and_the_judge_read_the_same(document: Document) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_read_the_same_of_random_objects(family: str) -> None:
-    for seed in range(40):
+    for seed in range(settings().max_examples // 5):
         made = problem(family, 7_000 + seed)
         for document in made["pods"]:
             assert pod_fault(*decoded(document)) == ""
@@ -251,7 +252,7 @@ def test_of_what_has_gone_no_side_tells_a_fault() -> None:
         raw = msgspec.Raw(_node()[1])
         for side in (
             NodeSide(program.cache, program.nodes, program.reflectors["nodes"]),
-            PodSide(program.cache, program.pods, program.mending, program.reflectors["pods"], RUNNING_PODS),
+            PodSide(program.cache, program.pods, program.pod_repair, program.reflectors["pods"], RUNNING_PODS),
         ):
             assert side.content_fault(gone, raw) == ""
 
