@@ -51,7 +51,7 @@ NODE_GPUS_CHANGED = ClusterEvent(
 )
 POD_GPUS_CHANGED = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_OTHER, "PodGpusChanged")
 
-_THOUGHT: StateKey[Mapping[int, DeviceRow]] = StateKey("GpuShare/rows with pods added or removed in thought")
+_TRIAL_ROWS: StateKey[Mapping[int, DeviceRow]] = StateKey("GpuShare/rows with pods added or removed in a trial")
 
 
 class GpuShare:
@@ -91,7 +91,7 @@ class GpuShare:
         beside = self._whole_beside_fractions if demand.is_whole else self._fraction_beside_whole
         codes = np.where(has_room, np.uint8(0), np.uint8(too_little))
         codes[self._ledger.bars(rows, is_whole=demand.is_whole)] = beside
-        for row, devices in (cycle.state.find(_THOUGHT) or {}).items():
+        for row, devices in (cycle.state.find(_TRIAL_ROWS) or {}).items():
             codes[rows == row] = self._code(devices, demand)
         return codes
 
@@ -106,7 +106,7 @@ class GpuShare:
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         """Adds `other` to the overlay's row, on the devices that it holds or would get."""
         if may_hold(other):
-            devices = _row_in_thought(cycle.state, self._ledger, row)
+            devices = _trial_row(cycle.state, self._ledger, row)
             hold = self._ledger.hold(other.uid, row) or _hold_to_come(other, devices)
             if hold is not None:
                 devices.hold(other.uid, hold)
@@ -114,7 +114,7 @@ class GpuShare:
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         if may_hold(other):
-            _row_in_thought(cycle.state, self._ledger, row).give(other.uid)
+            _trial_row(cycle.state, self._ledger, row).give(other.uid)
         return SUCCESS
 
     # -- scoring ---------------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Sc
     columns = np.arange(ranked.shape[1])
     shared = np.zeros(ranked.shape[1], np.int64)
     left = np.zeros(ranked.shape[1], np.int64)
-    for place in range(count):
-        free = ranked[np.maximum(with_room - 1 - place, 0), columns]
+    for index in range(count):
+        free = ranked[np.maximum(with_room - 1 - index, 0), columns]
         shared += free < DEVICE_MILLI
         left += free - milli
     points = SHARED_POINTS * shared // count + FULL_POINTS * used_percent // 100
@@ -192,11 +192,11 @@ def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Sc
     return np.where(with_room >= count, points, 0)
 
 
-def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow:
+def _trial_row(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow:
     """Returns a copy of a row's devices for the overlay. Always copies, since the cycle state is copied shallowly."""
-    before = state.find(_THOUGHT) or {}
+    before = state.find(_TRIAL_ROWS) or {}
     devices = (before.get(row) or ledger.devices(row)).copy()
-    state.write(_THOUGHT, {**before, row: devices})
+    state.write(_TRIAL_ROWS, {**before, row: devices})
     return devices
 
 

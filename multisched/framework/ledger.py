@@ -164,7 +164,7 @@ class LabelledLedger(Protocol):
     Border: a plugin has one (`QuotaLedger`), and the state imports no plugin.
     """
 
-    settled_labels: frozenset[str]
+    fixed_labels: frozenset[str]
     """The label keys. Once a pod is placed, this process ignores later changes of these labels."""
 
 

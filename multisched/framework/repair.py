@@ -64,7 +64,7 @@ class RepairScene(msgspec.Struct, frozen=True):
     nodes: NodeView
     rows: Rows
     """Of the domain, ascending."""
-    standing: Sequence[tuple[Pod, int]]
+    placed: Sequence[tuple[Pod, int]]
     """Every pod on any row, in any domain: bound, assumed, or waiting at Permit."""
     nominated: Sequence[tuple[Pod, int]]
     """Pending pods and the rows they are nominated to."""

@@ -96,9 +96,10 @@ class AttemptReader:
         said = [
             PointSaid(point="Filter", plugin=column.plugin.name, said=_said(column, at)) for column in snapshot.filters
         ]
-        refusal = self._refusal(record, snapshot, at, node)
+        refusal, is_for_nominated = self._refusal(record, snapshot, at, node)
         if refusal is not None:
-            return OnNode(node=node, text=f"It is not feasible: {_words(refusal)}.", plugins=tuple(said))
+            kept = " once the pods nominated there are placed" if is_for_nominated else ""
+            return OnNode(node=node, text=f"It is not feasible: {_words(refusal)}{kept}.", plugins=tuple(said))
         if not len(snapshot.total):
             return OnNode(node=node, text="It is feasible; no plugin scored it.", plugins=tuple(said))
         scored = self._scored(snapshot, at)
@@ -119,17 +120,23 @@ class AttemptReader:
 
     # -- filters ---------------------------------------------------------------------------------------------------
 
-    def _refusal(self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str) -> Status | None:
+    def _refusal(
+        self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str
+    ) -> tuple[Status | None, bool]:
+        """Returns why the node is not feasible, and whether only pods nominated there make it so."""
         for column in snapshot.filters:
             if column.codes[at]:
-                return column.plugin.reasons.status(int(column.codes[at]))
+                return column.plugin.reasons.status(int(column.codes[at])), False
         if record.is_own_snapshot and at in record.blocked:
-            return record.blocked[at]
-        return next((status for name, status in record.late if name == node), None)
+            return record.blocked[at], True
+        return next((status for name, status in record.late if name == node), None), False
 
     def _verdicts(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[PluginRefusal]:
         unsettled = np.ones(len(snapshot.rows), np.bool_)
-        held = {at: status for at, status in record.blocked.items() if at < len(unsettled)}
+        refused_alone = np.zeros(len(snapshot.rows), np.bool_)
+        for column in snapshot.filters:
+            refused_alone |= column.codes != 0
+        held = {at: s for at, s in record.blocked.items() if at < len(unsettled) and not refused_alone[at]}
         unsettled[list(held)] = False
         for column in snapshot.filters:
             refused = unsettled & (column.codes != 0)
@@ -190,8 +197,9 @@ class AttemptReader:
         for name in dict.fromkeys(status.plugin for _, status in record.late):
             count = sum(status.plugin == name for _, status in record.late)
             yield PointSaid(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, by a request")
-        if record.outcome is Outcome.REFUSED and plugins.post_filter:
-            names = ", ".join(plugin.name for plugin in plugins.post_filter)
+        post_filter = plugins.post_filter_group if record.is_of_gang else plugins.post_filter
+        if record.outcome is Outcome.REFUSED and post_filter:
+            names = ", ".join(plugin.name for plugin in post_filter)
             yield PointSaid(point="PostFilter", plugin=names, said=record.post_filter or "returns nothing")
         yield from self._points_after(record)
 

@@ -20,18 +20,18 @@ from multisched.queueing.transitions import QueueState
 STORY_STEPS = 8
 """Moves that an entry remembers for the message of a QueueInvariantError."""
 
-HEALING_S: Final = -1.0
+RECOVERING_GANG_QUEUED_S: Final = -1.0
 """Queue time of a gang that has lost members, for QueueSort: before all gangs without placed members."""
 
-NOBODY: frozenset[str] = frozenset()
+NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class Failure(msgspec.Struct, frozen=True):
     """The result of a failed attempt. Without a plugin's name it is an error, as upstream."""
 
-    rejectors: frozenset[str] = NOBODY
+    rejectors: frozenset[str] = NO_PLUGINS
     """Plugins that returned Unschedulable or UnschedulableAndUnresolvable."""
-    pending: frozenset[str] = NOBODY
+    pending: frozenset[str] = NO_PLUGINS
     """Plugins that returned Pending: their events requeue the pod without backoff."""
     is_error: bool = False
     """An internal error (a plugin raised, a request failed): retried with the error backoff."""
@@ -48,7 +48,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     place: QueueState
     status: Status = SUCCESS
-    set_aside: str = ""
+    quarantine_message: str = ""
     """If the pod was quarantined: the message for its owner."""
 
 
@@ -123,7 +123,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     """Namespaces with active retries."""
     quarantined: int = 0
     """Unschedulable pods in quarantine because the API server repeatedly refuses them."""
-    set_aside: int = 0
+    quarantines: int = 0
     """Times a pod was quarantined."""
     bound_after_flush: int = 0
     """pod_scheduled_after_flush_total: bound in the attempt after a leftover flush; an event was missed."""
@@ -151,7 +151,7 @@ class Entry(msgspec.Struct, eq=False):
     sort_key: tuple[Any, ...] | None = None
     ranks_as: Pod | None = None
     """The pod whose sort key it uses: the most important member of its gang. None: its own pod."""
-    is_healing: bool = False
+    is_recovering: bool = False
     """It leads a gang of which some members are placed: QueueSort compares it by HEALING_S, and `queued_s` stays as it is."""
     attempts: int = 0
     refusals: int = 0
@@ -164,8 +164,8 @@ class Entry(msgspec.Struct, eq=False):
     """The API server's last message."""
     refusals_alike: int = 0
     """How many times in a row the API server refused with this message."""
-    rejectors: frozenset[str] = NOBODY
-    pending: frozenset[str] = NOBODY
+    rejectors: frozenset[str] = NO_PLUGINS
+    pending: frozenset[str] = NO_PLUGINS
     message: str = ""
     was_flushed: bool = False
     """The leftover flush requeued it, and no attempt has failed since."""
@@ -179,12 +179,12 @@ class Entry(msgspec.Struct, eq=False):
 
     def rank_by_itself(self) -> None:
         """It leads no gang any more: QueueSort sees it by its own pod, since it came itself."""
-        self.ranks_as, self.is_healing, self.sort_key = None, False, None
+        self.ranks_as, self.is_recovering, self.sort_key = None, False, None
 
     @property
     def ranks_since_s(self) -> float:
         """When it last came to the queue, as QueueSort compares it."""
-        return HEALING_S if self.is_healing else self.queued_s
+        return RECOVERING_GANG_QUEUED_S if self.is_recovering else self.queued_s
 
     @property
     def schedulable_since_s(self) -> float:
@@ -222,7 +222,7 @@ class Entry(msgspec.Struct, eq=False):
         if self.gate.is_success:
             return self.rejectors, self.pending
         gate = frozenset({self.gate.plugin})
-        return (NOBODY, gate) if self.gate.code is Code.PENDING else (gate, NOBODY)
+        return (NO_PLUGINS, gate) if self.gate.code is Code.PENDING else (gate, NO_PLUGINS)
 
     def remember(self, now_s: float, event: str, place: QueueState) -> None:
         story = self.story

@@ -66,7 +66,7 @@ class GangEntries:
         """uids of entries that follow their lead."""
         self._changed: dict[str, None] = {}
         """Gangs whose members may have to move, in the order in which they changed."""
-        self._healing: dict[str, None] = {}
+        self._recovering: dict[str, None] = {}
         """Partly placed gangs, in the order in which they became so; may contain others, which are ignored."""
         self._due: list[tuple[float, str]] = []
         """A heap of gangs by timeout; items of gangs that no longer wait are ignored."""
@@ -246,21 +246,21 @@ class GangEntries:
             entry.rank_by_itself()
             self.changed(key)
 
-    def heal(self, entry: Entry) -> bool:
+    def note_recovering(self, entry: Entry) -> bool:
         """Reports whether this lead's gang is partly placed: such gangs go before gangs with no member placed."""
         key = self._gang_of.get(entry.uid, "")
         gang = self._roster.gang(key)
-        if gang is None or not gang.standing:
+        if gang is None or not gang.placed_count:
             return False
-        self._healing[key] = None
+        self._recovering[key] = None
         return True
 
-    def healing(self) -> Iterator[Entry]:
+    def recovering(self) -> Iterator[Entry]:
         """Yields the leads of partly placed gangs."""
-        for key in list(self._healing):
+        for key in list(self._recovering):
             waiting, gang = self._gangs.get(key), self._roster.gang(key)
-            if waiting is None or waiting.lead is None or gang is None or not gang.standing:
-                del self._healing[key]
+            if waiting is None or waiting.lead is None or gang is None or not gang.placed_count:
+                del self._recovering[key]
             else:
                 yield waiting.lead
 
@@ -374,7 +374,7 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
         gang_of,
         _topology([gang for gang in gangs if gang.key in gang_of.values()]),
         tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
-        next((gang.lateness for gang in gangs if gang.is_overdue), ""),
+        next((gang.overdue_text for gang in gangs if gang.is_overdue), ""),
     )
 
 
@@ -396,4 +396,4 @@ def _nodes(gang: Gang) -> Iterator[str]:
     spec = gang.spec
     if spec is None or not spec.topology:
         return iter(())
-    return (member.node for member in gang.members.values() if member.stays)
+    return (member.node for member in gang.members.values() if member.is_placed)

@@ -153,7 +153,7 @@ class EntryStates:
             released += 1
         return released
 
-    def statistics(self, *, hint_calls: int, set_aside: int, bound_after_flush: int) -> QueueStatistics:
+    def statistics(self, *, hint_calls: int, quarantines: int, bound_after_flush: int) -> QueueStatistics:
         """Returns the counts of all places, with counters of other classes."""
         pending = {
             _ACTIVE.value: len(self._active),
@@ -171,7 +171,7 @@ class EntryStates:
             incoming=MappingProxyType(dict(self._incoming)),
             hint_calls=hint_calls,
             quarantined=self._parked.held_by(API_SERVER),
-            set_aside=set_aside,
+            quarantines=quarantines,
             bound_after_flush=bound_after_flush,
             gangs_reserving=int(bool(self._gangs.turns.holder)),
             reservations=self._gangs.turns.begun,

@@ -101,7 +101,7 @@ class PodQueue:
         self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
-        self._set_aside = self._after_flush = 0
+        self._quarantines = self._after_flush = 0
         self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0
         self.changes_in_flight = 0
@@ -243,7 +243,7 @@ class PodQueue:
             self._places.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s)
-        entry.queued_s, entry.order, entry.sort_key, entry.is_healing = now_s, next(self._order), None, False
+        entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
@@ -253,9 +253,9 @@ class PodQueue:
         elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
             self._places.move(entry, QueueState.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
-                self._set_aside += 1
+                self._quarantines += 1
                 entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
-                return Placement(entry.place, set_aside=entry.message)
+                return Placement(entry.place, quarantine_message=entry.message)
         else:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
@@ -282,15 +282,15 @@ class PodQueue:
     ) -> Moved:
         """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
-        if not len(self._parked) and not len(self._events):
+        parked, in_flight, tally = len(self._parked), len(self._events), Tally()
+        if not parked and not in_flight:
             return NOTHING_MOVED
-        tally = Tally()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
             return tally.moved()
-        if len(self._events):
+        if in_flight:
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
-        if len(self._parked):
+        if parked:
             own = _own_uids(event, old, new, self._gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
@@ -358,7 +358,7 @@ class PodQueue:
 
     def statistics(self) -> QueueStatistics:
         return self._places.statistics(
-            hint_calls=self._hints.calls, set_aside=self._set_aside, bound_after_flush=self._after_flush
+            hint_calls=self._hints.calls, quarantines=self._quarantines, bound_after_flush=self._after_flush
         )
 
     def events_in_flight(self) -> Mapping[str, int]:

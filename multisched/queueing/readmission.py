@@ -176,7 +176,7 @@ class Readmission:
             elif lead is not entry:
                 self._places.move(entry, QueueState.GANG, GATHERED, now_s)
                 continue
-            entry = self._healing_before(entry)
+            entry = self._recovering_gang_before(entry)
             entries = [entry, *(one for one in self._gangs.followers(entry) if self._is_admitted(one, now_s))]
             for one in entries:
                 one.was_flushed = entry.was_flushed
@@ -185,7 +185,7 @@ class Readmission:
             return entries
         return []
 
-    def _healing_before(self, entry: Entry) -> Entry:
+    def _recovering_gang_before(self, entry: Entry) -> Entry:
         """Returns the lead of a partly placed gang that sorts before this entry, even if it is in backoff; else this entry.
 
         Otherwise a gang with a longer backoff would lose all capacity that becomes free to gangs with a shorter one.
@@ -193,7 +193,7 @@ class Readmission:
         able = (QueueState.ACTIVE, QueueState.BACKOFF)
         leads = [
             one
-            for one in self._gangs.healing()
+            for one in self._gangs.recovering()
             if one.place in able and not (one.failed_by_error or one.waits_out_backoff)
         ]
         return min((entry, *leads), key=self._places.sort_key)
@@ -221,7 +221,7 @@ class Readmission:
             return False
         if lead is None:
             self._gangs.lead(entry, now_s)
-        entry.is_healing, entry.sort_key = self._gangs.heal(entry), None
+        entry.is_recovering, entry.sort_key = self._gangs.note_recovering(entry), None
         return True
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:

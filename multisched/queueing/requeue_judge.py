@@ -11,7 +11,7 @@ from typing import Any, Final
 from multisched.framework.events import ATTEMPT_UNDONE, ClusterEvent
 from multisched.model.objects import Pod
 from multisched.queueing.backoff import BackoffPolicy
-from multisched.queueing.entry import NOBODY, Entry, Failure
+from multisched.queueing.entry import NO_PLUGINS, Entry, Failure
 from multisched.queueing.events_in_flight import EventsInFlight, Happened
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.hints import HintTable, Requeue, is_wildcard
@@ -40,7 +40,7 @@ class RequeueJudge:
 
     def after_failure(self, entry: Entry, failure: Failure, now_s: float) -> Requeue:
         """Counts the failure, sets the backoff, and checks the events since the pop."""
-        entry.rejectors = entry.pending = NOBODY
+        entry.rejectors = entry.pending = NO_PLUGINS
         if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
             entry.conflicts += 1
             entry.backoff_until_s = now_s

@@ -169,10 +169,10 @@ class DomainWorker:
         """Pauses scheduling until `go_on`: the cache may be out of date."""
         self.intake.is_held = True
 
-    def go_on(self, turned_back: str = "") -> None:
-        """Resumes scheduling. `turned_back`: reason to cancel all binds that have not been sent; empty: they continue."""
-        if turned_back:
-            self.binding.turn_back_all(Status.error(turned_back))
+    def go_on(self, cancelled: str = "") -> None:
+        """Resumes scheduling. `cancelled`: reason to cancel all binds that have not been sent; empty: they continue."""
+        if cancelled:
+            self.binding.cancel_all(Status.error(cancelled))
         self.intake.is_held = False
         self.intake.wake()
 
@@ -200,14 +200,14 @@ class DomainWorker:
             await self._under_way.wait()
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a victim whose bind has not been sent. Returns False for other pods.
+        """Cancels the bind of a victim if it has not been sent. Returns False for other pods.
 
         If a paused attempt has assumed the pod, that attempt is undone. Returns True also for a pending pod without a node: it
-        was turned back together with another victim of its gang.
+        was cancelled together with another victim of its gang.
         """
         if self._cache.placed(uid) is None and self.nominations.still_waits(uid):
             return True
-        return self.long_attempts.turn_back(uid, f"preempted by {plugin}") or self.binding.preempt(uid, plugin)
+        return self.long_attempts.cancel(uid, f"preempted by {plugin}") or self.binding.preempt(uid, plugin)
 
     # -- another configuration -------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class SharedParts(msgspec.Struct, frozen=True):
     """Domain name -> its observer."""
 
 
-class StandingLedgers:
+class RegisteredLedgers:
     """The `framework.context.Ledgers` for plugins that are built at run time: refuses new ledgers.
 
     A new ledger would lack the pods that are on nodes already.
@@ -97,7 +97,7 @@ class StandingLedgers:
         return self._ledgers.placed(uid)
 
 
-class StandingWorkshop:
+class ClosedWorkshop:
     """The `framework.isolation.Workshop` at run time: refuses new workers, which are created only at the start."""
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker:
@@ -130,7 +130,7 @@ class DomainBuilder:
         self._registry = registry
         self._shared = shared
         self._isolator = Isolator(shared.workshop)
-        self._standing = Isolator(StandingWorkshop())
+        self._runtime_isolator = Isolator(ClosedWorkshop())
 
     def add_all(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
         """Registers every domain with cache and router. Returns schedulerName -> tolerations added to its pods."""
@@ -147,10 +147,10 @@ class DomainBuilder:
 
         Raises PluginSetupError; RestartNeededError if the profile needs another ledger or worker. Does not change the domain.
         """
-        hold = StandingLedgers(self._shared.cache.ledgers)
+        hold = RegisteredLedgers(self._shared.cache.ledgers)
         context = replace(domain.context, hold=hold)
         return build_profile(
-            profile, self._registry, context, self._standing, domain.beside, standing=domain.worker.plugins
+            profile, self._registry, context, self._runtime_isolator, domain.beside, in_force=domain.worker.plugins
         )
 
     def cycle_of(self, domain: BuiltDomain, plugins: PluginSet) -> SchedulingCycle:

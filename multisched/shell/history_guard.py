@@ -27,7 +27,7 @@ class HistoryGuard:
             if not is_trusted:
                 worker.hold()
             elif is_rewritten:
-                worker.go_on(turned_back=WENT_BACK)
+                worker.go_on(cancelled=WENT_BACK)
             else:
                 worker.go_on()
         if is_rewritten:

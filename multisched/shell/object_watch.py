@@ -69,12 +69,13 @@ class ObjectWatch:
         reporter: str,
         watching: Watching,
         on_state: OnState,
+        reads_nothing: Callable[[], bool],
     ) -> None:
-        """`watching`: wraps the handler of a kind with further observers. `on_state`: see `ObjectIngest`."""
+        """`watching`: wraps the handler of a kind with further observers. `on_state`, `reads_nothing`: see `ObjectIngest`."""
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         for ingest in self.ingests.values():
-            ingest.on_state = on_state
+            ingest.on_state, ingest.reads_nothing = on_state, reads_nothing
         self.reflectors: Mapping[ObjectKind, Reflector] = {
             kind: build(
                 kind.definition.path,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from multisched.client.evictor import ApiEvictor
-from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
+from multisched.client.stored_document import ConfigMapDocument
 from multisched.framework.ports import Binder, EventSink
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.model.wire import Transport
@@ -62,7 +62,7 @@ class Repairs:
             MoverPorts(
                 self._binder,
                 ApiEvictor(self._transport, self._limiter),
-                ConfigMapKeeper(self._transport, self._limiter, self._namespace, name),
+                ConfigMapDocument(self._transport, self._limiter, self._namespace, name),
                 self._events,
                 self.plan,
                 self._is_closing,

@@ -225,7 +225,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         hint_calls=queue.hint_calls,
         bound_after_flush=queue.bound_after_flush,
         quarantined=queue.quarantined,
-        set_aside=queue.set_aside,
+        quarantines=queue.quarantines,
         gangs_reserving=queue.gangs_reserving,
         reservations=queue.reservations,
         reservations_expired=queue.reservations_expired,

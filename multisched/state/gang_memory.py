@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from multisched.framework.gangs import Reserving
 from multisched.model.gang import GangApi
 from multisched.state.gang_roster import FinishedMember, GangRoster
 
@@ -20,6 +21,8 @@ class GangMemory(msgspec.Struct, frozen=True):
     """Keys of gangs whose minimum was bound once."""
     overdue: frozenset[str] = frozenset()
     """Keys of gangs that have waited longer than their timeout."""
+    reserving: frozenset[str] = frozenset()
+    """Keys of gangs for which resources are reserved now."""
     troubles: tuple[tuple[GangApi, str], ...] = ()
     """Why the PodGroups of an API are unknown."""
     finished: tuple[tuple[str, Mapping[str, FinishedMember]], ...] = ()
@@ -30,6 +33,7 @@ def remembered(roster: GangRoster) -> GangMemory:
     return GangMemory(
         frozenset(gang.key for gang in roster.gangs() if gang.has_started),
         frozenset(gang.key for gang in roster.gangs() if gang.is_overdue),
+        frozenset(gang.key for gang in roster.gangs() if gang.reserving is Reserving.NOW),
         tuple(roster.troubles.items()),
         tuple((gang.key, dict(gang.finished)) for gang in roster.gangs() if gang.finished),
     )
@@ -43,5 +47,6 @@ def recall(roster: GangRoster, memory: GangMemory) -> None:
     for gang in roster.gangs():
         gang.has_started = gang.key in memory.started
         gang.is_overdue = gang.key in memory.overdue
+        gang.reserving = Reserving.NOW if gang.key in memory.reserving else Reserving.NO
         for uid, member in finished.get(gang.key, {}).items():
             gang.add_finished(uid, member)

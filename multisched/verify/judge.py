@@ -27,10 +27,10 @@ from multisched.verify.objects import (
     read_pod,
     read_volume,
 )
+from multisched.verify.placed_pods import PlacedPods
 from multisched.verify.placement_rules import Domain, Domains, affinity_faults, taint_faults
 from multisched.verify.relation_rules import Others, SpreadCounts, anti_affinity_faults, came_after
 from multisched.verify.relation_rules import affinity_faults as company_faults
-from multisched.verify.standing import Standing
 from multisched.verify.volume_rules import Storage
 
 KINDS = (
@@ -54,7 +54,7 @@ class Judge:
 
     def __init__(self, domains: Sequence[Domain] = ()) -> None:
         self._domains = Domains(domains)
-        self._standing = Standing()
+        self._standing = PlacedPods()
         self._storage = Storage()
         self._spread = SpreadCounts(self._standing, self._domains)
         self._gone: dict[str, Pod] = {}

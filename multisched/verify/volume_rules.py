@@ -60,7 +60,7 @@ class Storage:
         if claim is None:
             return Fault("volumes", f"its claim {name} does not exist", is_sure=others.knows_order)
         if claim.is_exclusive:
-            users = others.standing.claim_users.get(claim.key, {}).values()
+            users = others.placed_pods.claim_users.get(claim.key, {}).values()
             other = next((one for one in users if others.before(pod, one)), None)
             if other is not None:
                 return Fault("volumes", f"its claim {name} allows one pod only and is used by {other.key}")

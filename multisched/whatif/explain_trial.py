@@ -153,9 +153,9 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
 def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
     ahead = QueueAhead(sandbox, worker, pod)
     alone = sandbox.fits(worker, pod)
-    with ahead.served() as in_thought:
-        fits = sandbox.fits(worker, pod) if in_thought else alone
-        found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, in_thought)
+    with ahead.served() as trial_uids:
+        fits = sandbox.fits(worker, pod) if trial_uids else alone
+        found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, trial_uids)
     if fits is not None:
         notes.append(f"it fits now, on {fits}, and only has to be retried")
         return msgspec.structs.replace(view, fixes=())

@@ -25,7 +25,7 @@ def plan_on(sandbox: SchedulerSandbox, asked: RepairAsked) -> RepairPlan:
             domain=worker.name,
             nodes=cache.nodes,
             rows=program.router.rows_of(worker).rows,
-            standing=tuple((entry.pod, entry.row) for entry in cache if entry.row >= 0),
+            placed=tuple((entry.pod, entry.row) for entry in cache if entry.row >= 0),
             nominated=tuple((pod, row) for pod, row in nominated if row is not None),
             objects=cache.objects,
             scheduler_names=frozenset(program.scheduler_names[worker.name]),

@@ -46,7 +46,7 @@ from multisched.state.gang_memory import GangMemory, recall, remembered
 UNREADABLE_SHOWN = 5
 """Limit of the unreadable objects of a dump that are named; of the others only the number is given."""
 R = TypeVar("R")
-PLACED_IN_THOUGHT = Status.error("placed in a sandbox only")
+SANDBOX_ONLY = Status.error("placed in a sandbox only")
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True):
@@ -383,13 +383,13 @@ class SchedulerSandbox:
     def take_back(self, worker: DomainWorker, tried: Tried) -> None:
         """Undoes an attempt that placed its pod."""
         if isinstance(tried.result, Placed):
-            worker.cycle.give_up(tried.result, PLACED_IN_THOUGHT)
+            worker.cycle.give_up(tried.result, SANDBOX_ONLY)
 
     def try_gang(self, worker: DomainWorker, gang: QueuedGang, pod: Pod) -> Placed | Unplaced | None:
         """Returns this member's result in an attempt of the gang, already undone; None: it is not among the tried members."""
         result, _ = self.attempt_gang(worker, gang)
         for placed in reversed(result.placed):
-            worker.cycle.give_up(placed, PLACED_IN_THOUGHT)
+            worker.cycle.give_up(placed, SANDBOX_ONLY)
         members: tuple[Placed | Unplaced, ...] = (*result.placed, *result.unplaced)
         return next((one for one in members if one.pod.uid == pod.uid), None)
 

@@ -133,7 +133,7 @@ def oldest_borrowers_go_first() -> None:
 @defect
 def reclaims_wait_for_nobody() -> None:
     """Pods that are being deleted count still: others go for room that they leave in a moment."""
-    put(QuotaLedger, "going", property(lambda self: frozenset()))
+    put(QuotaLedger, "terminating", property(lambda self: frozenset()))
 
 
 @defect

@@ -12,11 +12,11 @@ import pytest
 from multisched.config import loading
 from tests.kit.run.report import Report
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
+from tests.kit.settings.setting import LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
 from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN, played
 
-SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM)
+SEEDS = (1, TEAMED_FROM, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, LINKED_FROM)
 """One of each kind; those with an even number run the default configuration."""
 
 
@@ -40,8 +40,15 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
     seeds = played(200)
 
     assert len(set(seeds)) == 200
-    for first, end in ((0, TEAMED_FROM), (TEAMED_FROM, PACKED_FROM), (RELOADED_FROM, OWNED_FROM), (OWNED_FROM, 999)):
-        assert sum(first <= seed < end for seed in seeds) == 50
+    ends = {
+        0: TEAMED_FROM,
+        TEAMED_FROM: PACKED_FROM,
+        RELOADED_FROM: OWNED_FROM,
+        OWNED_FROM: LINKED_FROM,
+        LINKED_FROM: 999,
+    }
+    for first, end in ends.items():
+        assert sum(first <= seed < end for seed in seeds) == 40
 
 
 def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:

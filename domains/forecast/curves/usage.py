@@ -55,7 +55,7 @@ class Look(msgspec.Struct, frozen=True):
     now_s: float
     step_s: float
     deadline_s: float
-    places: Mapping[PodName, int]
+    row_of_pod: Mapping[PodName, int]
     """Existing pods -> row."""
 
 

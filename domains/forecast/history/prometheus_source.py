@@ -108,7 +108,7 @@ class PrometheusSource:
                 await self._ask(dimension.promql(asked.step_s), moment, take, dimension.name)
             except MeterError as error:
                 raise SourceError(str(error)) from error
-            placed = [(asked.places[pod], value) for pod, value in latest.items() if pod in asked.places]
+            placed = [(asked.row_of_pod[pod], value) for pod, value in latest.items() if pod in asked.row_of_pod]
             if placed:
                 rows, values = zip(*placed, strict=True)
                 seen.by_row[dimension.name] = np.array(rows, np.int64), np.array(values, np.float64)

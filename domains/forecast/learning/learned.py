@@ -26,7 +26,7 @@ from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
 from domains.forecast.learning.fit import fit
 from domains.forecast.learning.opening import open_sources, openable, refit_settings
-from domains.forecast.learning.refit import Away, Refit
+from domains.forecast.learning.refit import BackgroundStudy, Refit
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.service import service_of
@@ -77,7 +77,7 @@ class Learner:
             adopt,
             refit_settings(history),
             self._known,
-            away=Away("domains.forecast.learning.process:learning_assistant", lesson, pods),
+            background=BackgroundStudy("domains.forecast.learning.process:learning_assistant", lesson, pods),
             keep=partial(keep, self._settings),
             measured=self._measure,
             loads=loads,
@@ -126,7 +126,7 @@ class Lesson(msgspec.Struct, frozen=True):
 
 
 def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
-    return Lesson(settings, {place: one for place, one in enumerate(sources) if not isinstance(one, LoadSettings)})
+    return Lesson(settings, {index: one for index, one in enumerate(sources) if not isinstance(one, LoadSettings)})
 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:

@@ -26,7 +26,7 @@ class LearningAssistant:
         self._in_thread = ports.in_thread
         self._pods: Mapping[PodName, str] = {}
         sources = {
-            place: open_history(one, history, ports.meters, self._known) for place, one in lesson.sources.items()
+            index: open_history(one, history, ports.meters, self._known) for index, one in lesson.sources.items()
         }
         self._study = Study(sources, partial(learn, lesson.settings), partial(keep, lesson.settings))
 

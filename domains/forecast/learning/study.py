@@ -124,9 +124,9 @@ class Study:
 
     async def _read(self, order: Order, in_thread: InThread) -> Reading:
         found = dict(order.readings)
-        for place, source in self._sources.items():
-            found[place] = await source.read(order.grid, in_thread)
-        readings = [found[place] for place in sorted(found)]
+        for index, source in self._sources.items():
+            found[index] = await source.read(order.grid, in_thread)
+        readings = [found[index] for index in sorted(found)]
         return await in_thread(lambda: _cleaned(readings, order.grid.steps))
 
 

@@ -50,7 +50,7 @@ class NodeLoads:
         """Returns the loads by dimension; unmeasured dimensions are missing."""
         return self._loads
 
-    async def places(self) -> dict[PodName, int]:
+    async def rows_of_pods(self) -> dict[PodName, int]:
         """Returns assumed and confirmed pods -> row."""
         found: dict[PodName, int] = {}
         pods = list((self._ledger.pods or {}).values())
@@ -64,11 +64,11 @@ class NodeLoads:
 
     async def note_uses(self, now_s: float, uses: Sequence[PodUse]) -> None:
         """Records the use of pods from the metrics API."""
-        places = await self.places()
+        row_of_pod = await self.rows_of_pods()
         found: list[tuple[int, float, float]] = []
         for start in range(0, len(uses), PODS_PER_PIECE):
             for use in uses[start : start + PODS_PER_PIECE]:
-                row = places.get((use.namespace, use.pod))
+                row = row_of_pod.get((use.namespace, use.pod))
                 if row is not None:
                     found.append((row, use.cpu_cores, use.memory_bytes))
             await asyncio.sleep(0)

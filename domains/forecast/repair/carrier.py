@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from domains.forecast.repair.record import PEERS_MAX, Begun, Record, dumped
-from domains.forecast.repair.run import Action, Event, Found, Run, State, advance, should_stop
+from domains.forecast.repair.record import PEERS_MAX, EvictionStart, Record, dumped
+from domains.forecast.repair.run import Action, Event, Run, State, StepState, advance, should_stop
 from domains.forecast.settings.windows import TroughWindows
-from multisched.framework.moving import EvictAnswer, KeepAnswer, Mover
+from multisched.framework.moving import DocumentAnswer, EvictAnswer, Mover
 from multisched.framework.ports import Clock, UnreachableError
 from multisched.model.objects import Pod
 
@@ -45,7 +45,7 @@ class RepairCounts(msgspec.Struct):
     keep_failures: int = 0
 
 
-class OvertakenError(Exception):
+class DocumentConflictError(Exception):
     """Another process has written the record, or the record cannot be stored: this process must not continue the run."""
 
 
@@ -147,11 +147,11 @@ class Carrier:
         while True:
             await self._may_act()
             reply = await self._mover.write(document)
-            if reply.answer is KeepAnswer.KEPT:
+            if reply.answer is DocumentAnswer.WRITTEN:
                 return
             self._counts.keep_failures += 1
-            if reply.answer is not KeepAnswer.UNKNOWN:
-                raise OvertakenError(reply.message)
+            if reply.answer is not DocumentAnswer.UNKNOWN:
+                raise DocumentConflictError(reply.message)
             logger.warning("a repair waits until its state is stored", extra={"error": reply.message})
             await asyncio.sleep(KEEP_PAUSE_S)
 
@@ -180,7 +180,7 @@ class Carrier:
 
     def _reserve(self) -> Event | None:
         task, mover, run = self.record.task, self._mover, self._run
-        pod = mover.standing(task.uid)
+        pod = mover.placed_pod(task.uid)
         if (
             run.state is not State.RESERVING
         ):  # after a restart the pod may be deleted; then a peer has the same requests and curve
@@ -188,7 +188,7 @@ class Carrier:
             peers = [] if begun is None else self._peers(begun)
             like = pod if pod is not None else next(iter(peers), None)
             if begun is not None and like is not None and not self._hold(like):
-                mover.hand_over(frozenset(begun.known))
+                mover.assign_to_replacement(frozenset(begun.known))
             return None
         if pod is None or pod.is_leaving or pod.node != task.source or pod.owner is None:
             return Event.POD_GONE
@@ -201,7 +201,7 @@ class Carrier:
         """Reserves the target for a pod like this one; returns "", or why the target cannot take it."""
         task = self.record.task
         self._release()
-        refusal = self._mover.hold(task.uid, like, task.target, handed=self._forecasts.withdraw)
+        refusal = self._mover.reserve(task.uid, like, task.target, on_assigned=self._forecasts.withdraw)
         if not refusal:
             self._forecasts.reserve(like, task.target)
         return refusal
@@ -217,14 +217,14 @@ class Carrier:
             if not self._is_open(0.0):
                 return Event.WINDOW_CLOSED
         try:
-            stands = await self._mover.reads(task.ref)
+            exists = await self._mover.still_exists(task.ref)
         except UnreachableError as error:
             logger.warning("a repair cannot read the pod", extra={"pod": task.pod, "error": str(error)})
             await asyncio.sleep(PAUSE_S)
             self._todo.insert(0, Action.LOOK)
             return None
-        pod = self._mover.standing(task.uid)
-        if not stands:
+        pod = self._mover.placed_pod(task.uid)
+        if not exists:
             return Event.POD_GONE
         if run.state is State.RESOLVING:
             return Event.MAY_LEAVE
@@ -248,7 +248,7 @@ class Carrier:
         self._detail = self._hold(pod)  # a pod of higher priority may have taken the reserved room
         if self._detail:
             return Event.RESERVE_REFUSED
-        begun = Begun(pod.owner.uid, tuple(one.uid for one in peers), len(peers))
+        begun = EvictionStart(pod.owner.uid, tuple(one.uid for one in peers), len(peers))
         self.record = msgspec.structs.replace(self.record, begun=begun)
         return Event.MAY_LEAVE
 
@@ -258,10 +258,10 @@ class Carrier:
         if not self._is_open(mover.write_timeout_s):
             await self._feed(Event.WINDOW_CLOSED)
             return Event.EVICT_REFUSED
-        if not mover.is_kept():
+        if not mover.is_reserved():
             self._detail = f"its reservation on {task.target} was lost"
             return Event.EVICT_REFUSED
-        mover.hand_over(frozenset(begun.known))
+        mover.assign_to_replacement(frozenset(begun.known))
         reply = await mover.evict(task.ref, timeout_s=mover.write_timeout_s)
         self._detail = reply.message
         match reply.answer:
@@ -290,7 +290,7 @@ class Carrier:
             if not is_target_gone and not self._mover.has_node(task.target):
                 is_target_gone = True
                 await self._feed(Event.TARGET_GONE)
-            if self._mover.standing(task.uid) is None:
+            if self._mover.placed_pod(task.uid) is None:
                 replacement = self._replacement(begun)
                 if replacement is not None and replacement.is_ready:
                     self._detail = replacement.node if replacement.node != task.target else ""
@@ -299,21 +299,21 @@ class Carrier:
         self._detail = f"within {self._ready_timeout_s:g} s"
         return Event.NOT_READY
 
-    def _replacement(self, begun: Begun) -> Pod | None:
+    def _replacement(self, begun: EvictionStart) -> Pod | None:
         """Returns the pod that took the reservation, if it has a node, else the best new replica with a node, else None."""
-        known, taker = set(begun.known), self._mover.taker()
+        known, taker = set(begun.known), self._mover.replacement()
         if taker:
-            pod = self._mover.standing(taker)
+            pod = self._mover.placed_pod(taker)
             if pod is not None and not pod.is_deleting:
                 return pod
         new = [one for one in self._peers(begun) if one.uid not in known and not one.is_deleting]
         if any(one.uid == taker for one in new):
             return None  # it is not yet assumed or bound
-        standing = [one for one in new if self._mover.standing(one.uid) is not None]
-        standing.sort(key=lambda one: (one.node != self.record.task.target, not one.is_ready, one.name))
-        return standing[0] if standing else None
+        placed = [one for one in new if self._mover.placed_pod(one.uid) is not None]
+        placed.sort(key=lambda one: (one.node != self.record.task.target, not one.is_ready, one.name))
+        return placed[0] if placed else None
 
-    def _peers(self, begun: Begun) -> Sequence[Pod]:
+    def _peers(self, begun: EvictionStart) -> Sequence[Pod]:
         return self._mover.peers(self.record.task.ref.namespace, begun.owner)
 
     def _check(self) -> Event:
@@ -328,18 +328,18 @@ class Carrier:
         after = self._found("" if replacement is None else replacement.node, ready)
         dimensions = self.record.dimensions
         threshold = tuple(share for _, share in self.record.threshold)
-        self._detail = should_stop(task.foretold(dimensions), before, after, threshold=threshold)
+        self._detail = should_stop(task.prediction(dimensions), before, after, threshold=threshold)
         return Event.CHECK_FAILED if self._detail else Event.CHECK_PASSED
 
-    def _found(self, node: str, ready: int) -> Found:
+    def _found(self, node: str, ready: int) -> StepState:
         task, dimensions = self.record.task, self.record.dimensions
 
-        def peaks(name: str, foretold: tuple[tuple[str, float], ...]) -> tuple[float, ...]:
-            now, said = self._forecasts.peaks(name), dict(foretold)
-            return tuple(now.get(one, float("nan")) if one in said else 0.0 for one in dimensions)
+        def peaks(name: str, prediction: tuple[tuple[str, float], ...]) -> tuple[float, ...]:
+            now, predicted = self._forecasts.peaks(name), dict(prediction)
+            return tuple(now.get(one, float("nan")) if one in predicted else 0.0 for one in dimensions)
 
         unmeasured = tuple(float("nan") for _ in dimensions)
-        return Found(
+        return StepState(
             node, ready, peaks(task.source, task.source_peaks), peaks(task.target, task.target_peaks), unmeasured
         )
 

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from domains.forecast.repair.carrier import POLL_S, Carrier, Forecasts, OvertakenError, RepairCounts
+from domains.forecast.repair.carrier import POLL_S, Carrier, DocumentConflictError, Forecasts, RepairCounts
 from domains.forecast.repair.record import Budget, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Event, Run, State
 from domains.forecast.settings.repair_runs import CarrySettings, RepairMode
 from domains.forecast.settings.windows import Span
 from multisched.framework.background import BackgroundPorts
-from multisched.framework.moving import KeepAnswer, Mover, RepairStatus, digest_of
+from multisched.framework.moving import DocumentAnswer, Mover, RepairStatus, digest_of
 from multisched.framework.ports import Clock, ObjectRef, UnreachableError
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 
@@ -32,7 +32,7 @@ SLEEP_MAX_S: Final = 60.0
 STOPS_MAX: Final = 3
 """After this many stopped runs in a window, repair waits for the next window."""
 READ_PAUSE_S: Final = 5.0
-OVERTAKEN_PAUSE_S: Final = 30.0
+CONFLICT_PAUSE_S: Final = 30.0
 """Wait before the record is read again after an OvertakenError."""
 JITTER: Final = 0.1
 
@@ -68,13 +68,13 @@ class RepairControl:
         while True:
             try:
                 await self._live(ports, ports.mover)
-            except OvertakenError as error:
+            except DocumentConflictError as error:
                 logger.warning(
                     "repair suspended; its record was written by another process, or not stored",
                     extra={"domain": self._domain, "error": str(error)},
                 )
                 self._problem = f"its state cannot be stored: {error}"
-            await asyncio.sleep(OVERTAKEN_PAUSE_S)
+            await asyncio.sleep(CONFLICT_PAUSE_S)
 
     async def _live(self, ports: BackgroundPorts, mover: Mover) -> None:
         self._clock = ports.clock
@@ -172,7 +172,7 @@ class RepairControl:
             logger.info("repair would move", extra={"move": Task.of(move).words, "gain_percent": move.gain_percent})
         self._record = self._recorded(plan, None)
         reply = await mover.write(dumped(self._record))
-        if reply.answer is not KeepAnswer.KEPT:
+        if reply.answer is not DocumentAnswer.WRITTEN:
             self._counts.keep_failures += 1
             logger.warning("the previewed plan was not stored", extra={"error": reply.message})
 

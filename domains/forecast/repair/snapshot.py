@@ -72,9 +72,9 @@ def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] |
     if hidden:
         raise RepairRefusedError(f"PodDisruptionBudgets cannot be read ({hidden}); without them no pod is moved", 409)
     at = {row: number for number, row in enumerate(scene.rows.tolist())}
-    standing = [(pod, at[row]) for pod, row in scene.standing if row in at]
+    placed = [(pod, at[row]) for pod, row in scene.placed if row in at]
     nominated = [(pod, at[row]) for pod, row in scene.nominated if row in at]
-    pods = _PodColumns(scene, ledger, ours, standing)
+    pods = _PodColumns(scene, ledger, ours, placed)
     capacity = ledger.capacity(scene.rows).T / 1.0
     capacity = np.where(capacity < 0, np.nan, np.maximum(capacity, NOTHING))
     resources = _resources(pods.distinct_requests())
@@ -89,13 +89,13 @@ def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] |
         ),
         pods=pods.columns(resources),
         curves=pods.curves(quantized),
-        disruptions=disruptions(scene.objects, [pod for pod, _ in standing]),
+        disruptions=disruptions(scene.objects, [pod for pod, _ in placed]),
         gang_spare=np.zeros(pods.gangs, np.int64),
         quota_room=quotas.room(pods.namespaces, resources),
         fixed_reasons=pods.reasons,
     )
     notes = (*quotas.notes(pods.namespaces), *_unstated(quantized, capacity))
-    return Snapshot(case, tuple(pod for pod, _ in standing), pods.services, notes)
+    return Snapshot(case, tuple(pod for pod, _ in placed), pods.services, notes)
 
 
 def _loads(
@@ -141,18 +141,18 @@ class _PodColumns:
     """The pods on the domain's rows, with the numbers of their curves, services, namespaces, gangs, reasons and requests."""
 
     def __init__(
-        self, scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None, standing: list[tuple[Pod, int]]
+        self, scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None, placed: list[tuple[Pod, int]]
     ) -> None:
         nodes = [scene.nodes.node(row) for row in scene.rows.tolist()]
         marks, services, namespaces, gangs = _Numbers[Hashable](), _Numbers[str](), _Numbers[str](), _Numbers[str]()
         reasons = _Numbers[str]({MOVABLE: 0})
         broken = _unreadable_budgets(scene.objects)
-        self._standing = standing
+        self._placed = placed
         self._requests = _Numbers[int]()
         self._by_number: list[Requests] = []
         self._quanta: list[Quanta] = []
         rows = array("q")  # converting a list of tuples with numpy would hold the GIL for long
-        for pod, number in standing:
+        for pod, number in placed:
             curve = ledger.predictor.predict(pod).curve
             assert curve is not None, "a predictor with profiles predicts curves"
             of_curve = marks[curve.mark]
@@ -186,7 +186,7 @@ class _PodColumns:
         table: Ints = np.array(asked, np.int64).reshape(-1, len(resources))
         node, curve, service, namespace, gang, fixed, requests = self._rows.T
         return Pods(
-            names=tuple(pod.key for pod, _ in self._standing),
+            names=tuple(pod.key for pod, _ in self._placed),
             node=node,
             curve=curve,
             service=service,

@@ -62,12 +62,12 @@ class MemberPlaces:
             return None
         choose = self.chooser(pod_class.view)
         if pod_class.is_of_one_row:
-            return trial.stand(pod, pod_class.rows.item(0), choose)
+            return trial.place(pod, pod_class.rows.item(0), choose)
         self._classes.score(pod_class)
         total = np.where(feasible, pod_class.total, NOWHERE).astype(np.int32)
         for _ in range(ROWS_TRIED_MAX):
             at = self._best(pod_class.rows, feasible, total, pod, attempt)
-            stand = trial.stand(pod, pod_class.rows.item(at), choose)
+            stand = trial.place(pod, pod_class.rows.item(at), choose)
             if stand is not None:
                 return stand
             feasible[at], total[at] = False, NOWHERE

@@ -16,7 +16,7 @@ from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
-from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.group_trial import GroupOfPods
 from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.cycle.preemption.victim_units import Search
 from multisched.framework.cycle_state import CycleState

@@ -35,7 +35,7 @@ from multisched.model.objects import Pod
 from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit.ledgers import LedgerAudit
-from multisched.shell.audit.pod_mending import PodMending
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.audit.sides import Here, Side, load_judge
 from multisched.shell.audit.slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.shell.ingest.pods_and_nodes import PodIngest
@@ -145,7 +145,7 @@ class Audit:
         binder: Binder,
         cache: ClusterCache,
         pods: PodIngest,
-        mending: PodMending,
+        repair: PodRepair,
         sides: Sequence[Side],
         history: History,
         clock: Clock,
@@ -160,7 +160,7 @@ class Audit:
         self._cache = cache
         self._ledgers = LedgerAudit(cache)
         self._pods = pods
-        self._mending = mending
+        self._repair = repair
         self._sides = sides
         self._history = history
         self._clock = clock
@@ -289,7 +289,7 @@ class Audit:
         fault = side.content_fault(here, raw)
         if fault:
             now.content.append(Difference(side.kind, here.key, fault))
-            side.take_anew(here, raw)
+            side.replace_content(here, raw)
 
     def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
         """Compares one object of a list of version `as_of`. A cached object newer than the list is correct; at the same version
@@ -366,7 +366,7 @@ class Audit:
                 what = f"its bind to {entry.node!r} was answered with success, on no node in the API"
                 now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
-                self._mending.unbind(pod.uid)
+                self._repair.unbind(pod.uid)
 
     # -- the cache against itself ----------------------------------------------------------------------------------
 
@@ -375,12 +375,12 @@ class Audit:
         for pods in slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
-                if is_known and self._mending.is_lost(pod):
+                if is_known and self._repair.is_lost(pod):
                     mark = ("queue", pod.uid, pod.version)
                     difference = Difference("queue", pod.key, "pending, and in no queue", mark)
                     if self._counts(now, difference, is_proven=False):
                         self._counters.inner += 1
-                        self._mending.readmit(pod)
+                        self._repair.readmit(pod)
             await asyncio.sleep(0)
 
     async def _check_rows(self, now: _Round) -> None:
@@ -393,22 +393,22 @@ class Audit:
                     entry = cache.placed(uid)
                     if entry is None or entry.row != row or entry.pod is not pod:
                         faults[row] = f"row {row} has pod {pod.key}, its entry says {entry}"
-            self._mend_rows(faults, now)
+            self._repair_rows(faults, now)
             await asyncio.sleep(0)
         on_rows = sum(len(table.pods_by_uid(row)) for row in range(table.size))
         if on_rows + cache.stray_count() != len(cache):
             lacking = {
                 e.row: f"row {e.row} lacks pod {e.pod.key}" for e in cache if _is_off_its_row(cache, e.pod, e.row)
             }
-            self._mend_rows(lacking, now)
+            self._repair_rows(lacking, now)
 
-    def _mend_rows(self, faults: Mapping[int, str], now: _Round) -> None:
+    def _repair_rows(self, faults: Mapping[int, str], now: _Round) -> None:
         for row, what in faults.items():
             node = self._cache.nodes.node_at(row)
             now.found.append(Difference("row", node.name if node is not None else str(row), what))
             self._counters.inner += 1
             if node is not None:
-                self._cache.mend_row(row)
+                self._cache.repair_row(row)
 
     async def _check_ledgers(self, now: _Round) -> None:
         def report(key: str, what: str) -> None:

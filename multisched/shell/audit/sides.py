@@ -14,7 +14,7 @@ import msgspec
 
 from multisched.client.reflector import Reflector
 from multisched.model.version import Version
-from multisched.shell.audit.pod_mending import PodMending
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
 
@@ -75,7 +75,7 @@ class Side(Protocol):
         """Returns how the content differs from the API object of the same version; empty: it does not."""
         ...
 
-    def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
+    def replace_content(self, here: Here, raw: msgspec.Raw) -> None:
         """Replaces the content of an object with that of the API object of the same version."""
         ...
 
@@ -93,7 +93,7 @@ class NamedSide(Side, Protocol):
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
         return ""
 
-    def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
+    def replace_content(self, here: Here, raw: msgspec.Raw) -> None:
         self.move(here, raw)
 
 
@@ -105,19 +105,19 @@ class PodSide:
     path = "/api/v1/pods"
 
     def __init__(
-        self, cache: ClusterCache, pods: PodIngest, mending: PodMending, reflector: Reflector, selector: str
+        self, cache: ClusterCache, pods: PodIngest, repair: PodRepair, reflector: Reflector, selector: str
     ) -> None:
         self.reflector = reflector
         self.selector = selector
         self._cache = cache
         self._pods = pods
-        self._mending = mending
+        self._repair = repair
 
     def find(self, key: str, uid: str) -> Here | None:
         return self.here(uid)
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
-        return self._mending.is_wanted(raw)
+        return self._repair.is_wanted(raw)
 
     def handles(self) -> Sequence[str]:
         """Returns uids."""
@@ -143,11 +143,13 @@ class PodSide:
         from multisched.shell.audit.content import pod_fault  # imported before by `load_judge`
 
         entry = self._cache.placed(here.uid)
-        pod = self._pods.pending.get(here.uid) if entry is None else entry.pod
+        if entry is not None:
+            return pod_fault(entry.pod, raw, self._cache.ledgers.fixed_labels)
+        pod = self._pods.pending.get(here.uid)
         return "" if pod is None else pod_fault(pod, raw)
 
-    def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
-        self._mending.take_anew(here.key, raw)
+    def replace_content(self, here: Here, raw: msgspec.Raw) -> None:
+        self._repair.replace_content(here.key, raw)
 
 
 class NodeSide(NamedSide):

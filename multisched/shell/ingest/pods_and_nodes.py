@@ -63,15 +63,15 @@ class PodIngest:
         clock: Clock,
         *,
         tolerations: Mapping[str, tuple[Toleration, ...]],
-        going: Callable[[str], None],
+        on_deleting: Callable[[str], None],
         offer: Callable[[Pod], bool] = lambda pod: False,
         remark: Callable[[DomainWorker, Pod], None] = lambda worker, pod: None,
     ) -> None:
-        """Callbacks: `going` is called with the uid of each pod that is deleted or deleting, before domains are notified of the
+        """Callbacks: `on_deleting` is called with the uid of each pod that is deleted or deleting, before domains are notified of the
         freed capacity; `offer` with each new pending pod before it is queued, because capacity may be reserved for it; `remark`
         with each new pending pod, and when its labels or annotations change. `tolerations`: schedulerName -> tolerations that
         the domain's policy adds to its pods."""
-        self._going = going
+        self._on_deleting = on_deleting
         self._remark = remark
         self._offer = offer
         self._tolerations = {name: added for name, added in tolerations.items() if added}
@@ -97,11 +97,11 @@ class PodIngest:
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
         pod = self.with_policy(pod)
-        stands = self._cache.placed(pod.uid)
-        if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
+        cached = self._cache.placed(pod.uid)
+        if cached is not None and cached.state is PodState.CONFIRMED and cached.node != pod.node:
             # An API server never moves a pod, so a backup was restored: the new state is the valid one.
             logger.warning(
-                "pod is on another node than cached", extra={"pod": key, "node": stands.node, "now": pod.node}
+                "pod is on another node than cached", extra={"pod": key, "node": cached.node, "now": pod.node}
             )
             self._gone(pod.uid)
         if pod.is_terminal:
@@ -191,13 +191,13 @@ class PodIngest:
         self._uids[pod.key] = pod.uid
         before = self._cache.place(pod)
         if pod.is_deleting:
-            self._going(pod.uid)
+            self._on_deleting(pod.uid)
         worker = self._router.worker_of(pod)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
             # Bound by another client while it was pending, in an attempt, or in a binding cycle for another node.
             worker.queue.remove(pod.uid)
-            worker.binding.turn_back(pod.uid, Status.error(f"another client bound it to {pod.node}"))
+            worker.binding.cancel(pod.uid, Status.error(f"another client bound it to {pod.node}"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if nominated_node not in ("", pod.node):
@@ -239,15 +239,15 @@ class PodIngest:
             self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. `refusal`: turns it back if not empty."""
+        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. `refusal`: why its bind is cancelled."""
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
         before = msgspec.structs.replace(entry.pod, node=entry.node)  # queueing hints need its node
         worker.binding.revise(pod)
         if refusal:
-            worker.binding.turn_back(pod.uid, Status.error(refusal))
+            worker.binding.cancel(pod.uid, Status.error(refusal))
         if self._cache.placed(pod.uid) is not entry:
-            return  # turned back: the worker has notified domains
+            return  # cancelled: the worker has notified domains
         after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
         for event in assigned_pod_events(before, after):
             self._router.notify_pod(event, before, after, row, self._clock.monotonic())
@@ -315,7 +315,7 @@ class PodIngest:
         pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
-        worker.binding.turn_back(uid, Status.error(why))
+        worker.binding.cancel(uid, Status.error(why))
         if pod is None:
             return
         if self.on_pending is not None:
@@ -338,11 +338,11 @@ class PodIngest:
             self._forget_key(refused.pod)
         entry = self._cache.remove(uid)
         if entry is not None:
-            self._going(uid)
+            self._on_deleting(uid)
             self._forget_key(entry.pod)
             worker = self._router.worker_of(entry.pod)
             if worker is not None:
-                worker.binding.turn_back(uid, Status.error(_DELETED))
+                worker.binding.cancel(uid, Status.error(_DELETED))
             row = self._cache.nodes.row_of(entry.node)
             # An assumed pod has no node in its spec, and queueing hints ignore a pod without a node.
             freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)
@@ -403,14 +403,14 @@ class NodeIngest:
             before, used = None, nobody
         self._router.notify_node(before, node, used, uses, now_s)
         if before is None or not differ_in_version_only(before, node):
-            self._look_again(node.name)
+            self._recheck_binds(node.name)
 
-    def _look_again(self, name: str) -> None:
+    def _recheck_binds(self, name: str) -> None:
         """Checks the pods assumed on a node that changed or was deleted: they may no longer fit."""
         for pod in self._cache.assumed_on(name):
             worker = self._router.worker_of(pod)
             if worker is not None:
-                worker.binding.look_again(pod.uid)
+                worker.binding.recheck(pod.uid)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -420,7 +420,7 @@ class NodeIngest:
         self.outside.pop(key, None)
         if node is not None:
             self._router.notify_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
-            self._look_again(key)
+            self._recheck_binds(key)
 
     def replaced(self, version: str) -> None:
         self._cache.nodes_listed(version_of(version))

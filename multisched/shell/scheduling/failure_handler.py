@@ -12,7 +12,7 @@ from multisched.cycle.results import Unplaced
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
-from multisched.queueing.entry import NOBODY, Failure, Moved, Placement
+from multisched.queueing.entry import NO_PLUGINS, Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.shell.scheduling.intake import Intake
@@ -53,7 +53,7 @@ class FailureHandler:
         if placement.place is QueueState.ABSENT:
             return  # deleted in the meantime: there is no condition to write
         reason = result.condition_reason or ("SchedulerError" if result.is_error else UNSCHEDULABLE)
-        self.report(pod, reason, placement.set_aside or result.message, nominated)
+        self.report(pod, reason, placement.quarantine_message or result.message, nominated)
         self._intake.wake()
 
     def retry(
@@ -69,7 +69,7 @@ class FailureHandler:
             failure = Failure(frozenset({rejector}), without_backoff=True, message=why)
             placement, nominated = self._fail(Unplaced(pod, why), failure)
         else:
-            failure = Failure(NOBODY, without_backoff=True, message=why)
+            failure = Failure(NO_PLUGINS, without_backoff=True, message=why)
             placement, nominated = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic()), None
         if is_reported and placement.place is not QueueState.ABSENT:
             self.report(pod, condition_reason or UNSCHEDULABLE, why, nominated)

@@ -138,7 +138,7 @@ class LongAttempts:
         else:
             self._settlement.requeue_stale(entries_of(queued), "other long attempts are in progress", seconds)
 
-    def turn_back(self, uid: str, why: str) -> bool:
+    def cancel(self, uid: str, why: str) -> bool:
         """Undoes the attempt in progress when it resumes, if it holds capacity for the pod. Returns False if it does not."""
         running = self._running
         if running is None or uid not in running.held:

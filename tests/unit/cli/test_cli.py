@@ -359,7 +359,7 @@ def test_a_file_of_authorities_without_any_is_refused(content: str, told: str, t
 def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_default(
     has_kubeconfig: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multisched.cli.asking.DEFAULT_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setattr("multisched.cli.query_commands.DEFAULT_SERVER", "http://127.0.0.1:9")
     monkeypatch.delenv("MULTISCHED_SERVER", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -109,7 +109,7 @@ class House:
 
     def bind(self, *names: str) -> None:
         for name in names:
-            self.roster.stands(f"uid-{name}", "node")
+            self.roster.set_member_node(f"uid-{name}", "node")
         for name in names:
             self.queue.done(f"uid-{name}")
             self.queue.validate()
@@ -216,7 +216,7 @@ def test_refused_gang_is_retried_when_another_program_binds_a_member() -> None:
     house.add(member("a", 3), member("b", 3), member("c", 3))
     house.fail(*house.pop())
     assert house.places() == {"a": "unschedulable", "b": "gang", "c": "gang"}
-    house.roster.stands("uid-c", "node", is_bound=True)
+    house.roster.set_member_node("uid-c", "node", is_bound=True)
     house.queue.remove("uid-c")
     house.queue.regroup(house.now_s)
     assert house.places() == {"a": "backoff", "b": "gang"}
@@ -281,7 +281,7 @@ def test_a_member_that_comes_later_to_a_gang_that_goes_together_is_a_gang_of_one
     house.add(together[2])
     popped = house.queue.pop(house.now_s)
     assert isinstance(popped, QueuedGang)
-    assert (names_of(popped), popped.needs, popped.standing) == (["c"], {"team/g": 1}, ("node",))
+    assert (names_of(popped), popped.needs, popped.member_nodes) == (["c"], {"team/g": 1}, ("node",))
     assert [level.key for level in popped.topology] == ["rack"]
     house.queue.fail("uid-c", REFUSED, house.now_s)
     house.queue.validate()
@@ -392,7 +392,7 @@ def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_i
     house.now_s = 6.0
     house.add(member("c"))
     house.roster.set(member("stranger"))
-    house.roster.stands("uid-stranger", "node", is_bound=True)
+    house.roster.set_member_node("uid-stranger", "node", is_bound=True)
     assert [house.pop(), house.pop()] == [["single"], ["c"]]
 
 
@@ -404,7 +404,7 @@ def test_who_would_have_healed_a_gang_keeps_its_place_though_the_queue_hears_lat
     house.now_s = 5.0
     house.add(member("c"))
     house.roster.set(member("stranger"))
-    house.roster.stands("uid-stranger", "node", is_bound=True)
+    house.roster.set_member_node("uid-stranger", "node", is_bound=True)
     house.now_s = 6.0
     house.add(make_pod("single"))
     house.now_s = 50.0  # nothing was popped in between, as in a domain that does not lead

@@ -42,13 +42,15 @@ def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> Non
     placed = refuse(queue, "u", times=1, at_s=600)
 
     assert placed.place is QueueState.UNSCHEDULABLE
-    assert placed.set_aside.startswith("quarantined: the API server has refused this pod 5 times with the same message")
-    assert placed.set_aside.endswith(WORDS)
+    assert placed.quarantine_message.startswith(
+        "quarantined: the API server has refused this pod 5 times with the same message"
+    )
+    assert placed.quarantine_message.endswith(WORDS)
     entry = queue.entry("u")
     assert entry is not None
-    assert (entry.is_quarantined, entry.plugins, entry.message) == (True, ("APIServer",), placed.set_aside)
+    assert (entry.is_quarantined, entry.plugins, entry.message) == (True, ("APIServer",), placed.quarantine_message)
     assert queue.statistics().unschedulable_by_plugin == {"APIServer": 1}
-    assert queue.statistics().set_aside == 1
+    assert queue.statistics().quarantines == 1
     assert queue.flush(650) == Moved()
 
 
@@ -62,7 +64,7 @@ def test_other_words_begin_the_row_anew_and_refusals_by_plugins_do_not() -> None
     queue.fail("u", REFUSED, 900)
     queue.activate("u", 900)
 
-    assert refuse(queue, "u", times=1, at_s=1000).set_aside
+    assert refuse(queue, "u", times=1, at_s=1000).quarantine_message
 
 
 @pytest.mark.parametrize("failure", [ERROR, Failure(is_error=True, message="connection refused")])
@@ -75,7 +77,7 @@ def test_errors_that_are_no_refusals_of_the_api_server_never_set_a_pod_aside(fai
 
 def quarantined(queue: PodQueue, pod: Pod) -> None:
     queue.add(pod, 0)
-    assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).set_aside
+    assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).quarantine_message
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_a
     assert queue.next_wakeup_s() == 240 + 300
     assert queue.flush(540).active == 1
 
-    assert refuse(queue, "u", times=1, at_s=541).set_aside
+    assert refuse(queue, "u", times=1, at_s=541).quarantine_message
 
 
 def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:

@@ -286,7 +286,7 @@ class QueueMachine(RuleBasedStateMachine):
             known.queued_s, known.order = self.now_s, self.next_order()
             self.place_failed(known, frozenset(), frozenset(), words=words)
             assert placed.place == known.place
-            assert bool(placed.set_aside) == (known.place == "unschedulable")
+            assert bool(placed.quarantine_message) == (known.place == "unschedulable")
             if known.place == "backoff":
                 self.queue.activate(known.pod.uid, self.now_s)
                 known.place = "active"

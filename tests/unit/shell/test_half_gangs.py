@@ -44,8 +44,8 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
         assert {event.note for event in told} == {
             "gang default/g has been below its minimum for 60 s: 2 of 3 members run"
         }
-        house.cache.gangs.stands(waits, "a")
-        house.cache.gangs.stands(waits, "")
+        house.cache.gangs.set_member_node(waits, "a")
+        house.cache.gangs.set_member_node(waits, "")
         assert not the_gang(house).is_overdue, "a member was assumed, and the API server refused its bind"
         half.look(75.0)
         assert the_gang(house).is_overdue

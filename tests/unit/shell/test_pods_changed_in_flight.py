@@ -250,7 +250,7 @@ def test_a_bound_pod_that_was_unreadable_for_a_moment_is_not_decided_again() -> 
         await asyncio.sleep(0.1)
         assert house.desk.posts == [("p", "a")]
         assert used(house) == 1000
-        house.mending.unbind("uid-p")  # a read has shown that the answer was false
+        house.repair.unbind("uid-p")  # a read has shown that the answer was false
         await asyncio.sleep(0.1)
         assert house.desk.posts == [("p", "a")] * 2
 

@@ -46,7 +46,7 @@ class Taken(NamedTuple):
         roster, units = self.town.domain.cache.gangs, dict[str, list[Pod]]()
         for pod in self.victims:
             key = roster.key_of(pod.uid)
-            is_whole = key is not None and set(roster.standing(key)) <= {one.uid for one in self.victims}
+            is_whole = key is not None and set(roster.placed_members(key)) <= {one.uid for one in self.victims}
             units.setdefault(key if is_whole and key is not None else pod.uid, []).append(pod)
         return list(units.values())
 

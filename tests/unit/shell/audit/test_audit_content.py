@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
+from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.shell.audit.content import node_fault, pod_fault
 from multisched.shell.audit.sides import Here, NodeSide, PodSide
 from multisched.shell.program import RUNNING_PODS
@@ -216,6 +217,19 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
     play(scene, prepare=_prepare)
 
 
+def test_a_label_that_is_fixed_at_the_bind_is_no_difference() -> None:
+    async def scene(cluster: Cluster) -> None:
+        assert cluster.placed == {"p": "a"}
+        await cluster.change_metadata("p", labels={POD_LABEL: "later", "app": "web"})
+        await cluster.settle()
+        (entry,) = cluster.program.cache
+        assert entry.pod.labels == {"app": "web"}
+        assert await cluster.program.audit.once() == []
+        assert cluster.program.audit.statistics().inner == 0
+
+    play(scene, prepare=_prepare)
+
+
 def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> None:
     async def scene(cluster: Cluster) -> None:
         cache, audit = cluster.program.cache, cluster.program.audit
@@ -238,7 +252,7 @@ def test_of_what_has_gone_no_side_tells_a_fault() -> None:
         raw = msgspec.Raw(_node()[1])
         for side in (
             NodeSide(program.cache, program.nodes, program.reflectors["nodes"]),
-            PodSide(program.cache, program.pods, program.mending, program.reflectors["pods"], RUNNING_PODS),
+            PodSide(program.cache, program.pods, program.pod_repair, program.reflectors["pods"], RUNNING_PODS),
         ):
             assert side.content_fault(gone, raw) == ""
 

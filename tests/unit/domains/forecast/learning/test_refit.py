@@ -320,7 +320,7 @@ class Looking:
 
     async def look(self, asked: Look) -> Seen:
         self.looked_s.append(asyncio.get_running_loop().time())
-        assert asked.places == {}
+        assert asked.row_of_pod == {}
         if len(self.looked_s) % 2:
             raise SourceError("not this time")
         return Seen(by_node={"cpu": {"n": 2.0}})

@@ -60,7 +60,7 @@ class Town:
             domain="forecast",
             nodes=self.cache.nodes,
             rows=at,
-            standing=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
+            placed=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
             nominated=tuple((one, row_of(self.cache, name)) for one, name in nominated),
             objects=self.cache.objects,
             scheduler_names=OURS,
