@@ -31,8 +31,8 @@ from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.long_attempts import LongAttempts
 from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.shell.scheduling.scheduling_loop import SchedulingLoop
-from multisched.shell.scheduling.settlement import Settlement
 from multisched.shell.scheduling.wait_group import WaitGroup
 from multisched.state.cluster_cache import ClusterCache
 
@@ -126,9 +126,9 @@ class DomainWorker:
             self._under_way,
             outside,
         )
-        self.settlement = Settlement(queue, self.nominations, self.failures, self.binding, outside.observer)
+        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, outside.observer)
         ports = outside, cache, check, listeners
-        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, *ports, cycles=sizes.cycles)
+        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *ports, cycles=sizes.cycles)
 
     @property
     def cycle(self) -> SchedulingCycle:

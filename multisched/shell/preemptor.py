@@ -152,7 +152,7 @@ class _Held(msgspec.Struct, frozen=True, eq=False):
 
 
 class Preemptor:
-    """Executor of preemptions; implements `framework.preemption.PreemptionsUnderWay`."""
+    """Executor of preemptions; implements `framework.preemption.PreemptionsInProgress`."""
 
     def __init__(
         self,

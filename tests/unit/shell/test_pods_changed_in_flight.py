@@ -293,7 +293,7 @@ def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_i
         await asyncio.sleep(HELD_S + 0.1)
         entry = house.worker.queue.entry("uid-p")
         assert entry is not None
-        assert (entry.place, entry.message) == (QueueState.ACTIVE, "its node was taken")
+        assert (entry.state, entry.message) == (QueueState.ACTIVE, "its node was taken")
         assert house.told("p") == [], "it is tried again at once"
 
     play(scene, plugins=[Remote()])

@@ -178,10 +178,10 @@ def test_refused_pods_are_tried_again_by_the_new_profile_and_keep_what_they_have
         await cluster.settle(3.0)
         worker = cluster.program.router.workers()[0]
         (before,) = worker.queue.entries()
-        assert (before.place, before.attempts) == (QueueState.UNSCHEDULABLE, 1)
+        assert (before.state, before.attempts) == (QueueState.UNSCHEDULABLE, 1)
         cluster.program.reload(configuration(plugins(refuses("new"))))
         (after,) = worker.queue.entries()
-        assert (after.added_s, after.place) == (before.added_s, QueueState.ACTIVE)
+        assert (after.added_s, after.state) == (before.added_s, QueueState.ACTIVE)
         await cluster.settle(1.0)
         assert cluster.placed == {"p": "a"}
         worker.queue.validate()

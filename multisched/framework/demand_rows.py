@@ -1,4 +1,4 @@
-"""DemandPlaces: the rows of each group's pods in arrays, so that all of them are summed at once."""
+"""DemandRows: the rows of each group's pods in arrays, so that all of them are summed at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 Amounts = Int64 | NDArray[np.float64]
 
 
-class DemandPlaces:
+class DemandRows:
     """One entry per group and row. Owned by `PodDemands`."""
 
     __slots__ = ("_group", "_pods", "_row")

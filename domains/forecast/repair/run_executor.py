@@ -60,7 +60,7 @@ class Forecasts(msgspec.Struct, frozen=True):
     """Removes the reserved curve. Idempotent."""
 
 
-class Carrier:
+class RunExecutor:
     """Carries out one repair run, step by step. Created for each run."""
 
     def __init__(
