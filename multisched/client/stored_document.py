@@ -38,11 +38,17 @@ class _ConfigMap(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_ConfigMap)
 
 
+class ForbiddenReadError(UnreachableError):
+    """The role of this program does not allow reading the ConfigMap."""
+
+
 class ConfigMapDocument:
     """Keeps one document in a ConfigMap, and replaces only the version that it saw last. For use by one task at a time."""
 
-    def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str) -> None:
+    def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str, key: str = KEY) -> None:
+        """`key`: of the document in the ConfigMap's data."""
         self._transport = transport
+        self._key = key
         self._limiter = limiter
         self._name = name
         self._collection = f"/api/v1/namespaces/{segment(namespace)}/configmaps"
@@ -59,6 +65,8 @@ class ConfigMapDocument:
         if response.status == 404:
             self._version = ""
             return None
+        if response.status == 403:
+            raise ForbiddenReadError(f"ConfigMap {self._name}: {sentence_of(response)}")
         if response.status != 200:
             raise UnreachableError(f"ConfigMap {self._name}: {sentence_of(response)}")
         return self._seen(response)
@@ -87,7 +95,7 @@ class ConfigMapDocument:
         metadata: dict[str, Any] = {"name": self._name, "labels": LABELS}
         if self._version:
             metadata["resourceVersion"] = self._version
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: document.decode()}}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {self._key: document.decode()}}
         method, path = ("PUT", self._path) if self._version else ("POST", self._collection)
         return await self._transport.request(
             method, within(path, TIMEOUT_S), body=orjson.dumps(body), timeout_s=TIMEOUT_S + ANSWER_GRACE_S
@@ -107,4 +115,4 @@ class ConfigMapDocument:
         except UNREADABLE as error:
             raise UnreachableError(f"ConfigMap {self._name}: the response is not a ConfigMap: {error}") from error
         self._version = found.metadata.version
-        return (found.data or {}).get(KEY, "").encode()
+        return (found.data or {}).get(self._key, "").encode()

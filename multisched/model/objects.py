@@ -218,8 +218,12 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 def ask_alike(before: Pod, after: Pod) -> bool:
     """Reports whether two states of one pod have the same placement requirements; their status may differ."""
-    return before.spec is after.spec and all(
-        getattr(before, field) == getattr(after, field) for field in ("labels", "annotations", "owner", "gates")
+    return before is after or (
+        before.spec is after.spec
+        and before.labels == after.labels
+        and before.annotations == after.annotations
+        and before.owner == after.owner
+        and before.gates == after.gates
     )
 
 

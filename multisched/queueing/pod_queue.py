@@ -282,15 +282,15 @@ class PodQueue:
     ) -> Moved:
         """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
-        if not len(self._parked) and not len(self._events):
+        parked, in_flight, tally = len(self._parked), len(self._events), Tally()
+        if not parked and not in_flight:
             return NOTHING_MOVED
-        tally = Tally()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
             return tally.moved()
-        if len(self._events):
+        if in_flight:
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
-        if len(self._parked):
+        if parked:
             own = _own_uids(event, old, new, self._gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s

@@ -57,6 +57,7 @@ from multisched.shell.ingest.gang_objects import mark_gang, note_gang, note_kind
 from multisched.shell.ingest.key_remarks import KeyRemarks
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
+from multisched.shell.kept_objects import KeptObjects
 from multisched.shell.leadership.cluster_lists import ClusterLists
 from multisched.shell.leadership.handover import Handover
 from multisched.shell.leadership.lease_runner import LeaseRunner, LeasesOnLoop
@@ -136,8 +137,7 @@ class Program:
         self._configuration = configuration
         """The configuration at the start."""
         self._registry = outside.registry if outside.registry is not None else plugin_registry()
-        self.clock = outside.clock
-        self.transport = outside.transport
+        self.clock, self.transport = outside.clock, outside.transport
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
         self.limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, self.limiter)
@@ -195,9 +195,10 @@ class Program:
         self.missing_plugins = MissingPlugins(self.transport, self.objects, self.router.workers)
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
-        self.repairs = self._repairs()
         self._reload = self._reloader(domains)
-        self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock)
+        self.repairs = _repairs_of(self)
+        self.kept_objects = _kept_objects_of(self)
+        self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock, self.kept_objects.read)
         self.catch_up = CatchUp(lambda: [(worker.plugins, worker.runner) for worker in self.router.workers()])
         self.audit = self._audit()
         self.judge = _judge_of(self, reporter)
@@ -357,21 +358,6 @@ class Program:
             period_s=self._configuration.client.audit_period_s,
         )
 
-    def _repairs(self) -> Repairs:
-        plans = self._outside.plan_repairs
-        return Repairs(
-            MoverView(self.cache, self.pods, self.reservations, self.preemptor.removals, self.router, self.clock),
-            self.transport,
-            self.limiter,
-            self.binder,
-            self.events,
-            namespace=self._outside.lease_namespace,
-            name_prefix=self._configuration.lease.name_prefix,
-            scheduler_names=self.scheduler_names,
-            open_planner=None if plans is None else partial(plans, self),
-            is_closing=self._closing.is_set,
-        )
-
     def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         note_gang(self.cache.gangs, event.resource, old, new)
         self.router.notify(event, old, new, self.clock.monotonic())
@@ -427,6 +413,7 @@ class Program:
                 tasks.start_soon(reflector.run)
             for run in (self.finished_members.run, self.half_gangs.run, self.missing_plugins.run, self.events.run):
                 tasks.start_soon(run)
+            tasks.start_soon(self.kept_objects.run)
             tasks.start_soon(self.conditions.run)
             if self.statuses.kinds:
                 tasks.start_soon(self.statuses.run)
@@ -489,6 +476,42 @@ def _node_ingest_of(program: Program, nodes: NodeRouter, reporter: str) -> NodeI
         reporter,
         disputed=nodes.disputed,
         unknown_domain=nodes.unknown_domain,
+    )
+
+
+def _repairs_of(program: Program) -> Repairs:
+    plans = program.outside.plan_repairs
+    return Repairs(
+        MoverView(
+            program.cache,
+            program.pods,
+            program.reservations,
+            program.preemptor.removals,
+            program.router,
+            program.clock,
+        ),
+        program.transport,
+        program.limiter,
+        program.binder,
+        program.events,
+        namespace=program.outside.lease_namespace,
+        name_prefix=program.configuration.lease.name_prefix,
+        scheduler_names=program.scheduler_names,
+        open_planner=None if plans is None else partial(plans, program),
+        is_closing=lambda: program.is_closing,
+    )
+
+
+def _kept_objects_of(program: Program) -> KeptObjects:
+    return KeptObjects(
+        program.transport,
+        program.limiter,
+        program.clock,
+        lambda: program.router.workers(),
+        lambda kind, raw: program.objects.ingests[kind].recall(raw),
+        lambda: program.is_closing,
+        namespace=program.outside.lease_namespace,
+        name_prefix=program.configuration.lease.name_prefix,
     )
 
 

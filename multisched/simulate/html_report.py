@@ -1,19 +1,13 @@
-"""The report as one self-contained HTML page: a table of figures, and plots as inline SVG.
-
-Each dimension has two plots: the load of the fullest node in each hour (mean over seeds), and the coefficient of variation
-of the nodes' load at the two busiest hours of each day. Each policy keeps its colour. Called by `cli_simulate`.
-"""
+"""The report as one self-contained HTML page: a table of figures, and plots as inline SVG. Each policy keeps its colour."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
-
-from multisched.model.visible_text import escaped_html
-from multisched.simulate.report import Document, Outcome, notes_of
+from multisched.model.visible_text import escaped, escaped_html
+from multisched.simulate.report import Report, Table, shown_notes
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 220, 48, 12, 10, 24
 COLOURS = ("#2563a8", "#c2571a", "#2d8a57", "#8a4fa3", "#a33a4c", "#5a6b2f", "#1c8a99", "#7a5a2a")
@@ -33,28 +27,20 @@ polyline{fill:none;stroke-width:1.6}
 """
 
 
-def html_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+def html_of(report: Report) -> str:
     """Returns the whole page."""
-    names = [policy["name"] for policy in document["policies"]]
-    title = escaped_html(document["scenario"])
+    title = escaped_html(report.title)
     parts = [
         f"<h1>{title}</h1>",
-        _lead(document),
-        _table(document),
-        _notes(document),
-        f"<p>{_legend(names)}</p>",
+        f"<p>{_prose(report.html_table.intro)}</p>",
+        _table(report.html_table),
+        _notes(report),
+        f"<p>{_legend(report.policies)}</p>",
     ]
-    for number, dimension in enumerate(document["dimensions"]):
-        tops = {name: np.mean([o.figures.tops[number] for o in outcomes[name]], axis=0) for name in names}
-        days = [day["date"] for day in document["policies"][0]["days"]]
-        uneven = {p["name"]: [_cv(day["mean"][dimension]) for day in p["days"]] for p in document["policies"]}
-        parts += [
-            f"<h2>{escaped_html(dimension)}</h2>",
-            "<h3>The fullest node, % of capacity, highest of each hour</h3>",
-            _plot({name: (values * 100).tolist() for name, values in tops.items()}, days, marks=(80, 100)),
-            "<h3>Coefficient of variation at the two busiest hours of each day</h3>",
-            _plot(uneven, days),
-        ]
+    for heading, plots in report.plots.items():
+        parts.append(f"<h2>{escaped_html(heading)}</h2>")
+        for plot in plots:
+            parts += [f"<h3>{escaped_html(plot.title)}</h3>", _plot(plot.lines, plot.labels, plot.marks)]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     body = "\n".join(parts)
     return (
@@ -62,52 +48,22 @@ def html_of(document: Document, outcomes: Mapping[str, Sequence[Outcome]]) -> st
     )
 
 
-def _lead(document: Document) -> str:
-    judged = document["judged"]
-    return (
-        f"<p>{document['replicas']} replicas of {document['services']} services on {document['nodes']} nodes, created"
-        f" {document['created']['at']}; known until {document['known']['until']}, judged {judged['from']} to"
-        f" {judged['to']} (UTC); {len(document['seeds'])} seeds.</p>"
-    )
-
-
-def _cv(figures: Any) -> float:
-    return float(figures["busiestHours"]["cv"])
-
-
-def _table(document: Document) -> str:
-    head = (
-        "policy",
-        "dimension",
-        "CV",
-        "max/mean",
-        "top",
-        "median top",
-        "nodes > 80 %",
-        "nodes > 100 %",
-        "moves",
-        "per 100",
-    )
-    rows = []
-    for policy in document["policies"]:
-        for name, mean in policy["mean"]["dimensions"].items():
-            busiest = mean["busiestHours"]
-            middle = policy["median"]["dimensions"][name]["worstSlot"]["load"]
-            figures = [f"{f:.3f}" for f in (busiest["cv"], busiest["maxOverMean"], mean["worstSlot"]["load"], middle)]
-            moves = (policy["mean"]["moves"], policy["mean"]["movesPer100Replicas"])
-            figures += [f"{c:.3g}" for c in (mean["nodesOver80"], mean["nodesOver100"], *moves)]
-            rows.append("".join(f"<td>{escaped_html(cell)}</td>" for cell in (policy["name"], name, *figures)))
-    top = "".join(f"<th>{escaped_html(name)}</th>" for name in head)
+def _table(table: Table) -> str:
+    rows = ("".join(f"<td>{escaped_html(cell)}</td>" for cell in row) for row in table.rows)
+    top = "".join(f"<th>{escaped_html(name)}</th>" for name in table.head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    legend = (
-        "<p>Means over the seeds. CV and max/mean of the nodes' load at the two busiest hours of each day; top: the highest"
-        " load of any node in any slot, 1 is its capacity; nodes that pass 80 % and 100 % in any slot; moves, also per 100 replicas.</p>"
+    return (
+        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"<p>{_prose(table.legend)}</p>"
     )
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{legend}'
 
 
-def _notes(document: Document) -> str:
-    notes = notes_of(document)
+def _prose(text: str) -> str:
+    return html.escape(escaped(text), quote=False)
+
+
+def _notes(report: Report) -> str:
+    notes = shown_notes(report)
     return f"<ul>{''.join(f'<li>{escaped_html(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
@@ -121,8 +77,8 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequence[float] = ()) -> str:
-    """Returns an SVG of one line per policy over the judged days; the axis begins at zero."""
+def _plot(lines: Mapping[str, Sequence[float]], labels: Sequence[str], marks: Sequence[float] = ()) -> str:
+    """Returns an SVG of one line per policy; the axis begins at zero."""
     highest = max((*marks, *(max(values) for values in lines.values())))
     tick = _tick(highest)
     top = tick * max(1, math.ceil(highest / tick))
@@ -137,10 +93,10 @@ def _plot(lines: Mapping[str, Sequence[float]], days: Sequence[str], marks: Sequ
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value:.3g}</text>')
     parts += [f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(m)}" y2="{y(m)}"/>' for m in marks]
-    each = max(1, -(-len(days) // 12))
-    for number in range(0, len(days), each):
-        x = round(LEFT + wide * (number + 0.5) / len(days), 1)
-        parts.append(f'<text x="{x}" y="{HEIGHT - 6}" text-anchor="middle">{days[number][5:]}</text>')
+    each = max(1, -(-len(labels) // 12))
+    for number in range(0, len(labels), each):
+        x = round(LEFT + wide * (number + 0.5) / len(labels), 1)
+        parts.append(f'<text x="{x}" y="{HEIGHT - 6}" text-anchor="middle">{escaped_html(labels[number])}</text>')
     for number, (name, values) in enumerate(lines.items()):
         step = wide / len(values)
         points = " ".join(f"{LEFT + step * (i + 0.5):.1f},{y(v)}" for i, v in enumerate(values))

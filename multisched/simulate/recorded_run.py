@@ -1,8 +1,4 @@
-"""One policy and one seed: the real program on the embedded cluster, in virtual time, through a scenario's events.
-
-Once the cluster is idle, the wall clock jumps to the next event while the monotonic clock does not advance, as on a
-suspended machine. So nothing is computed for hours in which nothing happens, and waits by the monotonic clock
-(backoff, flush) advance only while something happens.
+"""One policy and one seed: recorded services on the virtual cluster, through a scenario's events.
 
 The run plays every component except the scheduler: it creates nodes and pods over the API, and acts as the controllers of
 the services. A release replaces one replica after the other, creating the new one first, and stops if a new one finds no node.
@@ -10,48 +6,26 @@ the services. A release replaces one replica after the other, creating the new o
 
 from __future__ import annotations
 
-import asyncio
 import math
-import random
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
-import orjson
 
-from multisched.cluster.api.direct import DirectTransport
-from multisched.cluster.api.server import ApiServer
-from multisched.cluster.api.watch import WatchStream
-from multisched.cluster.base.request import ApiRequest
-from multisched.config.schema import Configuration
-from multisched.model.wire import MERGE_PATCH, Response
-from multisched.shell.program import Program, ProgramPorts
+from multisched.simulate.contribution import RunExtensions, RunReport, TimedStep
 from multisched.simulate.current_load import SERIES_ANNOTATION, CurrentUsage
-from multisched.simulate.fits import FitCache, Refits
-from multisched.simulate.policies import run_registry, with_learning
-from multisched.simulate.repairs import RepairGate, RepairWindow, WindowResult, is_finished, repair_windows, status_of
+from multisched.simulate.policies import run_registry
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
-from multisched.testing.quiet_observer import QuietObserver
+from multisched.simulate.virtual_cluster import NODES, PODS, VirtualCluster
 from multisched.testing.sim_loop import SimLoop, simulate
-from multisched.testing.virtual_workers import VirtualThreads, VirtualWorkers
-from multisched.whatif.repair_source import plans_of
 
-PODS = "/api/v1/namespaces/default/pods"
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 REVISION_LABEL = "pod-template-hash"
-PACE_S = 0.05
-"""Pause between two pods, so that each is placed before the next is created: decisions follow the order of creation."""
 SETTLE_MAX_S = 30.0
 """How long the run waits for pods that were not placed at once, and for each new replica of a release."""
-READY_MAX_S = 60.0
-STOP_MAX_S = 30.0
-UNPLACED_SHOWN = 3
-
-_BINDING = re.compile(r"/pods/([^/?]+)/binding(?:\?|$)")
 
 
 class PlacementInterval(msgspec.Struct, frozen=True):
@@ -68,36 +42,15 @@ class RunResult(msgspec.Struct, frozen=True):
 
     placement_intervals: tuple[PlacementInterval, ...]
     moves: int
-    """Replicas that a release or a repair put on another node than before."""
+    """Replicas whose replacement is on another node than before."""
     created: int
     """All pods created."""
     unplaced: tuple[str, ...]
     """Pods without a node at the end, and releases that stopped, with the scheduler's message."""
     failures: tuple[str, ...]
     """Failures of plugins."""
-    repairs: tuple[WindowResult, ...] = ()
-    """Windows in which the policy could repair."""
-
-
-class JumpingClock:
-    """Virtual time whose wall clock can jump."""
-
-    def __init__(self, loop: SimLoop, begin_s: float) -> None:
-        self._loop = loop
-        self._base_s = begin_s
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-    def epoch_s(self) -> float:
-        return self._base_s + self._loop.time()
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.epoch_s(), UTC)
-
-    def jump_to(self, epoch_s: float) -> None:
-        """Sets the wall clock, never back: if an event took too long, the following ones are late."""
-        self._base_s += max(0.0, epoch_s - self.epoch_s())
+    reports: tuple[RunReport, ...] = ()
+    """Of domains."""
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -121,47 +74,22 @@ class _Replica(msgspec.Struct):
     """The ReplicaSet of its pod."""
 
 
-class _Bindings:
-    """Implements `server.Interceptor`: records which pod was bound to which node, and when."""
-
-    def __init__(self, clock: JumpingClock) -> None:
-        self._clock = clock
-        self.bound: dict[str, tuple[str, float]] = {}
-        """Pod -> node and moment."""
-
-    def before(self, request: ApiRequest) -> Response | None:
-        return None
-
-    def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
-        if request.method == "POST" and answer.status == 201:
-            found = _BINDING.search(request.path)
-            if found is not None:
-                node = orjson.loads(request.body or b"{}")["target"]["name"]
-                self.bound[found[1]] = (node, self._clock.epoch_s())
-        return answer
-
-
 class RecordedRun:
     """Runs one policy under one seed through a scenario's events. Used once."""
 
-    def __init__(self, scenario: Scenario, policy: Policy, seed: int, fits: FitCache, loop: SimLoop) -> None:
+    def __init__(self, scenario: Scenario, policy: Policy, seed: int, extensions: RunExtensions, loop: SimLoop) -> None:
         self._scenario = scenario
         self._policy = policy
         self._order = np.random.default_rng(seed)
-        self._clock = JumpingClock(loop, scenario.create_s)
-        self._server = ApiServer(self._clock, seed=seed, rbac=False)
-        self._bindings = _Bindings(self._clock)
-        self._server.interceptors.append(self._bindings)
-        self._api = DirectTransport(self._server)
-        self._repair = policy.repair
-        self._gate = RepairGate()
-        self._server.interceptors.append(self._gate)
-        self._window_results: list[WindowResult] = []
         self._current_usage = self._first_usage()
-        self._observer = QuietObserver()
-        configuration, settings = with_learning(policy, scenario.usage.dimensions, self._repair_args())
-        self._program = self._built(seed, configuration)
-        self._refits = Refits(fits, scenario.known_until_s, self._program, settings)
+        self._extensions = [extension(policy) for extension in extensions]
+        configuration = policy.configuration
+        for extension in self._extensions:
+            configuration = extension.configured(configuration)
+        registry = run_registry(self._current_usage)
+        self.cluster = VirtualCluster(configuration, seed, scenario.create_s, loop, registry)
+        for extension in self._extensions:
+            extension.begin(self)
         self._numbers = {node.name: number for number, node in enumerate(scenario.nodes)}
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._series: dict[str, int] = {}
@@ -170,66 +98,30 @@ class RecordedRun:
         """Service -> the ReplicaSet of its new pods."""
         self._placement_intervals: list[PlacementInterval] = []
         self._ready: set[str] = set()
-        """Pods whose Ready condition was set; used only by repairs."""
+        """Pods whose Ready condition was set, if an extension needs it."""
         self._stopped: list[str] = []
         self._moves = 0
         self._created = 0
 
-    def _repair_args(self) -> Mapping[str, Any] | None:
-        if self._repair is None:
-            return None
-        _, in_window = self._repair.moves(self._scenario.replicas)
-        return {**self._repair.args, "movesPerWindow": in_window}
-
-    def _built(self, seed: int, configuration: Configuration) -> Program:
-        """Builds the program as `run` does, over in-process transport and virtual time."""
-        rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
-        ports = ProgramPorts(
-            self._api,
-            self._clock,
-            random.Random(rng.random()),  # noqa: S311 - as above
-            "simulate",
-            "kube-system",
-            observer=lambda domain: self._observer,
-            registry=run_registry(self._current_usage),
-            workshop=VirtualWorkers(rng),
-            background_threads=VirtualThreads,
-            plan_repairs=plans_of,
-        )
-        return Program(configuration, ports)
-
-    # -- the run ---------------------------------------------------------------------------------------------------
-
     async def main(self) -> RunResult:
         scenario = self._scenario
         for node in scenario.nodes:
-            await self._post("/api/v1/nodes", _node(node, scenario.usage.dimensions))
-        running = asyncio.create_task(self._program.run())
-        try:
-            is_ready = await self._until(lambda: self._program.is_ready or running.done(), READY_MAX_S)
-            assert is_ready, f"the program was not ready after {READY_MAX_S:.0f} s"
+            await self.cluster.create(NODES, _node(node, scenario.usage.dimensions))
+        async with self.cluster.running():
             await self._create_all()
             for step in self._timed_steps():
-                if isinstance(step, RepairWindow):
-                    await self._repair_in(step)
-                else:
-                    self._clock.jump_to(step.at_s)
-                    await self._apply(step)
-        finally:
-            self._program.stop()
-            async with asyncio.timeout(STOP_MAX_S):
-                await running
+                self.cluster.clock.jump_to(step.at_s)
+                await step.run()
         return self._result()
 
-    def _timed_steps(self) -> list[Event | RepairWindow]:
-        """Returns events and windows in order of time; at the same moment, events first."""
-        timed: list[tuple[float, Event | RepairWindow]] = [(event.at_s, event) for event in self._scenario.events]
-        if self._repair is not None:
-            timed += [(one.opens_s, one) for one in repair_windows(self._repair, self._scenario)]
-        return [step for _, step in sorted(timed, key=lambda pair: pair[0])]
+    def _timed_steps(self) -> list[TimedStep]:
+        """Returns events and the steps of extensions in order of time; at the same time, events first."""
+        steps = [TimedStep(event.at_s, partial(self._apply, event)) for event in self._scenario.events]
+        steps += [step for extension in self._extensions for step in extension.timed_steps()]
+        return sorted(steps, key=lambda step: step.at_s)
 
     async def _create_all(self) -> None:
-        self._update_usage()
+        self.update_usage()
         services = self._scenario.services
         counts = [0] * len(services)
         for service in self._ordered([service.replicas for service in services]):
@@ -240,7 +132,7 @@ class RecordedRun:
 
     async def _apply(self, event: Event) -> None:
         """Applies the scaling first, so that a release replaces the new number of replicas."""
-        self._update_usage()
+        self.update_usage()
         for service, wanted in sorted(event.scale.items()):
             have = [replica for at, replica in sorted(self._replicas.items()) if at[0] == service]
             for replica in reversed(have[wanted:]):
@@ -268,62 +160,48 @@ class RecordedRun:
     async def _replace(self, replica: _Replica) -> bool:
         before, owner = replica.pod, replica.owner
         await self._create(replica)
-        if await self._until(lambda: replica.pod in self._bindings.bound, SETTLE_MAX_S):
+        if await self.cluster.until(lambda: replica.pod in self.cluster.pods.bound, SETTLE_MAX_S):
             self._note_node(replica)
             await self._remove(before)
             return True
         name = self._scenario.services[replica.service].name
-        self._stopped.append(f"release of {name} stopped at {replica.pod}: {await self._reason(replica.pod)}")
+        self._stopped.append(f"release of {name} stopped at {replica.pod}: {await self.cluster.reason(replica.pod)}")
         await self._remove(replica.pod)
         replica.pod, replica.owner = before, owner
         return False
 
-    # -- repair ----------------------------------------------------------------------------------------------------
+    # -- for extensions --------------------------------------------------------------------------------------------
 
-    async def _repair_in(self, window: RepairWindow) -> None:
-        """Lets the program repair until it has finished or the window closes; skips the window if its full budget is not left."""
-        assert self._repair is not None, "windows exist only with a repair"
-        in_all, in_window = self._repair.moves(self._scenario.replicas)
-        self._clock.jump_to(window.opens_s)
-        if self._gate.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
-            return
-        self._update_usage()
-        for replica in self._replicas.values():
-            await self._be_ready(replica.pod)
-        begun, before = status_of(self._program), self._gate.count
-        self._gate.is_open = True
-        while self._clock.epoch_s() < window.closes_s and not is_finished(begun, status_of(self._program)):
-            await asyncio.sleep(PACE_S)
-            await self._replace_evicted()
-        self._gate.is_open = False
-        now = status_of(self._program)
-        has_plan = now.counts["plans"] > begun.counts["plans"]
-        has_stopped = now.counts["stopped"] > begun.counts["stopped"]
-        reason = "" if has_plan and not has_stopped else now.reason or "no plan was made"
-        self._window_results.append(WindowResult(window.opens_s, self._gate.count - before, reason))
+    def update_usage(self) -> None:
+        """Updates what policies know to the time of the wall clock."""
+        usage = self._scenario.usage
+        now_s = self.cluster.clock.epoch_s()
+        step = min(max(usage.step_at(now_s), 0), usage.steps - 1)
+        self._current_usage.update(np.nan_to_num(self._current[:, :, step]))
+        for extension in self._extensions:
+            extension.on_time(now_s)
 
-    async def _replace_evicted(self) -> None:
+    async def replace_evicted(self) -> None:
         """Replaces each evicted pod as its controller would; sets the replacement ready once it is bound."""
-        standing = {replica.pod: replica for replica in self._replicas.values()}
-        while self._gate.evicted:
-            pod = self._gate.evicted.pop(0)
-            self._end_stay(pod, self._clock.epoch_s())
-            await self._create(standing[pod], standing[pod].owner)
+        by_pod = {replica.pod: replica for replica in self._replicas.values()}
+        while self.cluster.pods.evicted:
+            pod = self.cluster.pods.evicted.pop(0)
+            self._end_interval(pod, self.cluster.clock.epoch_s())
+            await self._create(by_pod[pod], by_pod[pod].owner)
         for replica in self._replicas.values():
-            if replica.pod in self._bindings.bound and replica.pod not in self._ready:
+            if replica.pod in self.cluster.pods.bound and replica.pod not in self._ready:
                 self._note_node(replica)
-                await self._be_ready(replica.pod)
+                await self._set_ready(replica.pod)
 
-    async def _be_ready(self, pod: str) -> None:
-        """Sets the pod's Ready condition, as its kubelet would."""
-        if pod not in self._bindings.bound or pod in self._ready:
-            return
-        conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
-        document = orjson.dumps({"status": {"phase": "Running", "conditions": conditions}})
-        path = f"{PODS}/{pod}/status"
-        answer = await self._api.request("PATCH", path, body=document, content_type=MERGE_PATCH)
-        assert answer.status == 200, answer.body
-        self._ready.add(pod)
+    async def set_all_ready(self) -> None:
+        """Sets the Ready condition of all bound pods, as their kubelets would."""
+        for replica in self._replicas.values():
+            await self._set_ready(replica.pod)
+
+    async def _set_ready(self, pod: str) -> None:
+        if pod in self.cluster.pods.bound and pod not in self._ready:
+            await self.cluster.set_ready(pod)
+            self._ready.add(pod)
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
@@ -346,9 +224,9 @@ class RecordedRun:
         series = self._scenario.series[replica.service][replica.number]
         self._series[replica.pod] = series
         replica.owner = owner or self._owners.get(replica.service) or await self._revise(replica.service)
-        await self._post(PODS, _pod(replica.pod, service, series, replica.owner, self._policy.scheduler_name))
+        await self.cluster.create(PODS, _pod(replica.pod, service, series, replica.owner, self._policy.scheduler_name))
         self._created += 1
-        await asyncio.sleep(PACE_S)
+        await self.cluster.pause()
         self._note_node(replica)
 
     async def _revise(self, service: int) -> _Owner:
@@ -356,55 +234,37 @@ class RecordedRun:
         name = self._scenario.services[service].name
         before = self._owners.get(service)
         revision = 1 if before is None else before.revision + 1
-        made = await self._post(REPLICA_SETS, _replica_set(name, revision))
+        made = await self.cluster.create(REPLICA_SETS, _replica_set(name, revision))
         owner = self._owners[service] = _Owner(revision, made["metadata"]["name"], made["metadata"]["uid"])
         return owner
 
     def _note_node(self, replica: _Replica) -> None:
         """Counts a move if the replica's pod is on another node than its predecessor; further calls do not count it again."""
-        bound = self._bindings.bound.get(replica.pod)
+        bound = self.cluster.pods.bound.get(replica.pod)
         if bound is not None:
             node = self._numbers[bound[0]]
             self._moves += replica.last_node not in (-1, node)
             replica.last_node = node
 
     async def _remove(self, pod: str) -> None:
-        answer = await self._api.request("DELETE", f"{PODS}/{pod}?gracePeriodSeconds=0")
-        assert answer.status == 200, answer.body
-        self._end_stay(pod, self._clock.epoch_s())
-        await asyncio.sleep(PACE_S)
+        await self.cluster.delete_pod(pod)
+        self._end_interval(pod, self.cluster.clock.epoch_s())
+        await self.cluster.pause()
 
-    def _end_stay(self, pod: str, end_s: float) -> None:
-        bound = self._bindings.bound.pop(pod, None)
+    def _end_interval(self, pod: str, end_s: float) -> None:
+        bound = self.cluster.pods.bound.pop(pod, None)
         if bound is not None:
             self._placement_intervals.append(
                 PlacementInterval(self._series[pod], self._numbers[bound[0]], bound[1], end_s)
             )
 
     async def _settle(self) -> None:
-        await self._until(lambda: not self._pending(), SETTLE_MAX_S)
+        await self.cluster.until(lambda: not self._pending(), SETTLE_MAX_S)
         for replica in self._replicas.values():
             self._note_node(replica)
 
     def _pending(self) -> list[_Replica]:
-        return [replica for replica in self._replicas.values() if replica.pod not in self._bindings.bound]
-
-    async def _until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
-        end_s = self._clock.monotonic() + limit_s
-        while not is_done() and self._clock.monotonic() < end_s:  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(PACE_S)
-        return is_done()
-
-    async def _post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        answer = await self._api.request("POST", path, body=orjson.dumps(document))
-        assert answer.status == 201, answer.body
-        made: dict[str, Any] = orjson.loads(answer.body)
-        return made
-
-    async def _reason(self, pod: str) -> str:
-        answer = await self._api.request("GET", f"{PODS}/{pod}")
-        conditions = orjson.loads(answer.body).get("status", {}).get("conditions", ())
-        return next((c.get("message", "") for c in conditions if c.get("type") == "PodScheduled"), "") or "not placed"
+        return [replica for replica in self._replicas.values() if replica.pod not in self.cluster.pods.bound]
 
     # -- use and result --------------------------------------------------------------------------------------------
 
@@ -414,37 +274,25 @@ class RecordedRun:
         capacities = {node.name: np.array(node.capacity) for node in self._scenario.nodes}
         return CurrentUsage(self._current[:, :, 0], capacities)
 
-    def _update_usage(self) -> None:
-        """Updates what policies know to the time of the wall clock."""
-        usage = self._scenario.usage
-        step = min(max(usage.step_at(self._clock.epoch_s()), 0), usage.steps - 1)
-        self._current_usage.update(np.nan_to_num(self._current[:, :, step]))
-        self._refits.refit_due(self._clock.epoch_s())
-
     def _result(self) -> RunResult:
         unplaced = [replica.pod for replica in self._pending()]
-        for pod in list(self._bindings.bound):
-            self._end_stay(pod, math.inf)
+        for pod in list(self.cluster.pods.bound):
+            self._end_interval(pod, math.inf)
         notes = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
-        failures = tuple(dict.fromkeys(self._observer.failures))
+        reports = tuple(extension.report() for extension in self._extensions)
         return RunResult(
-            tuple(self._placement_intervals),
-            self._moves,
-            self._created,
-            tuple(notes),
-            failures,
-            tuple(self._window_results),
+            tuple(self._placement_intervals), self._moves, self._created, tuple(notes), self.cluster.failures(), reports
         )
 
 
-def run_policy(scenario: Scenario, policy: Policy, seed: int, fits: FitCache) -> RunResult:
+def run_policy(scenario: Scenario, policy: Policy, seed: int, extensions: RunExtensions) -> RunResult:
     """Runs a policy under a seed; deterministic in its arguments. Raises PluginSetupError if a plugin cannot be built."""
     loop = SimLoop(seed)
-    return simulate(_main(scenario, policy, seed, fits, loop), loop)
+    return simulate(_main(scenario, policy, seed, extensions, loop), loop)
 
 
-async def _main(scenario: Scenario, policy: Policy, seed: int, fits: FitCache, loop: SimLoop) -> RunResult:
-    return await RecordedRun(scenario, policy, seed, fits, loop).main()
+async def _main(scenario: Scenario, policy: Policy, seed: int, extensions: RunExtensions, loop: SimLoop) -> RunResult:
+    return await RecordedRun(scenario, policy, seed, extensions, loop).main()
 
 
 def _node(node: NodeSpec, dimensions: Iterable[str]) -> dict[str, Any]:

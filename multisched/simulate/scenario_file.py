@@ -1,4 +1,4 @@
-"""Reads a scenario and all files it names. Raises ConfigError with all problems: file, line, field and fix."""
+"""Reads the sections of a scenario of recorded services, and all files that they name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.config import loading
-from multisched.config.document import ConfigError, Document, Problem, read_document
+from multisched.config.document import ConfigError, Document, Problem
 from multisched.config.document import Path as Place
-from multisched.config.structure import nearest, validated
+from multisched.config.structure import nearest
 from multisched.model.quantity import parse_milli
-from multisched.simulate.policies import read_policy
-from multisched.simulate.repairs import repair_windows
+from multisched.simulate.contribution import contributions
+from multisched.simulate.policies import sections
+from multisched.simulate.recorded_services import RecordedServices
 from multisched.simulate.scenario import Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import NODES_MAX, NodeTemplate, ScenarioFile
 from multisched.simulate.scenario_time import DAY_S, ScenarioTime, format_time
@@ -24,41 +24,26 @@ from multisched.simulate.usage_table import UsageTable, filled, read_usage
 PODS_MAX = 100_000
 PODS_DEFAULT = "110"
 NAMES_SHOWN = 5
-WEEK_DAYS = 7
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Reads and validates a scenario file."""
-    document = read_document(
-        loading.read_text(path), str(path), if_empty="; config/examples has scenarios to start from"
-    )
-    _name_policies(document)
-    written_down = validated(document, ScenarioFile)
-    if written_down is None:
-        raise ConfigError(document.problems)
-    return _Resolver(document, written_down, path).scenario()
-
-
-def _name_policies(document: Document) -> None:
-    """Replaces a policy given as a bare name by an entry with that name."""
-    policies = document.data.get("policies") if isinstance(document.data, dict) else None
-    if isinstance(policies, list):
-        policies[:] = [{"name": entry} if isinstance(entry, str) else entry for entry in policies]
+def read_recorded(document: Document, file: ScenarioFile, policies: tuple[Policy, ...], path: Path) -> RecordedServices:
+    """Reads the files that a validated scenario of recorded services names. Raises ConfigError."""
+    return RecordedServices(_Resolver(document, file, policies, path).scenario())
 
 
 class _Resolver:
     """Resolves one scenario file: adds problems to the document, and remarks for the report to `notes`."""
 
-    def __init__(self, document: Document, file: ScenarioFile, path: Path) -> None:
+    def __init__(self, document: Document, file: ScenarioFile, policies: tuple[Policy, ...], path: Path) -> None:
         self._document = document
         self._file = file
+        self._policies = policies
         self._path = path
         self._notes: list[str] = []
 
     def scenario(self) -> Scenario:
         file, folder = self._file, self._path.parent
         services = self._services(folder)
-        policies = self._policies(folder)
         problems: list[Problem] = []
         usage = read_usage([folder / name for name in file.usage.files], problems)
         self._document.problems += problems
@@ -77,7 +62,7 @@ class _Resolver:
             tuple(services),
             tuple(nodes),
             tuple(events),
-            tuple(policies),
+            self._policies,
             file.seeds,
             file.create.order,
             create_s,
@@ -87,9 +72,11 @@ class _Resolver:
             series,
         )
         self._check_order(scenario)
-        self._check_repairs(scenario)
+        self._check_sections(scenario)
         self._fail()
         self._note_gaps(scenario)
+        for contribution in contributions():
+            self._notes += contribution.notes(scenario)
         return replace(scenario, notes=tuple(self._notes))
 
     def _fail(self) -> None:
@@ -114,20 +101,6 @@ class _Resolver:
                 self._document.add(at, f"service {entry.name!r} is already listed above; remove one")
             seen.add(entry.name)
             found.append(Service(entry.name, entry.replicas, dict(entry.requests)))
-        return found
-
-    def _policies(self, folder: Path) -> list[Policy]:
-        found: list[Policy] = []
-        for index, entry in enumerate(self._file.policies):
-            if any(entry.name == other.name for other in self._file.policies[:index]):
-                at = ("policies", index)
-                self._document.add(at, f"policy {entry.name!r} is already listed above; give each a unique name")
-                continue
-            policy = read_policy(self._document, index, entry, folder)
-            if policy is not None:
-                found.append(policy)
-        if len(set(self._file.seeds)) < len(self._file.seeds):
-            self._document.add(("seeds",), "names a seed twice; remove one")
         return found
 
     def _nodes(self, usage: UsageTable) -> list[NodeSpec]:
@@ -227,27 +200,11 @@ class _Resolver:
                 text = f"{format_time(at_s)} is not between the creation and the last judged day"
                 self._document.add(("events", index, "at"), f"{text}; write a moment there")
 
-    def _check_repairs(self, scenario: Scenario) -> None:
-        for policy in scenario.policies:
-            if policy.repair is None:
-                continue
-            index = next(i for i, entry in enumerate(self._file.policies) if entry.name == policy.name)
-            at = ("policies", index, "repair")
-            thresholds, known = policy.repair.args.get("thresholdPercent"), scenario.usage.dimensions
-            for name in thresholds if isinstance(thresholds, Mapping) else ():
-                if name not in known:
-                    text = f"the usage has no dimension {name!r}; it has {', '.join(known)}"
-                    place = (*at, "thresholdPercent", name)
-                    self._document.add(place, text, suggestion=nearest(name, known), of_key=True)
-            in_all, in_window = policy.repair.moves(scenario.replicas)
-            if not repair_windows(policy.repair, scenario):
-                self._document.add((*at, "windows"), "none opens on a judged day; write one that does")
-            if in_all < 1:
-                text = f"allows no move of {scenario.replicas} replicas; write more"
-                self._document.add((*at, "movesPer100Replicas"), text)
-            elif in_window > in_all:
-                text = f"{in_window} are more than the {in_all} that movesPer100Replicas allows in all; write fewer"
-                self._document.add((*at, "movesPerWindow"), text)
+    def _check_sections(self, scenario: Scenario) -> None:
+        added = sections()
+        for index, policy in enumerate(scenario.policies):
+            for name, value in policy.sections.items():
+                added[name].check(self._document, ("policies", index, name), value, scenario)
 
     # -- usage -----------------------------------------------------------------------------------------------------
 
@@ -301,18 +258,6 @@ class _Resolver:
         holes = int(history[used].sum())
         if holes:
             self._notes.append(f"{holes} samples of the history are missing; policies see the gaps")
-        names = (*usage.services, *usage.pods)
-        unknown = [names[series] for series in used if history[series].all()]
-        if unknown:
-            more = ", …" if len(unknown) > NAMES_SHOWN else ""
-            text = f"{len(unknown)} names have no history: {', '.join(unknown[:NAMES_SHOWN])}{more}"
-            self._notes.append(f"{text}; PeakForecast uses its fallbacks for them, last their requests")
-        days = (scenario.known_until_s - usage.start_s) / DAY_S
-        if days < WEEK_DAYS:
-            text = f"the history has {days:.1f} days, less than a week"
-            self._notes.append(
-                f"{text}; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
-            )
 
 
 def _series_of(service: Service, replica: int, of_service: dict[str, int], of_pod: dict[str, int]) -> int | None:

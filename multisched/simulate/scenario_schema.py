@@ -20,9 +20,7 @@ API_VERSION: Final = "multisched.io/v1alpha1"
 KIND: Final = "Scenario"
 SERVICES_MAX, REPLICAS_MAX, NODES_MAX = 5_000, 10_000, 5_000
 EVENTS_MAX, POLICIES_MAX, SEEDS_MAX = 10_000, 16, 1_000
-REPAIR_MOVES_MAX: Final = 10_000
 TROUGH: Final = "trough"
-BUILT_IN_POLICIES: Final = ("least-allocated", "realtime", "peak-forecast")
 
 SERVICE_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=SERVICE_NAME)]
@@ -148,22 +146,9 @@ class Event(Section):
         return self
 
 
-class RepairEntry(Section):
-    """PeakForecast repairs in windows of the judged days, with one budget for all of them."""
-
-    windows: Any
-    """As in `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; in UTC unless a zone is named."""
-    moves_per_100_replicas: float = Field(default=3.0, gt=0, le=1_000)
-    """Over all judged days, relative to the initial number of replicas, rounded down."""
-    moves_per_window: Annotated[int, Field(ge=1, le=REPAIR_MOVES_MAX)] | None = None
-    """Default: the whole budget, so the first window may spend all of it."""
-    threshold_percent: Any = "auto"
-    """As in the args of PeakForecast."""
-
-
 class PolicyEntry(Section):
-    """One policy: the built-in `least-allocated`, `realtime` or `peak-forecast`, or a profile or configuration of its own.
-    In the file, a name alone may replace the entry."""
+    """One policy: the name of a built-in one or of a domain's, or a profile or configuration of its own.
+    In the file, a name alone may replace the entry. Domains add sections (`policies.entry_type`)."""
 
     name: Name
     profile: ProfileConfig | None = None
@@ -172,8 +157,6 @@ class PolicyEntry(Section):
     """A configuration file, relative to the scenario."""
     domain: str | None = None
     """The domain of the configuration that places the services. Default: the first."""
-    repair: RepairEntry | None = None
-    """Only for a policy that runs PeakForecast."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -184,13 +167,22 @@ class PolicyEntry(Section):
         return self
 
 
-class ScenarioFile(Section):
-    """The whole file."""
+class ScenarioHeader(Section):
+    """What every scenario file has, whatever its workload."""
 
     api_version: Literal["multisched.io/v1alpha1"]
     kind: Literal["Scenario"]
     name: Annotated[str, Field(max_length=80)] = ""
     """Title of the report. Default: the file's name."""
+    policies: tuple[Any, ...] = Field(min_length=1, max_length=POLICIES_MAX)
+    """Plain data of policy entries, which `policies` validates. Default: those of the workload."""
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds), Field(min_length=1, max_length=SEEDS_MAX)] = (0,)
+    """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""
+
+
+class ScenarioFile(ScenarioHeader):
+    """A scenario of recorded services."""
+
     usage: UsageFiles
     services: Services
     nodes: tuple[NodeTemplate, ...] = Field(min_length=1, max_length=100)
@@ -198,8 +190,3 @@ class ScenarioFile(Section):
     judged: Judged
     create: Create = Create()
     events: tuple[Event, ...] = Field(default=(), max_length=EVENTS_MAX)
-    policies: tuple[PolicyEntry, ...] = Field(
-        default=tuple(PolicyEntry(name=name) for name in BUILT_IN_POLICIES), min_length=1, max_length=POLICIES_MAX
-    )
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds), Field(min_length=1, max_length=SEEDS_MAX)] = (0,)
-    """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""

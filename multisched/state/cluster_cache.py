@@ -27,7 +27,7 @@ from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import ExternalPodChanges
 from multisched.state.gang_roster import GangRoster
-from multisched.state.ledgers import LedgerRegistry, RowlessLedger
+from multisched.state.ledgers import Concerned, LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.pods_by_priority import PodsByPriority
@@ -151,15 +151,23 @@ class ClusterCache:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
+    def assume(
+        self,
+        pod: Pod,
+        row: int,
+        choices: Choices = NO_CHOICES,
+        concerned: Concerned | None = None,
+        *,
+        is_tentative: bool = False,
+    ) -> Assumption:
         """Accounts for an unbound pod on a row. Called only by `transaction.assume`, after checking that it fits (I1).
 
-        `is_tentative`: as in `GangMember`.
+        `concerned`: as `LedgerRegistry.concerned` returned it in this step. `is_tentative`: as in `GangMember`.
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
-        annotations = self.ledgers.take(pod, row, choices)
+        annotations = self.ledgers.take(pod, row, choices, concerned)
         pod = self.bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)

@@ -261,7 +261,7 @@ class GangRoster:
         self._finished_uids: dict[str, str] = {}
         """NAMESPACE/NAME -> uid of the finished pods that exist in the API server."""
         self._departed: dict[str, None] = {}
-        """uids of placed members of started gangs that disappeared without having been deleted, oldest first: the watch of
+        """uids of placed members of started gangs that disappeared without having been deleted, oldest first. The watch of
         running pods does not show how they ended, and may be ahead of the watch of succeeded pods.
         """
         self.on_first: Callable[[], None] = _ignore

@@ -92,6 +92,13 @@ class ClusterRefusal(NamedTuple):
 _NO_REFUSAL: Final = ClusterRefusal()
 
 
+class Concerned(NamedTuple):
+    """The ledgers that hold something for pods like one."""
+
+    of_rows: tuple[Ledger, ...]
+    of_cluster: tuple[RowlessLedger, ...]
+
+
 class LedgerRegistry:
     """All ledgers by name; implements `framework.context.Ledgers`."""
 
@@ -133,26 +140,38 @@ class LedgerRegistry:
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
 
-    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> str:
-        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
-        return self._first_reason(self._of_rows, pod, row, choices)
+    def concerned(self, pod: Pod) -> Concerned:
+        """Returns the ledgers that hold something for pods like this one. Raises PluginFailure.
 
-    def fits_cluster(self, pod: Pod) -> ClusterRefusal:
+        A decision asks once and passes the answer to `fits_cluster`, `fits` and `take`: most pods concern none or one of
+        the ledgers. The answer is valid in this step only.
+        """
+        of_rows, of_cluster = self._of_rows, self._of_cluster
+        return Concerned(
+            tuple([ledger for ledger in of_rows if _concerns(ledger, pod)]),
+            tuple([ledger for ledger in of_cluster if _concerns(ledger, pod)]) if of_cluster else (),
+        )
+
+    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, concerned: Concerned | None = None) -> str:
+        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
+        return self._first_reason((concerned or self.concerned(pod)).of_rows, pod, row, choices)
+
+    def fits_cluster(self, pod: Pod, concerned: Concerned | None = None) -> ClusterRefusal:
         """Returns the first refusal by a cluster ledger, which applies to every row. Raises PluginFailure."""
-        for ledger in self._of_cluster:
+        for ledger in (concerned or self.concerned(pod)).of_cluster:
             reason = self._first_reason((ledger,), pod, ANY_ROW, NO_CHOICES)
             if reason:
                 return ClusterRefusal(reason, ledger.plugin, ledger.condition_reason)
         return _NO_REFUSAL
 
     def _first_reason(self, ledgers: Sequence[Ledger], pod: Pod, row: int, choices: Choices) -> str:
+        """Returns the first reason of these ledgers, all of which the pod concerns."""
         for ledger in ledgers:
             try:
-                is_concerned = ledger.concerns(pod)
-                reason = _fits(ledger, pod, row, choices) if is_concerned else ""
+                reason = _fits(ledger, pod, row, choices)
             except Exception as error:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
-            if is_concerned and ledger.name in self.broken:
+            if ledger.name in self.broken:
                 what = self.broken[ledger.name]
                 raise _failure(ledger, f"its state is inconsistent after an error ({what}); the next audit repairs it")
             if reason:
@@ -161,32 +180,32 @@ class LedgerRegistry:
 
     def concern_cluster(self, pod: Pod) -> bool:
         """Reports whether a cluster ledger holds something for pods like this one. Raises PluginFailure."""
-        for ledger in self._of_cluster:
-            try:
-                if ledger.concerns(pod):
-                    return True
-            except Exception as error:
-                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
-        return False
+        return any(_concerns(ledger, pod) for ledger in self._of_cluster)
 
     def concern(self, pod: Pod) -> bool:
         """Reports whether any ledger holds something for pods like this one."""
         return bool(self.versions(pod, ANY_ROW))
 
-    def take(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Mapping[str, str]:
+    def take(
+        self, pod: Pod, row: int, choices: Choices = NO_CHOICES, concerned: Concerned | None = None
+    ) -> Mapping[str, str]:
         """Takes from every ledger; returns the annotations that the binding carries. After a PluginFailure nothing is held."""
         annotations: dict[str, str] = {}
-        for ledger in self._ledgers.values():
+        of_rows, of_cluster = concerned or self.concerned(pod)
+        for ledger in (*of_rows, *of_cluster):
             try:
-                annotations.update(_take(ledger, pod, row, choices) if ledger.concerns(pod) else {})
+                annotations.update(_take(ledger, pod, row, choices))
             except Exception as error:
                 self.release(pod.uid)
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return annotations
 
     def restore(self, pod: Pod, row: int) -> None:
-        for ledger in self._ledgers.values():
-            self._notify(ledger, "restore", _restore, ledger, pod, row)
+        for ledger in self._ledgers.values():  # without `_notify`: this is called twice for each pod
+            try:
+                _restore(ledger, pod, row)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
+                self._broke(ledger, "restore", error)
 
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
@@ -262,6 +281,14 @@ class LedgerRegistry:
                 "ledger failed; it refuses its pods until the audit has repaired it", extra={"ledger": ledger.name}
             )
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
+
+
+def _concerns(ledger: Ledger, pod: Pod) -> bool:
+    """Reports whether the ledger holds something for pods like this one. Raises PluginFailure."""
+    try:
+        return ledger.concerns(pod)
+    except Exception as error:
+        raise _failure(ledger, f"{type(error).__name__}: {error}") from error
 
 
 def _fits(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> str:

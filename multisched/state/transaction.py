@@ -39,15 +39,17 @@ def assume(
 
     `is_tentative`: as in `ClusterCache.assume`.
     """
-    refusal = cache.ledgers.fits_cluster(pod)
+    ledgers = cache.ledgers
+    concerned = ledgers.concerned(pod)
+    refusal = ledgers.fits_cluster(pod, concerned)
     if refusal.reason:
         return NotTaken(*refusal)
     choices = choose(pod, row)
-    reason = cache.ledgers.fits(pod, row, choices)
+    reason = ledgers.fits(pod, row, choices, concerned)
     return (
         NotTaken(f"node {cache.nodes.node(row).name}: {reason}")
         if reason
-        else cache.assume(pod, row, choices, is_tentative=is_tentative)
+        else cache.assume(pod, row, choices, concerned, is_tentative=is_tentative)
     )
 
 

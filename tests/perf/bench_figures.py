@@ -213,7 +213,7 @@ def against_bars(here: Sequence[Round], there: Sequence[Round]) -> list[Bar]:
 
     def ratio(figure: str) -> float:
         pairs = zip(here, there, strict=True)
-        return median(getattr(own, figure) / getattr(other, figure) for own, other in pairs)
+        return float(median(getattr(own, figure) / getattr(other, figure) for own, other in pairs))
 
     return [
         _at_least("pods/s, times the other commit's", ratio("pods_per_s"), MIN_RATE_SHARE),

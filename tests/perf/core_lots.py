@@ -18,7 +18,9 @@ from pathlib import Path
 
 import orjson
 
-from tests.perf.core_bench import Core, Decoder, leave_to_reference_counts
+from multisched.model.decode import Decoder
+from multisched.shell.garbage import leave_to_reference_counts
+from tests.perf.core_bench import Core
 
 
 def loaded(path: Path, profile: str) -> tuple[Core, Decoder, Iterator[bytes]]:
@@ -45,7 +47,9 @@ def play(core: Core, decoder: Decoder, lines: Sequence[bytes]) -> tuple[float, f
     if placed != len(lines):
         raise AssertionError(f"{len(lines) - placed} of {len(lines)} pods found no node: the cluster is too small")
     for pod in pods:
-        pod["spec"]["nodeName"] = core.cache.placed(pod["metadata"]["uid"]).node
+        entry = core.cache.placed(pod["metadata"]["uid"])
+        assert entry is not None, "a pod that was placed is in the cache"
+        pod["spec"]["nodeName"] = entry.node
     seen = [orjson.dumps(pod) for pod in pods]
     before = time.process_time()
     for line in seen:

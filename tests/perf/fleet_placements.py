@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.config.document import Document
-from multisched.simulate.fits import FitCache
+from multisched.simulate.contribution import RunExtensions, run_extensions
 from multisched.simulate.policies import read_policy
 from multisched.simulate.recorded_run import run_policy
 from multisched.simulate.scenario import NodeSpec, Policy, Scenario, Service
@@ -106,9 +106,9 @@ def scenario_of(fleet: Fleet) -> Scenario:
     )
 
 
-def place_by_product(scenario: Scenario, policy: Policy, seed: int, fits: FitCache) -> tuple[Nodes, Nodes]:
+def place_by_product(scenario: Scenario, policy: Policy, seed: int, extensions: RunExtensions) -> tuple[Nodes, Nodes]:
     """Services, and nodes, of all pods. Every pod must find a node."""
-    result = run_policy(scenario, policy, seed, fits)
+    result = run_policy(scenario, policy, seed, extensions)
     assert not result.unplaced, result.unplaced
     assert not result.failures, result.failures
     stays = [(stay.series, stay.node) for stay in result.placement_intervals]
@@ -162,16 +162,14 @@ def evenness(fleet: Fleet, services: Nodes, nodes: Nodes) -> Evenness:
     return Evenness(*(float(value) for value in np.mean(found, axis=0)))
 
 
-def all_figures(
-    fleet: Fleet, policies: Sequence[Policy], orders: Sequence[int], fits: FitCache | None = None
-) -> dict[str, list[Evenness]]:
+def all_figures(fleet: Fleet, policies: Sequence[Policy], orders: Sequence[int]) -> dict[str, list[Evenness]]:
     """By name of the policy or the plain sum: the figures of each order."""
     scenario = scenario_of(fleet)
-    fits = fits or FitCache(scenario)
+    extensions = run_extensions(scenario)
 
     def place(order: Nodes, seed: int) -> Iterator[tuple[str, Nodes, Nodes]]:
         for one in policies:
-            yield one.name, *place_by_product(scenario, one, seed, fits)
+            yield one.name, *place_by_product(scenario, one, seed, extensions)
 
     return beside_sums(fleet, orders, place)
 

@@ -14,8 +14,8 @@ from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import load_factor
 from domains.forecast.settings.fit import FitSettings
+from domains.forecast.simulation.fits import FitCache, LearningSettings
 from domains.forecast.units import MILLI
-from multisched.simulate.fits import FitCache, LearningSettings
 from tests.perf.fleet_kinds import Fleet
 from tests.perf.fleet_placements import Nodes, capacities, room, scenario_of
 

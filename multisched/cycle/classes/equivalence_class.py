@@ -73,6 +73,8 @@ class EquivalenceClass:
         """Those of `filters` whose codes may change with the pods on a row; the others are fixed."""
         self.fallible_filters: list[FilterColumn] = []
         """Those of `filters` that have codes for errors, which fail the attempt."""
+        self.filters_by_row = False
+        """Whether each of `moving_filters` depends on the row alone: another pod on a row changes no code of other rows."""
         self.fixed_pass: Bools = NO_BOOLS
         """Rows that pass every filter that does not read the pods on a row."""
         self.feasible: Bools = NO_BOOLS
@@ -86,6 +88,8 @@ class EquivalenceClass:
         """Weighted sum of all final scores, feasible or not."""
         self.total: Totals = NO_TOTALS
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
+        self.scores_by_row = False
+        """Whether each of `moving_scores` depends on the row alone and is not normalised."""
         self.is_scored = False
         self.fixed_changes = 0
         """How often `fixed_total` has changed."""

@@ -63,6 +63,7 @@ class ElasticQuota:
     depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
     status_kinds = QUOTA_KINDS
+    kept_kind = ObjectKind.ELASTIC_QUOTA_TREE
 
     def __init__(self, context: PluginContext, args: ElasticQuotaArgs | None = None) -> None:
         source = QuotaSource(context.objects)
@@ -99,14 +100,21 @@ class ElasticQuota:
     def pending_changed(self, pod: Pod) -> None:
         self._statuses.pending_changed(pod)
 
+    def kept_object(self) -> bytes:
+        """See `KeptObjectPlugin`."""
+        return self._statuses.kept_tree()
+
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
         ledger = self._ledger
+        generation = ledger.generation
+        if ledger.tree is None:
+            return (generation, "")
         levels = ledger.levels_of(pod)
         if not levels or ledger.label_problem(pod):
-            return (ledger.generation, ledger.label_problem(pod))
-        return (ledger.generation, levels[0].at, pod.spec.priority, ledger.amounts.beyond_requests(pod))
+            return (generation, ledger.label_problem(pod))
+        return (generation, levels[0].at, pod.spec.priority, ledger.amounts.beyond_requests(pod))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         if not self._ledger.levels_of(pod):

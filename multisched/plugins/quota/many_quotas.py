@@ -8,7 +8,7 @@ earlier version is left out; its child quotas then become children of its parent
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -66,17 +66,17 @@ class _Attempt:
     def read(self) -> ReadQuotas:
         """Returns the tree of the chosen objects; with problems if no valid choice was found."""
         found = self._read_without({})
-        without: dict[str, str] = {}
+        without: Mapping[str, str] = {}
         while found.problems:
             contradicting = self._contradicting(found.problems)
             if not contradicting:
                 return found
-            without |= contradicting
+            without = {**without, **contradicting}
             found = self._read_without(without)
-        if without:
-            by_age = sorted(without, key=lambda key: (self._now[key].version, key))
-            found = self._read_without(self._fewest(by_age, without))
-        return found
+        fewer: Mapping[str, str] = self._fewest(self._by_age(without), without) if without else without
+        while len(fewer) < len(without):  # what takes effect now may permit an older change
+            without, fewer = fewer, self._fewest(self._by_age(fewer), fewer) if fewer else fewer
+        return self._read_without(fewer) if fewer or without else found
 
     def _read_without(self, without: Mapping[str, str]) -> ReadQuotas:
         """Chooses all objects without these changes. `without`: key -> why."""
@@ -102,6 +102,9 @@ class _Attempt:
             return {**without, key: why}
         half = len(keys) // 2
         return self._fewest(keys[half:], self._fewest(keys[:half], without))
+
+    def _by_age(self, keys: Iterable[str]) -> list[str]:
+        return sorted(keys, key=lambda key: (self._now[key].version, key))
 
     def _leave_out(self, key: str, why: str) -> None:
         """Replaces the object by its last valid version; removes it if there is none."""

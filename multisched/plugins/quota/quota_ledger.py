@@ -52,6 +52,8 @@ class ObjectStatuses(Protocol):
 
     def pending_changed(self, pod: Pod) -> None: ...
 
+    def kept_tree(self) -> bytes: ...
+
 
 class Level:
     """One level of the tree in force, with its usage."""

@@ -143,7 +143,9 @@ class AuditedPods:
         from multisched.shell.audit.content import pod_fault  # imported before by `load_judge`
 
         entry = self._cache.placed(cached.uid)
-        pod = self._pods.pending.get(cached.uid) if entry is None else entry.pod
+        if entry is not None:
+            return pod_fault(entry.pod, raw, self._cache.ledgers.fixed_labels)
+        pod = self._pods.pending.get(cached.uid)
         return "" if pod is None else pod_fault(pod, raw)
 
     def replace_content(self, cached: CachedObject, raw: msgspec.Raw) -> None:

@@ -22,7 +22,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.model.objects import Node, Pod
-from multisched.queueing.entry import EVERY_POD, Moved, ParkedPodFilter
+from multisched.queueing.entry import EVERY_POD, NOTHING_MOVED, Moved, ParkedPodFilter
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import node_events
 from multisched.state.domain_rows import DomainRows, Use
@@ -160,6 +160,8 @@ class Router:
 
     @staticmethod
     def _wake(worker: DomainWorker, moved: Moved) -> None:
+        if moved is NOTHING_MOVED:
+            return
         is_led_anew = bool(moved.gated) and worker.queue.has_changed_gangs
         if moved.active or moved.backoff or is_led_anew:
             worker.intake.wake()

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from multisched.framework.node_view import VIEW_FROM, Amount, Float64, Int64, Rows, columns_at
+from multisched.framework.node_view import VIEW_FROM, Amount, Float64, Int64, M, Rows, columns_at
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
 from multisched.state.change_log import ChangeLog
 from multisched.state.columns.arrays import frozen, grown
@@ -49,6 +49,14 @@ class _FewRows:
         self.capacities: Float64 = self.allocatable.astype(np.float64)
         for array in (self.allocatable, self.requested, self.capacities):
             array.flags.writeable = False
+
+
+def _column_of(matrix: M, lines: slice, rows: Rows) -> M:
+    """Returns these lines of a single row, read-only: a view, because a copy costs more than the whole call."""
+    row = rows.item()
+    view = matrix[lines, row : row + 1]
+    view.flags.writeable = False
+    return view  # type: ignore[return-value]
 
 
 class ResourceColumns:
@@ -116,6 +124,8 @@ class ResourceColumns:
         if not isinstance(block, slice):
             found: Int64 = array[block, rows]
             return found
+        if len(rows) == 1:
+            return _column_of(array, block, rows)
         if block.stop <= SCORING.stop and len(rows) <= VIEW_FROM:
             few = self._few
             if few.rows is not rows or few.at != self._row_log.sequence:
@@ -130,6 +140,8 @@ class ResourceColumns:
         if not isinstance(block, slice):
             found: Float64 = self._capacities[block, rows]
             return found
+        if len(rows) == 1:
+            return _column_of(self._capacities, block, rows)
         if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
             few = self._few
             if few.rows is not rows or few.at != self._row_log.sequence:

@@ -218,6 +218,7 @@ async def open_house(
     behind: Callable[[Transport], Transport] | None = None,
     measures: Measures | None = None,
     server: ApiServer | None = None,
+    identity: str = "house",
 ) -> AsyncIterator[House]:
     """The program runs until the block is left, and must then end in time.
 
@@ -235,7 +236,7 @@ async def open_house(
         behind(seen) if behind is not None else seen,
         clock,
         random.Random(0),
-        "house",
+        identity,
         "kube-system",
         observer=lambda domain: house.observer,
         registry=registry,

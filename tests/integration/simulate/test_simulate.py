@@ -14,11 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
-from multisched.simulate.fits import FitCache
+from multisched.simulate.contribution import run_extensions
 from multisched.simulate.recorded_run import RunResult, run_policy
 from multisched.simulate.scenario import Scenario
-from multisched.simulate.scenario_file import load_scenario
-from tests.unit.simulate.scenarios import STEPS, Line, at, write
+from tests.unit.simulate.scenarios import STEPS, Line, at, load_scenario, write
 
 EXAMPLES = Path(__file__).parents[3] / "config/examples/simulate"
 POLICIES = ["least-allocated", "realtime", "peak-forecast"]
@@ -61,7 +60,7 @@ def run(path: Path, output: str = "json", *options: str) -> str:
 def run_named(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, RunResult]:
     made = load_scenario(path)
     chosen = next(one for one in made.policies if one.name == policy)
-    return made, run_policy(made, chosen, seed, FitCache(made))
+    return made, run_policy(made, chosen, seed, run_extensions(made))
 
 
 def standing(made: Scenario, result: RunResult) -> list[list[str]]:
@@ -291,6 +290,13 @@ def repaired(*windows: tuple[str, str], **changes: Any) -> dict[str, Any]:
     return {"name": "repaired", "profile": BLIND, "repair": section}
 
 
+def repairs_of(result: RunResult) -> list[dict[str, Any]]:
+    """The windows in which the policy could repair."""
+    (report,) = result.reports
+    found: list[dict[str, Any]] = report.fields["repairs"]
+    return found
+
+
 def crowded(folder: Path, *policies: Any, **changes: Any) -> Path:
     """Eight of each, which requests do not tell apart."""
     return scenario(folder, services=services(evening=8, morning=8, noisy=8), policies=list(policies), **changes)
@@ -323,7 +329,7 @@ def test_before_the_first_window_a_repaired_fleet_stands_as_one_that_is_not(tmp_
     first = [[(s.series, s.node) for s in c.placement_intervals if s.begin_s < from_s] for c in (plain, mended)]
     assert sorted(first[0]) == sorted(first[1])
     moved = [stay for stay in mended.placement_intervals if stay.begin_s >= from_s]
-    assert len(moved) == sum(visit.moves for visit in mended.repairs) > 0
+    assert len(moved) == sum(window["moves"] for window in repairs_of(mended)) > 0
 
 
 def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -> None:
@@ -343,9 +349,9 @@ def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -
 
 def test_a_budget_per_window_spreads_the_moves_over_the_days(tmp_path: Path) -> None:
     path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=26, movesPerWindow=3))
-    made, found = run_named(path, "repaired")
-    assert [(visit.opens_s - made.judged_from_s) / 3600 for visit in found.repairs] == [1, 25]
-    first, second = (visit.moves for visit in found.repairs)
+    _, found = run_named(path, "repaired")
+    assert [window["at"] for window in repairs_of(found)] == ["2026-01-07 01:00", "2026-01-08 01:00"]
+    first, second = (window["moves"] for window in repairs_of(found))
     assert first == 3 >= second > 0, "6 are allowed in all"
     assert found.moves == first + second
     _, again = run_named(path, "repaired")

@@ -74,6 +74,7 @@ class Run:
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
             has_gang_workloads=setting.has_gang_workloads,
+            has_linked_quotas=setting.has_linked_quotas,
         )
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage

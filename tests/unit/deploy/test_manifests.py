@@ -20,6 +20,7 @@ from multisched.config.plugins import plugin_registry
 from multisched.model.cluster_objects import LIFT_ANNOTATION, TREE_NAMESPACE
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
+from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -132,6 +133,15 @@ def test_where_a_repair_stands_is_kept_in_the_own_namespace_only() -> None:
     }
 
 
+def test_the_tree_in_force_is_kept_in_the_own_namespace_only() -> None:
+    names = (f"multisched-{ElasticQuota.kept_kind.definition.plural}",)
+    assert rules(the("Role", "multisched-quotas")) == {
+        ("", "configmaps", "create", ()),
+        ("", "configmaps", "get", names),
+        ("", "configmaps", "update", names),
+    }
+
+
 def test_who_reads_plans_may_not_have_them_carried_out() -> None:
     (rule,) = [r for r in the("ClusterRole", "multisched-reader")["rules"] if "repair" in str(r)]
     assert rule["verbs"] == ["get"]
@@ -165,6 +175,7 @@ def test_the_rights_go_to_the_one_service_account() -> None:
     for kind, name in (
         ("ClusterRoleBinding", "multisched"),
         ("RoleBinding", "multisched-leases"),
+        ("RoleBinding", "multisched-quotas"),
         ("RoleBinding", "multisched-repair"),
     ):
         assert the(kind, name)["subjects"] == [account]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multisched.simulate.repairs import repair_windows
-from multisched.simulate.scenario_file import load_scenario
+from domains.forecast.simulation.fits import history_of
+from domains.forecast.simulation.repair_section import repair_windows
 from multisched.simulate.scenario_time import format_time
-from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
+from tests.unit.simulate.scenarios import at, fields, load_scenario, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
 SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
@@ -75,7 +75,7 @@ def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
 def test_history_is_the_services_use_or_the_mean_of_its_pods_until_a_step(tmp_path: Path) -> None:
     scenario = load_scenario(write(tmp_path))
     own = [float(value) for _, service, dimension, value in usage_lines() if (service, dimension) == ("db", "log")]
-    np.testing.assert_array_equal(scenario.history(8)[1, 1], own[:8])
+    np.testing.assert_array_equal(history_of(scenario, 8)[1, 1], own[:8])
 
 
 def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> None:
@@ -112,11 +112,9 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
     windows = [NIGHT, {"from": "22:00", "to": "03:00"}]
     scenario = load_scenario(write(tmp_path, **repaired(windows=windows)))
     (policy,) = scenario.policies
-    assert policy.repair is not None
-    assert policy.repair.moves(scenario.replicas) == (3, 3)
-    assert [
-        (format_time(one.opens_s), format_time(one.closes_s)) for one in repair_windows(policy.repair, scenario)
-    ] == [
+    repair = policy.sections["repair"]
+    assert repair.moves(scenario.replicas) == (3, 3)
+    assert [(format_time(one.opens_s), format_time(one.closes_s)) for one in repair_windows(repair, scenario)] == [
         ("2026-01-07 01:00", "2026-01-07 05:00"),
         ("2026-01-07 22:00", "2026-01-08 03:00"),
         ("2026-01-08 01:00", "2026-01-08 05:00"),

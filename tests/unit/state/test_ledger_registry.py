@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from multisched.framework.ledger import NO_CHOICES
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
+from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.ledgers import UNKNOWN_VERSION, LedgerRegistry
+from multisched.state.transaction import assume
 from multisched.testing.builders import make_node
 from tests.unit.state.state_kit import make_pod
 
@@ -25,6 +28,8 @@ class Noting:
         self.written = frozenset({f"{name}/given"})
         self.heard: list[tuple[Any, ...]] = []
         self.fails_at = fails_at
+        self.asked = 0
+        """Calls of `concerns`."""
         self._is_concerned = is_concerned
         self._reason = reason
 
@@ -35,6 +40,7 @@ class Noting:
 
     def concerns(self, pod: Pod) -> bool:
         assert pod is POD
+        self.asked += 1
         return self._is_concerned
 
     def version(self, row: int) -> int:
@@ -97,6 +103,22 @@ def test_a_ledger_that_is_not_concerned_is_told_to_release_and_asked_nothing() -
     assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.concern(POD)) == ("", {}, (), False)
     book.restore(POD, 4)
     assert stranger.heard == [("release", "p")]
+
+
+def test_a_decision_asks_each_ledger_once_whether_it_is_concerned() -> None:
+    cache = ClusterCache()
+    concerned, stranger = Noting("concerned"), Noting("stranger", is_concerned=False, reason="full")
+    for ledger in (concerned, stranger):
+        cache.ledgers.register(ledger)
+    row = cache.nodes.set_node(NODE)
+    concerned.heard.clear()
+
+    found = assume(cache, POD, row, lambda pod, row: NO_CHOICES)
+
+    assert isinstance(found, Assumption)
+    assert (concerned.asked, stranger.asked) == (1, 1)
+    assert concerned.heard == [("fits", POD, row), ("take", POD, row)]
+    assert stranger.heard == []
 
 
 def test_the_first_reason_counts() -> None:

@@ -66,7 +66,7 @@ def crowded(draw: st.DrawFn) -> list[Document]:
     return documents
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=settings().max_examples * 3 // 10)
 @given(crowded())
 def test_every_filter_but_room_is_asked_about_every_node(documents: list[Document]) -> None:
     sandbox, worker = sandbox_of(*documents)

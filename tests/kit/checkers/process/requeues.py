@@ -26,7 +26,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
 from tests.kit.checkers.process.gang_rooms import GangRooms
-from tests.kit.rules.node_affinity import wants
+from tests.kit.checkers.reference_rules import wants
 
 LOOKS: Final = 6
 """A pod is asked about at every sixth look in a row that finds it where it was."""

@@ -276,4 +276,4 @@ class SettledDevices(RuleBasedStateMachine):
 
 
 TestSettledDevices = SettledDevices.TestCase
-TestSettledDevices.settings = settings(max_examples=100, stateful_step_count=40)
+TestSettledDevices.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=40)

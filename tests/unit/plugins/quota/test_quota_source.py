@@ -275,6 +275,18 @@ def test_an_invalid_change_does_not_leave_out_valid_changes_made_with_it() -> No
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
 
 
+def test_a_change_that_a_newer_one_permits_takes_effect_beside_an_invalid_one() -> None:
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 3, 8, "p"), 3))
+    desk.paths()
+    desk.apply(
+        version(linked("a", 3, 8, "p"), 4), version(linked("b", 1, 8, "p"), 5), version(linked("c", 9, 9, "p"), 6)
+    )
+    assert bounds(desk) == {"p": (4, 8), "a": (3, 8), "b": (1, 8)}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/c"]
+
+
 def test_a_process_that_starts_leaves_out_the_excessive_quota_alone() -> None:
     desk = Desk()
     names = [f"q{number}" for number in range(40)]
@@ -373,6 +385,21 @@ def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, 
     desk.apply(tree(most=2, uid="another"))
     assert bounds(desk) == {"web": (1, 2)}
     assert not desk.source.is_deleted
+
+
+def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> None:
+    desk, other = Desk(), flat("team", 1, 2)
+    desk.apply(tree())
+    desk.paths()
+    desk.delete(tree())
+    desk.apply(other)
+    assert desk.paths() == OF_SP
+    desk.delete(other)
+    assert desk.paths() == []
+    desk.apply(tree(uid="again"))
+    desk.paths()
+    desk.delete(tree())
+    assert desk.paths() == OF_TREE
 
 
 def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Op
 from multisched.model.volumes import PodVolume
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import make_node, make_pod
-from tests.kit.rules.preemption import fault_of_preemption
+from tests.kit.checkers.preemption_rules import fault_of_preemption
 
 ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 

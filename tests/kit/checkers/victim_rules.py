@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
-from tests.kit.rules.inter_pod import Standing, allows, is_tolerated
-from tests.kit.rules.room import has_room, taken_by
+from tests.kit.checkers.reference_rules import Relations, Standing, has_room, is_tolerated, wants
 
 
 def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
@@ -64,15 +63,14 @@ def would_do(
     """
     if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
-    if not all(r.matches_value(node.labels.get(r.key)) for r in pod.spec.affinity.node_selector):
+    if not wants(pod, node):
         return False
     lower = [one for one, there in standing if there.name == node.name and one.spec.priority < pod.spec.priority]
     spared = {one.uid for one in spared_for_certain(budgets, lower)}
     going = {one.uid for one in lower} - spared
     left = [*((one, there) for one, there in standing if one.uid not in going), *promised]
-    sums = taken_by([pod, *(one for one, there in left if there.name == node.name)])
-    holds_all = all(amount <= node.allocatable.get(resource, 0) for resource, amount in sums.items())
-    return bool(going) and holds_all and allows(pod, node, nodes, left, is_usable)
+    here = [one for one, there in left if there.name == node.name]
+    return bool(going) and has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)
 
 
 def fault_of_victims(
@@ -94,7 +92,7 @@ def fault_of_victims(
     def fits_without(uids: Collection[str]) -> bool:
         left = [*((one, there) for one, there in standing if one.uid not in uids), *promised]
         here = [one for one, there in left if there.name == node.name]
-        return has_room(pod, node, taken_by(here)) and allows(pod, node, nodes, left, is_usable)
+        return has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)
 
     if not fits_without(going):
         return f"it does not fit when {sorted(victim.key for victim in victims)} are gone"
@@ -123,7 +121,7 @@ def fault_of_units(
         left = [(one, there) for one, there in standing if one.uid not in uids]
         for pod, node in preemptors:
             here = [one for one, there in left if there.name == node.name]
-            if not (has_room(pod, node, taken_by(here)) and allows(pod, node, nodes, left, is_usable)):
+            if not (has_room(pod, node, here) and Relations(pod, nodes, left, is_usable).allow(node)):
                 return False
             left.append((pod, node))
         return True

@@ -12,7 +12,7 @@ from fractions import Fraction
 from multisched.model.objects import Pod, Requests
 from multisched.verify.quota_tree import Level, QuotaTree, Usage
 from multisched.verify.quotas import quota_requests
-from tests.kit.rules.devices import wants_devices
+from tests.kit.checkers.device_rules import wants_devices
 
 Speaks = Callable[[Sequence[Pod]], str]
 """What speaks against these victims in place of those that were chosen; empty for nothing."""

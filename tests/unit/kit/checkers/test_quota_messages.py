@@ -8,7 +8,7 @@ from multisched.model.quota_tree import shown_amount
 from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.testing.builders import make_node
 from multisched.verify.quota_tree import read_tree
-from tests.kit.rules.quota_sentences import bounds_of, fault_of_sentences, without_sentences
+from tests.kit.checkers.quota_messages import bounds_of, fault_of_sentences, without_sentences
 from tests.unit.plugins.quota.town import Town
 from tests.unit.plugins.quota.trees import leaf, node
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
-from tests.kit.world.labels import GPU, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.verify.devices import shared_total_milli
+from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 OURS = "multisched.io/gpu"
 """What the annotations about devices begin with."""
-WHOLE_MILLI, DEVICES_MOST = 1000, 256
+WHOLE_MILLI = 1000
 
 
 def wants_devices(pod: Pod) -> bool:
@@ -52,9 +53,8 @@ def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -
 
 def fraction_wanted(annotations: Mapping[str, str]) -> int:
     """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
-    milli, count = annotations.get(GPU_MILLI, ""), annotations.get(GPU_COUNT, "1")
-    is_amount = 0 < _number(milli) <= WHOLE_MILLI and 0 < _number(count) <= DEVICES_MOST
-    return _number(count) if is_amount else 0
+    total_milli = shared_total_milli(annotations, has_node=False)
+    return total_milli // int(annotations[GPU_MILLI]) if total_milli else 0
 
 
 def _fraction_held(pod: Pod, offered: int) -> int | None:

@@ -9,8 +9,8 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
 from multisched.testing.builders import make_node, make_pod
-from tests.kit.rules.inter_pod import Standing
-from tests.kit.rules.victims import (
+from tests.kit.checkers.reference_rules import Standing
+from tests.kit.checkers.victim_rules import (
     broken_for_certain,
     fault_of_units,
     fault_of_victims,

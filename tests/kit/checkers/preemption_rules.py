@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from multisched.framework.objects_view import ObjectsView
-from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.cluster_objects import PersistentVolumeClaim
 from multisched.model.objects import Node, Pod
-from tests.kit.rules.inter_pod import Standing, allows, clash
-from tests.kit.rules.room import has_room, taken_by
+from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room, reaches
 
 SOLE = "ReadWriteOncePod"
-PLACES = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-}
-"""Labels of volumes and nodes of old, and their names of today."""
 
 
 def _counts_deleted_twice(pod: Pod, victims: Collection[Pod]) -> bool:
@@ -42,11 +36,11 @@ def fault_of_preemption(
     going = {victim.uid for victim in victims}
     left = [(one, there) for one, there in standing if one.uid not in going]
     here = [one for one, there in left if there.name == node.name]
-    if not has_room(pod, node, taken_by(here)):
+    if not has_room(pod, node, here):
         return "it has no room"
     if any(clash(pod, one) for one in here):
         return "somebody has its port"
-    if not allows(pod, node, nodes, left, is_usable) and not _counts_deleted_twice(pod, victims):
+    if not Relations(pod, nodes, left, is_usable).allow(node) and not _counts_deleted_twice(pod, victims):
         return "a rule about other pods forbids it"
     return _fault_of_claims(pod, node, left, objects)
 
@@ -57,7 +51,7 @@ def _fault_of_claims(pod: Pod, node: Node, left: Collection[Standing], objects: 
         if SOLE in claim.access_modes and users:
             return f"its claim {claim.name} is for one pod alone"
         volume = objects.volume(claim.volume) if claim.volume else None
-        if volume is not None and not is_in_reach(volume, node):
+        if volume is not None and not reaches(volume, node):
             return f"its volume {volume.name} is out of reach"
     return ""
 
@@ -65,16 +59,3 @@ def _fault_of_claims(pod: Pod, node: Node, left: Collection[Standing], objects: 
 def _claims(pod: Pod, objects: ObjectsView) -> Iterator[PersistentVolumeClaim]:
     claims = (objects.claim(pod.namespace, volume.claim) for volume in pod.spec.volumes if volume.claim)
     return (claim for claim in claims if claim is not None)
-
-
-def is_in_reach(volume: PersistentVolume, node: Node) -> bool:
-    """By its node affinity, and by its labels where the node says at all where it stands."""
-    if volume.node_affinity is not None and not volume.node_affinity.matches(node.labels, node.name):
-        return False
-    if not any(label in node.labels for pair in PLACES.items() for label in pair):
-        return True
-    newer = {label: PLACES.get(label, label) for label in (*PLACES, *PLACES.values()) if label in volume.labels}
-    return all(
-        node.labels.get(label, node.labels.get(today)) in volume.labels[label].split("__")
-        for label, today in newer.items()
-    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from multisched.model.objects import HostPort, Pod, PodSpec
-from multisched.model.placement import SpreadConstraint
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.testing.builders import HOSTNAME, make_node, make_pod
-from tests.kit.rules.inter_pod import allows, clash
+from tests.kit.checkers.reference_rules import Relations, clash, has_room, keep_apart
 
 
 def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
@@ -28,7 +28,7 @@ def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
     ],
 )
 def test_two_pods_want_one_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
-    assert (clash(ours, theirs) is not None) == do_clash
+    assert clash(ours, theirs) == do_clash
 
 
 def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() -> None:
@@ -39,5 +39,25 @@ def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() ->
     bare = make_node("bare")
     standing = [(pod, here)]
 
-    assert allows(pod, here, [here, bare], standing, lambda node: True)
-    assert not allows(pod, here, [here, empty], standing, lambda node: True)
+    assert Relations(pod, [here, bare], standing, lambda node: True).allow(here)
+    assert not Relations(pod, [here, empty], standing, lambda node: True).allow(here)
+
+
+@pytest.mark.parametrize(("app", "is_apart"), [("foe", True), ("friend", False)])
+def test_anti_affinity_of_either_pod_keeps_them_apart(app: str, is_apart: bool) -> None:
+    """Its other rules, which a host alone cannot satisfy, do not count."""
+    foes = LabelSelector((Requirement("app", Operator.IN, ("foe",)),))
+    apart = PodAffinity(required=(PodAffinityTerm("zone", foes),), anti_required=(PodAffinityTerm(HOSTNAME, foes),))
+    spread = (SpreadConstraint(1, "zone", is_hard=True, selector=foes),)
+    ours = make_pod("ours", spec=PodSpec(pod_affinity=apart, spread=spread))
+    theirs = make_pod("theirs", labels={"app": app})
+
+    assert keep_apart(ours, theirs) == is_apart
+    assert keep_apart(theirs, ours) == is_apart
+
+
+@pytest.mark.parametrize(("cpu_milli", "fits"), [(500, True), (501, False)])
+def test_room_is_what_the_other_pods_leave(cpu_milli: int, fits: bool) -> None:
+    node = make_node("node", cpu_milli=2000)
+
+    assert has_room(make_pod("new", cpu_milli=cpu_milli), node, [make_pod("there", cpu_milli=1500)]) == fits

@@ -12,15 +12,16 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
-from multisched.shell.program import Program
 from multisched.simulate.scenario import Scenario
 from multisched.simulate.scenario_time import DAY_S
+from multisched.simulate.virtual_cluster import VirtualCluster
 
 FITS_MAX: Final = 64
 """Cached fits per process, one for each time that policies learn; 120 kB each for 60 services in 3 dimensions."""
@@ -57,7 +58,7 @@ class FitCache:
     def _fit(self, end: int, settings: LearningSettings) -> Profiles:
         scenario, table = self._scenario, self._scenario.usage
         begin = max(0, end - int(settings.window_days * DAY_S / table.step_s))
-        values = scenario.history(end)[:, :, begin:].astype(np.float32)
+        values = history_of(scenario, end)[:, :, begin:].astype(np.float32)
         names = tuple(service.name for service in scenario.services)
         start_s = table.start_s + begin * table.step_s
         usage = Usage(float(start_s), float(table.step_s), names, table.dimensions, values)
@@ -68,16 +69,15 @@ class Refits:
     """Refits the PeakForecast plugins of one run. Called between cycles, whenever time has advanced."""
 
     def __init__(
-        self, fits: FitCache, known_until_s: float, program: Program, settings: Mapping[str, LearningSettings]
+        self, fits: FitCache, known_until_s: float, cluster: VirtualCluster, settings: Mapping[str, LearningSettings]
     ) -> None:
         """`settings`: domain -> how its PeakForecast learns."""
         self._fits = fits
         self._known_until_s = known_until_s
         self._learners = [
-            (built.plugin, settings[worker.name])
-            for worker in program.router.workers()
-            for built in worker.plugins.built
-            if worker.name in settings and isinstance(built.plugin, Forecast)
+            (plugin, settings[domain])
+            for domain, plugin in cluster.plugins()
+            if domain in settings and isinstance(plugin, Forecast)
         ]
         self._learned_s = [-math.inf] * len(self._learners)
 
@@ -89,3 +89,17 @@ class Refits:
             self._learned_s[number] = now_s
             moment_s = max(self._known_until_s, now_s)
             plugin.adopt(self._fits.until(moment_s, settings, plugin.statistics().version + 1))
+
+
+def history_of(scenario: Scenario, end: int) -> NDArray[np.float64]:
+    """Returns float64[services, dimensions, end]: use per replica before step `end`, the mean over its series; NaN in gaps."""
+    values = scenario.usage.values[:, :, :end]
+    return np.stack([_mean(values[sorted(set(own))]) for own in scenario.series])
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the mean over the first axis, ignoring NaN."""
+    count = (~np.isnan(values)).sum(0)
+    total = np.nansum(values, axis=0)
+    mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean

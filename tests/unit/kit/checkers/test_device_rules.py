@@ -6,7 +6,7 @@ import pytest
 
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
-from tests.kit.rules.devices import fault_of_choice, fits_for_certain
+from tests.kit.checkers.device_rules import fault_of_choice, fits_for_certain
 from tests.kit.world.labels import GPU, GPU_COUNT, GPU_DEVICES, GPU_MILLI
 
 FOUR = make_node("n", extra={GPU: 4})

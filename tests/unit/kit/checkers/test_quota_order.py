@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
 from multisched.verify.quota_tree import QuotaTree
-from tests.kit.rules.quotas import fault_of_reclaim, one_would_do
+from tests.kit.checkers.quota_rules import fault_of_reclaim, one_would_do
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_MILLI
 from tests.unit.verify.quota_documents import level, tree
 

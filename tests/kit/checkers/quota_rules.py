@@ -15,8 +15,9 @@ from multisched.model.objects import Node, Pod, Requests
 from multisched.verify.quota_tree import QuotaTree, Usage
 from multisched.verify.quotas import quota_requests
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
-from tests.kit.rules.quota_order import fault_of_order
-from tests.kit.rules.room import has_room, taken_by
+from tests.kit.checkers.linked_quotas import misnamed
+from tests.kit.checkers.quota_order import fault_of_order
+from tests.kit.checkers.reference_rules import has_room
 
 WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
 """Whether a node takes a pod beside these, whatever room there is."""
@@ -36,7 +37,10 @@ def usage_of(tree: QuotaTree, standing: Iterable[Pod]) -> Usage:
 
 
 def quota_excess(tree: QuotaTree | None, pod: Pod, standing: Iterable[Pod]) -> str:
-    """The first level that the pod would take over its max beside these; empty for none."""
+    """The first level that the pod would take over its max beside these, or the quota that it may not name; empty for none."""
+    name = misnamed(tree, pod)
+    if name:
+        return f"it names the quota {name} of others"
     if tree is None or tree.leaf_of(pod.namespace) is None:
         return ""
     found = usage_of(tree, standing).excesses_with(pod.namespace, counted(pod))
@@ -102,6 +106,8 @@ def _fault_beside(
 
 def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:
     """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
+    if misnamed(tree, pod):
+        return ""
     own, staying = tree.leaf_of(pod.namespace), [one for one in standing if not one.is_leaving]
     usage = usage_of(tree, staying)
     if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
@@ -134,7 +140,7 @@ def _have_room(claims: Sequence[Claimant], standing: Collection[Pod], gone: Coll
         if node is None:
             continue
         here = [one for one in standing if one.node == node.name and one.uid not in gone]
-        if not has_room(pod, node, taken_by([*here, *(one for one in before if one.node == node.name)])):
+        if not has_room(pod, node, [*here, *(one for one in before if one.node == node.name)]):
             return False
         before.append(replace(pod, node=node.name))
     return True
@@ -159,10 +165,10 @@ def node_by_reclaim(
     lent = [Victim(one.uid, one.namespace, counted(one)) for one in standing if tree.leaf_of(one.namespace) is not None]
     going = {victim.key for victim in may_be_reclaimed(usage, claim, lent)}
     left = [one for one in standing if one.uid not in going]
-    if not going or usage_of(tree, left).excesses_with(pod.namespace, claim.requests):
+    if not going or misnamed(tree, pod) or usage_of(tree, left).excesses_with(pod.namespace, claim.requests):
         return ""
     for node in nodes:
         here = [one for one in left if one.node == node.name]
-        if has_room(pod, node, taken_by(here)) and would_take(pod, node, here):
+        if has_room(pod, node, here) and would_take(pod, node, here):
             return node.name
     return ""
