@@ -165,14 +165,14 @@ class DomainWorker:
         self.intake.is_leading = True
         self.intake.wake()
 
-    def hold(self) -> None:
-        """Pauses scheduling until `go_on`: the cache may be out of date."""
+    def pause_scheduling(self) -> None:
+        """Pauses scheduling until `resume_scheduling`: the cache may be out of date."""
         self.intake.is_held = True
 
-    def go_on(self, cancelled: str = "") -> None:
-        """Resumes scheduling. `cancelled`: reason to cancel all binds that have not been sent; empty: they continue."""
-        if cancelled:
-            self.binding.cancel_all(Status.error(cancelled))
+    def resume_scheduling(self, cancel_binds: str = "") -> None:
+        """Resumes scheduling. `cancel_binds`: reason to cancel all binds that have not been sent; empty: they continue."""
+        if cancel_binds:
+            self.binding.cancel_all(Status.error(cancel_binds))
         self.intake.is_held = False
         self.intake.wake()
 

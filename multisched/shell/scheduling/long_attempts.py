@@ -121,7 +121,7 @@ class LongAttempts:
         """Members of the attempt in progress; empty if there is none."""
         return () if self._running is None else self._running.entries
 
-    def go_on(
+    def take_over(
         self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, pause: Pause, seconds: float
     ) -> None:
         """Takes over an attempt that has just paused for the first time; must be called in the same step."""

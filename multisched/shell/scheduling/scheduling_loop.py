@@ -134,7 +134,7 @@ class SchedulingLoop:
                 result: Result | GangResult = ended.value
                 break
             if isinstance(asked, Pause):
-                self.long.go_on(queued, cycle, attempt, asked, self._outside.clock.monotonic() - started)
+                self.long.take_over(queued, cycle, attempt, asked, self._outside.clock.monotonic() - started)
                 return
             answers = await self._ask(asked)
             self._outside.steps.begin()

@@ -349,14 +349,14 @@ def test_tolerations_of_a_policy_reach_pods_that_wait_and_leave_them() -> None:
 def test_another_queue_order_sorts_who_waits_anew() -> None:
     async def scene(cluster: Cluster) -> None:
         worker = cluster.program.router.workers()[0]
-        worker.hold()
+        worker.pause_scheduling()
         for name, cpu in (("loose", "1"), ("bound", "1")):
             limits = {"cpu": cpu, "memory": "0"} if name == "bound" else {}
             await cluster.add_pod(name, cpu=cpu, limits=limits)
         await cluster.settle(0.5)
         cluster.program.reload(configuration("profile: {queueSort: PrioritySort}"))
         worker.queue.validate()
-        worker.go_on()
+        worker.resume_scheduling()
         await cluster.add_node("a", cpu="32")
         await cluster.settle(2.0)
         assert set(cluster.placed) == {"loose", "bound"}

@@ -153,7 +153,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         )
 
         for worker in cluster.program.router.workers():
-            worker.hold()
+            worker.pause_scheduling()
         await cluster.add_pod("first", cpu="100m")
         await cluster.settle(1.0)
         first = await view("first")
