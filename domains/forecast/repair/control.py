@@ -33,7 +33,7 @@ STOPS_MAX: Final = 3
 """After this many stopped runs in a window, repair waits for the next window."""
 READ_PAUSE_S: Final = 5.0
 CONFLICT_PAUSE_S: Final = 30.0
-"""Wait before the record is read again after an OvertakenError."""
+"""Wait before the record is read again after a DocumentConflictError."""
 JITTER: Final = 0.1
 
 
@@ -197,7 +197,7 @@ class RepairControl:
         )
 
     async def _carry(self, mover: Mover, first: Event) -> None:
-        """Carries one run to its end."""
+        """Executes one run to its end."""
         windows, clock = self._settings.windows, self._clock
         assert windows is not None, "the settings require windows"
         assert clock is not None, "the background task runs"

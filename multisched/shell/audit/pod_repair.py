@@ -1,4 +1,4 @@
-"""PodMending: checks of single pods by the audit, and their repair.
+"""PodRepair: checks of single pods by the audit, and their repair.
 
 Reads the cache and the queues, and repairs through the ingest. Called only by `Audit` and its `AuditedPods`.
 """
