@@ -31,7 +31,7 @@ from multisched.framework.ledger import LedgerSettingsError
 from multisched.framework.moving import RepairStatus
 from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError, RepairScene
+from multisched.framework.repair import RepairInput, RepairPlan, RepairRefusedError, RepairRequest
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
@@ -295,20 +295,22 @@ class Forecast:
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
-    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+    def plan_repair(self, cluster: RepairInput, asked: RepairRequest) -> RepairPlan:
         """See `repair_answer`. Raises RepairRefusedError."""
         from domains.forecast.repair.answer import answer
         from domains.forecast.settings.repair import RepairSettings
 
-        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
-        if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
+        plan = answer(cluster, asked, self._ledger, self._settings.repair or RepairSettings())
+        if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(
+            cluster.objects.all(ObjectKind.RESOURCE_QUOTA)
+        ):
             return plan
         return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
     def _repair_control(self, settings: RepairSettings, context: PluginContext) -> RepairControl:
-        from domains.forecast.repair.carrier import Forecasts
         from domains.forecast.repair.control import RepairControl
         from domains.forecast.repair.record import Budget
+        from domains.forecast.repair.run_executor import Forecasts
 
         return RepairControl(
             context.domain,
@@ -340,7 +342,7 @@ class Forecast:
             return RepairStatus(domain=self._ledger.name.rpartition("/")[2], mode="off", is_open=False)
         return self._repair.status()
 
-    async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def request_repair(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """See `framework.moving.CarriesOutRepairs`."""
         if self._repair is None:
             raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)

@@ -20,7 +20,7 @@ DEMAND_ANNOTATIONS = (GPU_MILLI, GPU_COUNT)
 ALLOCATION_ANNOTATIONS = (GPU_DEVICES, GPU_ALLOCATED)
 """Written by the scheduler, with the binding."""
 GPU_INDICES = "multisched.io/gpu-indices"
-"""Node label. `honoured`: the node's device plugin allocates the devices in the pod's annotation."""
+"""Node label. Its value `honoured` means that the node's device plugin allocates the devices in the pod's annotation."""
 HONOURED = "honoured"
 
 DEVICE_MILLI = 1000

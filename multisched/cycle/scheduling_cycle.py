@@ -24,7 +24,7 @@ from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
 from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run_parts import DryRuns
-from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilterOutcome, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
@@ -80,7 +80,7 @@ class SchedulingCycle:
         if before is not None:
             self.classes.count_on(before.classes)
             self._commit.conflicts = before.conflicts
-        places = MemberPlaces(self.classes, self._nominated, self._best_row, self._commit.chooser)
+        places = MemberPlacer(self.classes, self._nominated, self._best_row, self._commit.chooser)
         self.group_post_filters = GroupPostFilters(runs, rows, places)
         """PostFilter for pods that must start together."""
         self._gangs = GangAttempts(

@@ -15,7 +15,7 @@ import msgspec
 
 from multisched.framework.points import Plugin
 from multisched.framework.ports import ObjectRef
-from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 
 STAND_IN: Final = "place-of/"
@@ -97,7 +97,7 @@ class Mover(DocumentStore, Evictor, Protocol):
         """Reports whether the domain leads: called immediately before each change."""
         ...
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         """Returns a plan for the current cluster. Raises RepairRefusedError."""
         ...
 
@@ -196,7 +196,7 @@ class CarriesOutRepairs(Plugin, Protocol):
         """Returns the state of the repair."""
         ...
 
-    async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def request_repair(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """Starts the plan that was shown with this digest, if the cluster still yields the same plan. Raises RepairRefusedError."""
         ...
 

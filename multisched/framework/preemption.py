@@ -266,7 +266,7 @@ class GroupDryRun(Protocol):
         ...
 
 
-class PreemptionsUnderWay(Protocol):
+class PreemptionsInProgress(Protocol):
     """The pods whose preemptions are in progress."""
 
     def is_preempting(self, uid: str) -> bool:
@@ -275,7 +275,7 @@ class PreemptionsUnderWay(Protocol):
 
 
 class NoPreemptions:
-    """A `PreemptionsUnderWay` of processes that preempt nothing."""
+    """A `PreemptionsInProgress` of processes that preempt nothing."""
 
     def is_preempting(self, uid: str) -> bool:
         return False

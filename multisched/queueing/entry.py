@@ -1,6 +1,6 @@
 """One pod's record in the queue, and the argument and result types of `PodQueue`.
 
-An `Entry` is owned by one queue, whose parts change it: `places` sets its place, `requeue_judge` counts its failures,
+An `Entry` is owned by one queue, whose parts change it: `entry_states` sets its state, `requeue_judge` counts its failures,
 and `PodQueue` does the rest. All other types here are frozen.
 """
 
@@ -43,10 +43,10 @@ class Failure(msgspec.Struct, frozen=True):
     """The API server's message, if it refused the pod; repeated equal messages quarantine the pod."""
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """The pod's place after a call. If GATED, `status` is the gate's refusal, for the pod's condition."""
+class QueueOutcome(msgspec.Struct, frozen=True):
+    """The pod's queue state after a call. If GATED, `status` is the gate's refusal, for the pod's condition."""
 
-    place: QueueState
+    state: QueueState
     status: Status = SUCCESS
     quarantine_message: str = ""
     """If the pod was quarantined: the message for its owner."""
@@ -64,7 +64,7 @@ class Moved(msgspec.Struct, frozen=True):
 NOTHING_MOVED = Moved()
 
 
-class Addressees(msgspec.Struct, frozen=True):
+class ParkedPodFilter(msgspec.Struct, frozen=True):
     """Filters the parked pods that an event is for."""
 
     priority_max: float = math.inf
@@ -72,7 +72,7 @@ class Addressees(msgspec.Struct, frozen=True):
     """Only pods parked at this time or later."""
 
 
-EVERY_POD = Addressees()
+EVERY_POD = ParkedPodFilter()
 
 
 class QueueEntry(msgspec.Struct, frozen=True):
@@ -80,13 +80,13 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
     uid: str
     pod: Pod
-    place: QueueState
+    state: QueueState
     plugins: tuple[str, ...]
     """Names of the plugins that refused the pod last; for a gated pod, of the gate."""
     message: str
     attempts: int
     since_s: float
-    """When it moved to this place."""
+    """When it entered this state."""
     retry_at_s: float | None
     """When it moves if no event occurs; None if time alone does not move it."""
     added_s: float
@@ -146,7 +146,7 @@ class Entry(msgspec.Struct, eq=False):
     """Rises with each requeue; the last tie-break."""
     queued_s: float
     added_s: float
-    place: QueueState = QueueState.ABSENT
+    state: QueueState = QueueState.ABSENT
     since_s: float = 0.0
     sort_key: tuple[Any, ...] | None = None
     ranks_as: Pod | None = None
@@ -203,7 +203,7 @@ class Entry(msgspec.Struct, eq=False):
     @property
     def is_quarantined(self) -> bool:
         """True while it is parked because of the API server's refusals."""
-        return self.place is QueueState.UNSCHEDULABLE and API_SERVER in self.rejectors
+        return self.state is QueueState.UNSCHEDULABLE and API_SERVER in self.rejectors
 
     def note_refusal(self, words: str) -> bool:
         """Counts the API server's refusal; returns True if the pod must be quarantined."""
@@ -224,12 +224,12 @@ class Entry(msgspec.Struct, eq=False):
         gate = frozenset({self.gate.plugin})
         return (NO_PLUGINS, gate) if self.gate.code is Code.PENDING else (gate, NO_PLUGINS)
 
-    def remember(self, now_s: float, event: str, place: QueueState) -> None:
+    def remember(self, now_s: float, event: str, state: QueueState) -> None:
         story = self.story
-        story.append((now_s, event, place))
+        story.append((now_s, event, state))
         if len(story) > STORY_STEPS:
             del story[0]
 
     def history(self) -> list[str]:
         """Returns the latest moves as text, oldest first."""
-        return [f"{at_s:.3f}s {event} → {place}" for at_s, event, place in self.story]
+        return [f"{at_s:.3f}s {event} → {state}" for at_s, event, state in self.story]

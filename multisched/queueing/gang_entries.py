@@ -201,12 +201,12 @@ class GangEntries:
         return [] if waiting is None else list(waiting.entries.values())
 
     def members(self, key: str) -> list[Entry]:
-        """Returns the entries of the gang, and of those that start with it and have not started, in any place."""
+        """Returns the entries of the gang, and of those that start with it and have not started, in any state."""
         keys = [one for one in self._roster.together_with(key) if one == key or not self._roster.has_started(one)]
         return [entry for one in keys if one in self._gangs for entry in self._gangs[one].entries.values()]
 
     def followers(self, lead: Entry) -> Iterator[Entry]:
-        return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.place is QueueState.GANG)
+        return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.state is QueueState.GANG)
 
     # -- leads -----------------------------------------------------------------------------------------------------
 

@@ -31,8 +31,8 @@ from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.long_attempts import LongAttempts
 from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.shell.scheduling.scheduling_loop import SchedulingLoop
-from multisched.shell.scheduling.settlement import Settlement
 from multisched.shell.scheduling.wait_group import WaitGroup
 from multisched.state.cluster_cache import ClusterCache
 
@@ -126,9 +126,9 @@ class DomainWorker:
             self._under_way,
             outside,
         )
-        self.settlement = Settlement(queue, self.nominations, self.failures, self.binding, outside.observer)
+        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, outside.observer)
         ports = outside, cache, check, listeners
-        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, *ports, cycles=sizes.cycles)
+        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *ports, cycles=sizes.cycles)
 
     @property
     def cycle(self) -> SchedulingCycle:
@@ -165,14 +165,14 @@ class DomainWorker:
         self.intake.is_leading = True
         self.intake.wake()
 
-    def hold(self) -> None:
-        """Pauses scheduling until `go_on`: the cache may be out of date."""
+    def pause_scheduling(self) -> None:
+        """Pauses scheduling until `resume_scheduling`: the cache may be out of date."""
         self.intake.is_held = True
 
-    def go_on(self, cancelled: str = "") -> None:
-        """Resumes scheduling. `cancelled`: reason to cancel all binds that have not been sent; empty: they continue."""
-        if cancelled:
-            self.binding.cancel_all(Status.error(cancelled))
+    def resume_scheduling(self, cancel_binds: str = "") -> None:
+        """Resumes scheduling. `cancel_binds`: reason to cancel all binds that have not been sent; empty: they continue."""
+        if cancel_binds:
+            self.binding.cancel_all(Status.error(cancel_binds))
         self.intake.is_held = False
         self.intake.wake()
 

@@ -15,7 +15,7 @@ import msgspec
 from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.moving import DocumentAnswer, DocumentReply, DocumentStore, EvictAnswer, Evictor, EvictReply
 from multisched.framework.ports import Binder, Clock, Event, EventSink, ObjectRef
-from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import PodIngest
@@ -45,7 +45,7 @@ class MoverPorts(msgspec.Struct, frozen=True):
     evictor: Evictor
     document: DocumentStore
     events: EventSink
-    plan: Callable[[RepairAsked], Awaitable[RepairPlan]]
+    plan: Callable[[RepairRequest], Awaitable[RepairPlan]]
     is_closing: Callable[[], bool]
     reporter: str
     """The schedulerName that events report as their source."""
@@ -67,7 +67,7 @@ class DomainMover:
     def may_act(self) -> bool:
         return self._worker.is_leading and not self._hands.is_closing() and self._worker.lease.may_bind()
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         return await self._hands.plan(msgspec.structs.replace(asked, domain=self._worker.name))
 
     # -- cluster state ---------------------------------------------------------------------------------------------

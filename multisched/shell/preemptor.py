@@ -152,7 +152,7 @@ class _Held(msgspec.Struct, frozen=True, eq=False):
 
 
 class Preemptor:
-    """Executor of preemptions; implements `framework.preemption.PreemptionsUnderWay`."""
+    """Executor of preemptions; implements `framework.preemption.PreemptionsInProgress`."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Preemptor:
 
     async def _carry_out(self, job: _Job) -> None:
         if not job.still_waits:  # a preemptor was deleted, or its gang lost a member: no victim is needed
-            await self._end_in_vain(job)
+            await self._fail(job)
             return
         began = self._clock.monotonic()
         problems: list[str] = []
@@ -271,9 +271,9 @@ class Preemptor:
         if not failures:
             self._hold(job)
             return
-        await self._end_in_vain(job)
+        await self._fail(job)
 
-    async def _end_in_vain(self, job: _Job) -> None:
+    async def _fail(self, job: _Job) -> None:
         """Ends the nominations, and releases the preemptors after a pause."""
         # First, because pods requeued by the end of the nominations must not count these victims as leaving.
         self.removals.release(job, job.preemption.every_victim)

@@ -32,7 +32,7 @@ from multisched.config.plugins import plugin_registry
 from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.events import ClusterEvent, EventObject
-from multisched.framework.isolation import Workshop
+from multisched.framework.isolation import WorkerFactory
 from multisched.framework.measures import Measures
 from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
@@ -40,15 +40,16 @@ from multisched.model.decode import Decoder
 from multisched.model.gang import ANNOTATIONS
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
+from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNodes, AuditedPods
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.audit.pod_repair import PodRepair
-from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts, annotations_of
+from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.half_gangs import GangsBelowMinimum
+from multisched.shell.gangs_below_minimum import GangsBelowMinimum
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
@@ -64,7 +65,6 @@ from multisched.shell.leadership.leases import Leases
 from multisched.shell.leadership.takeover import Takeover
 from multisched.shell.missing_plugins import MissingPlugins
 from multisched.shell.mover import MoverView
-from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
@@ -111,7 +111,7 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     """Called once, when all caches have synced for the first time."""
     registry: Registry | None = None
     """Plugins by name; None: the built-in ones."""
-    workshop: Workshop | None = None
+    workshop: WorkerFactory | None = None
     """Runs isolated plugins; None: in threads and processes."""
     open_extender: OpenExtender | None = None
     """Opens the client of an extender; None: over HTTP."""
@@ -222,7 +222,7 @@ class Program:
             statuses=self.statuses,
             pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
-            news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
+            news=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
             steps=outside.steps if outside.steps is not None else StepClock(self.clock.monotonic),
             workshop=self.workshop,
             measures=outside.measures,
@@ -336,10 +336,10 @@ class Program:
         )
 
     def _audit(self) -> Audit:
-        sides: list[Side] = [
-            NodeSide(self.cache, self.nodes, self.reflectors["nodes"]),
-            PodSide(self.cache, self.pods, self.pod_repair, self.reflectors["pods"], RUNNING_PODS),
-            *self.objects.sides(),
+        audited_kinds: list[AuditedKind] = [
+            AuditedNodes(self.cache, self.nodes, self.reflectors["nodes"]),
+            AuditedPods(self.cache, self.pods, self.pod_repair, self.reflectors["pods"], RUNNING_PODS),
+            *self.objects.audited_kinds(),
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
         threads = self._outside.background_threads
@@ -349,7 +349,7 @@ class Program:
             self.cache,
             self.pods,
             self.pod_repair,
-            sides,
+            audited_kinds,
             self.history,
             self.clock,
             rng,

@@ -11,12 +11,12 @@ from multisched.client.evictor import ApiEvictor
 from multisched.client.limits import WriteLimiter
 from multisched.client.stored_document import ConfigMapDocument
 from multisched.framework.ports import Binder, EventSink
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairPlan, RepairRefusedError, RepairRequest
 from multisched.model.wire import Transport
 from multisched.shell.domain import DomainWorker
 from multisched.shell.mover import DomainMover, MoverPorts, MoverView
 
-PlanRepair = Callable[[RepairAsked], Awaitable[RepairPlan]]
+PlanRepair = Callable[[RepairRequest], Awaitable[RepairPlan]]
 """Returns a plan for the current cluster state. Raises RepairRefusedError."""
 
 
@@ -70,7 +70,7 @@ class Repairs:
             ),
         )
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         """Plans a repair for the current cluster state, in a thread. Raises RepairRefusedError."""
         if self._planner is None:
             if self._open_planner is None:

@@ -25,11 +25,11 @@ from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
+from multisched.state.external_pod_changes import ExternalPodChanges
 from multisched.state.gang_roster import GangRoster
 from multisched.state.ledgers import Concerned, LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from multisched.state.pod_news import ExternalPodChanges
 from multisched.state.pods_by_priority import PodsByPriority
 
 NO_ROW = -1

@@ -19,7 +19,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 """Uses all nodes."""
 
 
-class Others(NamedTuple):
+class OtherPods(NamedTuple):
     """All other pods."""
 
     placed_pods: PlacedPods
@@ -33,7 +33,7 @@ class Others(NamedTuple):
         return other.uid != pod.uid and (self.knows_order or other.order < pod.order)
 
 
-def anti_affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+def anti_affinity_faults(pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
     """Checks the pod's anti-affinity, and that of pods placed before it."""
     placed_pods = others.placed_pods
     for term in pod.anti_affinity:
@@ -52,11 +52,11 @@ def anti_affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault
             return
 
 
-def _first(pod: Pod, there: Iterable[Pod], others: Others) -> Pod | None:
+def _first(pod: Pod, there: Iterable[Pod], others: OtherPods) -> Pod | None:
     return next((other for other in there if others.before(pod, other)), None)
 
 
-def affinity_faults(pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+def affinity_faults(pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
     """Checks that every term has, in its domain, a pod that matches all terms. The first pod of a group needs none."""
     if not pod.affinity:
         return
@@ -95,7 +95,7 @@ def _counts(other: Pod, terms: Iterable[Term], placed_pods: PlacedPods) -> bool:
     return any(term.topology_key in labels for term in terms)
 
 
-def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: Others) -> bool:
+def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: OtherPods) -> bool:
     there = others.placed_pods.nodes.get(gone.node)
     return there is not None and all(
         term.query is not None
@@ -116,7 +116,7 @@ class SpreadCounts:
         self._places: dict[object, Mapping[str, Node]] = {}
         self._tallies: dict[object, Mapping[str, list[Order]]] = {}
 
-    def faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+    def faults(self, pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
         """Yields at most one fault."""
         for spread in pod.spread:
             if spread.topology_key not in node.labels:
@@ -178,7 +178,7 @@ class SpreadCounts:
             found = self._tallies[query, key, kind] = tally
         return found
 
-    def _skew(self, pod: Pod, node: Node, spread: Spread, tally: Mapping[str, list[Order]], others: Others) -> int:
+    def _skew(self, pod: Pod, node: Node, spread: Spread, tally: Mapping[str, list[Order]], others: OtherPods) -> int:
         """Returns how many more pods its domain had, including this pod, than the domain with the fewest."""
         assert spread.query is not None
         matches_itself = self._placed_pods.matches(spread.query, pod)
@@ -194,7 +194,7 @@ class SpreadCounts:
         return earlier + matches_itself - least
 
     def _may_have_been_level(
-        self, pod: Pod, node: Node, spread: Spread, places: Mapping[str, Node], others: Others
+        self, pod: Pod, node: Node, spread: Spread, places: Mapping[str, Node], others: OtherPods
     ) -> bool:
         """Reports whether terminating or ended pods, or nodes newer than the pod, may explain the skew."""
         key, query = spread.topology_key, spread.query

@@ -236,13 +236,13 @@ def _changed(view: PodView, **changes: object) -> PodView:
 def _state(worker: DomainWorker, entry: QueueEntry) -> str:
     if entry.is_quarantined:
         return "quarantined"
-    if entry.place not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
-        return entry.place.value
+    if entry.state not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
+        return entry.state.value
     return "permit" if worker.waiting.holders(entry.uid) else "binding"
 
 
 def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: float) -> str:
-    match entry.place:
+    match entry.state:
         case QueueState.ACTIVE:
             return "its turn in the queue"
         case QueueState.BACKOFF:
@@ -261,13 +261,13 @@ def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: floa
 
 
 def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
-    if entry.place not in (QueueState.UNSCHEDULABLE, QueueState.GATED):
+    if entry.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED):
         return
     by_name: dict[str, Plugin] = {built.plugin.name: built.plugin for built in worker.plugins.built}
     by_name[API_SERVER] = ServerRefusals()
     for name in entry.plugins:
         plugin = by_name.get(name)
-        if name == GANG_PLUGIN and entry.place is QueueState.GATED:
+        if name == GANG_PLUGIN and entry.state is QueueState.GATED:
             yield Wake(plugin=name, events=("a member of its gang comes or changes", "what its gang asks for changes"))
         elif isinstance(plugin, EnqueueExtensions):
             events = (_event_words(registration.event) for registration in plugin.events_to_register())

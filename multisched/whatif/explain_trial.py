@@ -26,7 +26,7 @@ from multisched.observe.explain_view import (
     Fix,
     NotExplainedError,
     PodView,
-    PointSaid,
+    PointResult,
     WhatIfList,
     WhatIfView,
 )
@@ -145,8 +145,8 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
     """Returns the attempt, made without the gate, with the real PreEnqueue results: plugins after the gate are not called."""
     names = [plugin.name for plugin in worker.plugins.pre_enqueue]
     asked = names[: names.index(gate.plugin)] if gate.plugin in names else []
-    said = [PointSaid(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
-    said.append(PointSaid(point="PreEnqueue", plugin=gate.plugin, said=f"gates it: {gate.message}"))
+    said = [PointResult(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
+    said.append(PointResult(point="PreEnqueue", plugin=gate.plugin, said=f"gates it: {gate.message}"))
     return msgspec.structs.replace(attempt, points=(*said, *(p for p in attempt.points if p.point != "PreEnqueue")))
 
 

@@ -44,9 +44,9 @@ from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.queueing import quarantine
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import EVERY_POD, Entry, Moved
+from multisched.queueing.entry_states import EntryStates
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
-from multisched.queueing.places import EntryStates
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
@@ -57,7 +57,7 @@ from multisched.shell.leadership.leases import Leases
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.shell.scheduling.bind_outcomes import BindOutcomes
-from multisched.shell.scheduling.settlement import Settlement
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.columns.resources import ResourceColumns
@@ -254,13 +254,13 @@ def refused_pods_dropped() -> None:
 @defect
 def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
-    genuine = Settlement.settle
+    genuine = ResultApplier.apply
 
-    def settle(self: Settlement, entry: Any, result: Any, seconds: float, cycle: Any, **charged: float) -> None:
+    def settle(self: ResultApplier, entry: Any, result: Any, seconds: float, cycle: Any, **charged: float) -> None:
         if not isinstance(result, Conflicted):
             genuine(self, entry, result, seconds, cycle, **charged)
 
-    put(Settlement, "settle", settle)
+    put(ResultApplier, "apply", settle)
 
 
 @defect

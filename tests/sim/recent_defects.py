@@ -40,7 +40,7 @@ from multisched.plugins.volumes.attached_volumes import AttachedVolumes
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
-from multisched.queueing.entry import EVERY_POD, Addressees
+from multisched.queueing.entry import EVERY_POD, ParkedPodFilter
 from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
@@ -60,9 +60,9 @@ from multisched.state.change_log import ChangeLog
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.domain_rows import DomainRows
+from multisched.state.external_pod_changes import ExternalPodChanges
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
-from multisched.state.pod_news import ExternalPodChanges
 from tests.sim.defects import DEFECTS, defect, put
 
 __all__ = ["DEFECTS"]
@@ -349,7 +349,9 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
     """Who is as urgent as the pod that was promised a node does not hear of the end of that promise."""
     genuine = PodQueue.on_event
 
-    def on_event(self: PodQueue, event: Any, old: Any, new: Any, now_s: float, only: Addressees = EVERY_POD) -> Any:
+    def on_event(
+        self: PodQueue, event: Any, old: Any, new: Any, now_s: float, only: ParkedPodFilter = EVERY_POD
+    ) -> Any:
         return genuine(self, event, old, new, now_s, replace(only, priority_max=only.priority_max - 1))
 
     put(PodQueue, "on_event", on_event)

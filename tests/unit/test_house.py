@@ -36,7 +36,7 @@ LAZY_IMPORTS: Final = {
     "multisched.observe.certificates": (3, "a server without TLS needs no cryptography"),
     "multisched.observe.logging": (1, "a program that logs JSON needs no rich"),
     "multisched.observe.tables": (1, "most answers are tables"),
-    "multisched.shell.audit.sides": (2, "the judge comes with the first audit"),
+    "multisched.shell.audit.audited_kinds": (2, "the judge comes with the first audit"),
     "multisched.shell.program": (2, "most programs have no judge beside them"),
     "multisched.shell.workers.background_threads": (1, "most programs are never asked"),
     "multisched.shell.workers.plugin_process": (1, "a plugin of a cluster's own needs none of ours"),

@@ -116,7 +116,10 @@ def _with_usage(found: Document, files: Sequence[Path]) -> Document:
     known = {one["service"] for one in found["services"]}
     if known.isdisjoint(reading.usage.services):
         theirs, ours = ", ".join(reading.usage.services[:3]), ", ".join(sorted(known)[:3])
-        text = f"{files[0]}: none of its services is in these profiles; it has {theirs or 'none'}, they have {ours or 'none'}"
+        text = (
+            f"{files[0]}: none of its services is in the profiles; services of the file: {theirs or 'none'}; of the profiles:"
+            f" {ours or 'none'}"
+        )
         raise AskError(text)
     drawn = with_history(found, recent_of(reading.usage, found["zone"], slot_s))
     return {**drawn, "history": {**drawn["history"], "notes": list(reading.notes)}}

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.usage import Look, NodeTotals, Seen
+from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, NodeTotals
 from domains.forecast.history.placement_intervals import PlacementIntervals
 from domains.forecast.history.source import (
     Fold,
@@ -86,9 +86,9 @@ class PrometheusSource:
         self._keep(round_)
         return self._reading(round_)
 
-    async def look(self, asked: Look) -> Seen:
-        """See `LookingSource`. Evaluates each dimension's query over the step that ends at the requested moment."""
-        seen = Seen()
+    async def look(self, asked: LoadRequest) -> MeasuredLoads:
+        """See `LoadMeasuringSource`. Evaluates each dimension's query over the step that ends at the requested moment."""
+        seen = MeasuredLoads()
         for dimension in self._dimensions:
             latest: dict[PodName, float] = {}
 

@@ -19,7 +19,7 @@ from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Piece
 
 if TYPE_CHECKING:
-    from domains.forecast.curves.usage import Look, Seen
+    from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
 
 SERVICES_MAX = 50_000
 """Limit of services in a reading; a larger number suggests that pods were taken for services."""
@@ -75,13 +75,13 @@ class PollingSource(Source, Protocol):
 
 
 @runtime_checkable
-class LookingSource(Source, Protocol):
+class LoadMeasuringSource(Source, Protocol):
     """A source that can also return the current load.
 
     `PrometheusSource` is the only implementation; the Protocol keeps the study independent of it.
     """
 
-    async def look(self, asked: Look) -> Seen:
+    async def look(self, asked: LoadRequest) -> MeasuredLoads:
         """Returns the load of nodes at the requested moment. Raises SourceError."""
         ...
 

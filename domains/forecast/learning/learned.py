@@ -70,7 +70,7 @@ class Learner:
         if not sources:
             return None
         ledger.keep_pods()
-        lesson = lesson_of(self._settings, openable(history, context.measures))
+        lesson = learning_task_of(self._settings, openable(history, context.measures))
         return Refit(
             sources,
             partial(learn, self._settings),
@@ -117,7 +117,7 @@ class Learner:
             return None
 
 
-class Lesson(msgspec.Struct, frozen=True):
+class LearningTask(msgspec.Struct, frozen=True):
     """Settings of learning in the background process. Picklable."""
 
     settings: LearningSettings
@@ -125,8 +125,10 @@ class Lesson(msgspec.Struct, frozen=True):
     """The sources read in the process (all except polling ones), by index in the configuration."""
 
 
-def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
-    return Lesson(settings, {index: one for index, one in enumerate(sources) if not isinstance(one, LoadSettings)})
+def learning_task_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> LearningTask:
+    return LearningTask(
+        settings, {index: one for index, one in enumerate(sources) if not isinstance(one, LoadSettings)}
+    )
 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:

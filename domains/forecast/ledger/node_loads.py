@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import Seen
+from domains.forecast.curves.usage import MeasuredLoads
 from domains.forecast.service_names import PodName
 from domains.forecast.units import MILLI
 from multisched.framework.measures import PodUse
@@ -74,9 +74,9 @@ class NodeLoads:
             await asyncio.sleep(0)
         table = np.array(found, np.float64).reshape(-1, 3)
         rows = table[:, 0].astype(np.int64)
-        self.note(now_s, Seen({CPU: (rows, table[:, 1]), MEMORY: (rows, table[:, 2])}))
+        self.note(now_s, MeasuredLoads({CPU: (rows, table[:, 1]), MEMORY: (rows, table[:, 2])}))
 
-    def note(self, now_s: float, seen: Seen) -> None:
+    def note(self, now_s: float, seen: MeasuredLoads) -> None:
         """Records a measurement. Per pod: nodes without measured pods count as zero. Per node: missing nodes are skipped."""
         own = self._rows()
         for dimension, (rows, values) in seen.by_row.items():

@@ -17,7 +17,7 @@ import numpy as np
 
 from domains.forecast.repair.case import Fits, RepairCase
 from domains.forecast.repair.moves import Board, Move
-from domains.forecast.repair.search import HOT_MAX, SET_MAX, Mending, Search
+from domains.forecast.repair.search import HOT_MAX, SET_MAX, NodeRepair, Search
 from domains.forecast.settings.repair_limits import RepairLimits
 from multisched.model.plural import counted, verb
 
@@ -122,7 +122,7 @@ def plan_repair(case: RepairCase, limits: RepairLimits, fits: Fits) -> Plan:
     )
 
 
-def _steps(board: Board, mendings: tuple[Mending, ...]) -> tuple[Step, ...]:
+def _steps(board: Board, mendings: tuple[NodeRepair, ...]) -> tuple[Step, ...]:
     """Makes the moves on the board permanently, and returns a step for each."""
     case, steps = board.case, list[Step]()
     replicas = Counter(case.pods.service.tolist())

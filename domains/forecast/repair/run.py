@@ -1,6 +1,6 @@
 """Execution of a repair plan as a pure state machine, and the check after each step.
 
-The carrier (`repair/carrier.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
+The carrier (`repair/run_executor.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
 It stores the run before it acts. After a crash it resumes the run with the event RESTARTED. For each step of the plan,
 in order:
 

@@ -26,7 +26,7 @@ from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_trial import PLACINGS_MAX, GroupOfPods, GroupTrial, OutdatedSearchError
-from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_pool import VictimPool, learn
 from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, gangs_are_spared, needed, units_of
 from multisched.framework.node_view import Rows
@@ -50,7 +50,7 @@ class GroupAttemptDryRun:
         plugin: str,
         runs: DryRuns,
         rows: DomainRows,
-        places: MemberPlaces,
+        places: MemberPlacer,
         group: GroupOfPods,
         effort: Effort,
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from multisched.cycle.effort import Effort
-from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_units import Members, Search
 from multisched.framework.dependency import Dependency
 from multisched.framework.ledger import Choices
@@ -53,7 +53,7 @@ class GroupTrial:
     """`victim_units.VictimTrial` for a group."""
 
     def __init__(
-        self, group: GroupOfPods, cache: ClusterCache, places: MemberPlaces, trial: Trial, effort: Effort
+        self, group: GroupOfPods, cache: ClusterCache, places: MemberPlacer, trial: Trial, effort: Effort
     ) -> None:
         """The caller must call `begin` next."""
         self._group = group

@@ -87,7 +87,7 @@ class EvictionLimit:
         """The lowest ratio that exceeded the limit."""
 
     def allows(self, found: Excess, units: int, places: int = 1) -> bool:
-        """Reports whether the limit allows the evictions. One unit per node always may: no smaller one suffices there."""
+        """Reports whether the limit allows the evictions. It always allows one unit per node, because no smaller one would suffice."""
         if units <= places or found.ratio <= self._most:
             return True
         if self.over is None or found.ratio < self.over.ratio:

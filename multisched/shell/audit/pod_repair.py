@@ -1,6 +1,6 @@
-"""PodMending: checks of single pods by the audit, and their repair.
+"""PodRepair: checks of single pods by the audit, and their repair.
 
-Reads the cache and the queues, and repairs through the ingest. Called only by `Audit` and its `PodSide`.
+Reads the cache and the queues, and repairs through the ingest. Called only by `Audit` and its `AuditedPods`.
 """
 
 from __future__ import annotations

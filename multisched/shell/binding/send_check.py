@@ -20,7 +20,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Node, Pod, differ_in_version_only
 from multisched.state.cluster_cache import NO_ROW, ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.pod_news import keeps_away
+from multisched.state.external_pod_changes import keeps_away
 
 NEWS_READ_MAX: Final = 64
 """Maximum number of pod changes on other nodes that are matched with the pod's rules one by one; beyond it the filters run."""

@@ -22,7 +22,7 @@ from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_ve
 from multisched.model.own_keys import remarks_of_node
 from multisched.model.selectors import Toleration
 from multisched.model.version import version_of
-from multisched.queueing.entry import Placement
+from multisched.queueing.entry import QueueOutcome
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import assigned_pod_events
@@ -265,7 +265,7 @@ class PodIngest:
                 self._offer(pod)
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s)
-        if placement is not None and placement.place is QueueState.GATED and before is None and not pod.gates:
+        if placement is not None and placement.state is QueueState.GATED and before is None and not pod.gates:
             worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
         if worker.queue.where(pod.uid) is QueueState.GATED:
             worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
@@ -277,7 +277,7 @@ class PodIngest:
         elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # may never have been written
             self._router.notify_nomination_ended(before, nominated_node, now_s)
 
-    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
+    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> QueueOutcome | None:
         if before is not None:
             return worker.queue.update(before, pod, now_s)
         if self._cache.is_assumed(pod.uid) and pod.uid not in worker.queue:

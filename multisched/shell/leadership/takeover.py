@@ -23,7 +23,7 @@ class Takeover:
         clock: Clock,
         before_opening: Callable[[DomainWorker], Awaitable[None]],
     ) -> None:
-        """`before_opening`: reads what the domain must know in addition, under the lease."""
+        """`before_opening`: called under the lease; reads what else the domain must know."""
         self._before_opening = before_opening
         self._leases = leases
         self._handover = handover

@@ -77,7 +77,7 @@ def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
         (worker, entry)
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
-        if entry.place in (QueueState.UNSCHEDULABLE, QueueState.BACKOFF, QueueState.ACTIVE)
+        if entry.state in (QueueState.UNSCHEDULABLE, QueueState.BACKOFF, QueueState.ACTIVE)
         and not scene.bind_checker.policies.policy_of(entry.pod.name)
     ]
     if not waiting:

@@ -18,7 +18,14 @@ from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.points import CycleView
 from multisched.framework.ports import UnreachableError, pod_ref
-from multisched.framework.repair import RepairAsked, RepairMove, RepairPeak, RepairPlan, RepairRefusedError, RepairScene
+from multisched.framework.repair import (
+    RepairInput,
+    RepairMove,
+    RepairPeak,
+    RepairPlan,
+    RepairRefusedError,
+    RepairRequest,
+)
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Pod
 
@@ -113,13 +120,13 @@ class Restless:
         if rng.random() >= PLANNED:
             return self._drawn(rng)
         with contextlib.suppress(RepairRefusedError):
-            plan = await mover.plan(RepairAsked())
+            plan = await mover.plan(RepairRequest())
             for move in plan.moves:
                 if (standing := mover.placed_pod(move.uid)) is not None:
                     return standing, move.to_node
         return None
 
-    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+    def plan_repair(self, scene: RepairInput, asked: RepairRequest) -> RepairPlan:
         """Pods of controllers, each to the last node that takes it; nothing is mended by that."""
         moves = []
         owned = [(pod, row) for pod, row in scene.placed if pod.owner is not None]

@@ -120,7 +120,7 @@ class House:
         self.queue.validate()
 
     def places(self) -> dict[str, str]:
-        return {entry.pod.name: entry.place.value for entry in self.queue.entries()}
+        return {entry.pod.name: entry.state.value for entry in self.queue.entries()}
 
 
 def _raise(plugin: str, point: str, error: BaseException | str) -> None:

@@ -596,7 +596,7 @@ def test_a_pod_that_a_quota_refuses_at_commit_waits_for_the_events_of_its_plugin
             assert house.desk.attempts == [("late", "conflict")] * (CONFLICTS_IN_A_ROW + 1)
             entry = house.worker.queue.entry("uid-late")
             assert entry is not None
-            assert (entry.place, entry.plugins) == (QueueState.UNSCHEDULABLE, ("NamespaceQuota",))
+            assert (entry.state, entry.plugins) == (QueueState.UNSCHEDULABLE, ("NamespaceQuota",))
             assert house.told("late")[-1] == "namespace default has 200m of its CPU left"
             reasons = {condition.reason for name, condition in house.desk.conditions if name == "late"}
             assert reasons == {"NamespaceFull"}  # for Unschedulable pods a cluster autoscaler would add nodes

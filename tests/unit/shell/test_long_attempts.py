@@ -188,7 +188,7 @@ def test_stopped_worker_undoes_a_paused_attempt() -> None:
     play(scene, "a", "b")
 
 
-@pytest.mark.parametrize("stop", [DomainWorker.close_intake, DomainWorker.hold], ids=["closing", "held"])
+@pytest.mark.parametrize("stop", [DomainWorker.close_intake, DomainWorker.pause_scheduling], ids=["closing", "held"])
 def test_domain_that_stops_deciding_undoes_a_paused_attempt(stop: Callable[[DomainWorker], None]) -> None:
     async def scene(house: House) -> None:
         see_gang(house, 4)

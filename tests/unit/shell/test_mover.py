@@ -13,7 +13,7 @@ import pytest
 from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.moving import DocumentAnswer, DocumentReply, EvictAnswer, EvictReply
 from multisched.framework.ports import Event, ObjectRef, PodTruth
-from multisched.framework.repair import RepairAsked
+from multisched.framework.repair import RepairRequest
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.gang import SP_LABEL, GangApi, GangSpec
 from multisched.model.object_kinds import ObjectKind
@@ -94,7 +94,7 @@ class Outside:
         self.sent.append(("write", document))
         return DocumentReply(DocumentAnswer.WRITTEN)
 
-    async def plan(self, asked: RepairAsked) -> Any:
+    async def plan(self, asked: RepairRequest) -> Any:
         self.sent.append(("plan", asked))
         return "a plan"
 
@@ -146,13 +146,13 @@ async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
         assert (await mover.evict(REF, timeout_s=3.0)).answer is EvictAnswer.EVICTED
         assert (await mover.write(b"x")).answer is DocumentAnswer.WRITTEN
         assert await mover.read() == b"kept"
-        assert cast("Any", await mover.plan(RepairAsked(domain="another"))) == "a plan"
+        assert cast("Any", await mover.plan(RepairRequest(domain="another"))) == "a plan"
         mover.record_event("Normal", REF, "Moved", "to b")
         assert outside.sent == [
             ("evict", "stands", 3.0),
             ("write", b"x"),
             ("read", "", "", 0.0),
-            ("plan", RepairAsked(domain="ours")),
+            ("plan", RepairRequest(domain="ours")),
             ("event", Event(REF, "Normal", "Moved", "Repairing", "to b", "ours")),
         ]
 

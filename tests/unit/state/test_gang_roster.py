@@ -22,8 +22,8 @@ from multisched.model.gang import (
 )
 from multisched.model.objects import Owner, Pod, PodSpec
 from multisched.state import gang_roster
-from multisched.state.gang_memory import recall, remembered
 from multisched.state.gang_roster import Gang, GangRoster
+from multisched.state.gang_roster_state import recall, remembered
 
 
 def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:

@@ -114,8 +114,8 @@ class GangRooms:
         if moment is None or not lacking:
             return
         members = [one for uid in sorted(self._uids_of(lacking)) if (one := queue.entry(uid)) is not None]
-        if all(one.place in WAITING or one.place is QueueState.GATED for one in members) and self._fits(
-            [one.pod for one in members if one.place in WAITING], lacking, moment
+        if all(one.state in WAITING or one.state is QueueState.GATED for one in members) and self._fits(
+            [one.pod for one in members if one.state in WAITING], lacking, moment
         ):
             refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
             self._complain(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")

@@ -50,7 +50,7 @@ LABELS: tuple[dict[str, str], ...] = (
 )
 
 
-class Side:
+class AuditedKind:
     """One domain."""
 
     def __init__(self, *, keeps: bool) -> None:
@@ -92,7 +92,7 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.draw = Drawn(seed)
         self.decoder = Decoder()
-        self.sides = (Side(keeps=True), Side(keeps=False))
+        self.sides = (AuditedKind(keeps=True), AuditedKind(keeps=False))
         for name in NAMES[: self.draw.rng.randint(2, len(NAMES))]:
             self._set_node(name)
         self._each("set_object", ObjectKind.NAMESPACE, Namespace(name="other", labels={"team": "x"}))

@@ -13,8 +13,8 @@ from hypothesis import settings
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
 from multisched.model.quotas.koordinator import POD_LABEL
+from multisched.shell.audit.audited_kinds import AuditedNodes, AuditedPods, CachedObject
 from multisched.shell.audit.content import node_fault, pod_fault
-from multisched.shell.audit.sides import Here, NodeSide, PodSide
 from multisched.shell.program import RUNNING_PODS
 from multisched.state.cluster_cache import PodState
 from tests.conformance.generate import FAMILIES, problem
@@ -248,12 +248,12 @@ def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> Non
 
 def test_of_what_has_gone_no_side_tells_a_fault() -> None:
     async def scene(cluster: Cluster) -> None:
-        program, gone = cluster.program, Here("nowhere", "nobody", 1)
+        program, gone = cluster.program, CachedObject("nowhere", "nobody", 1)
         raw = msgspec.Raw(_node()[1])
-        for side in (
-            NodeSide(program.cache, program.nodes, program.reflectors["nodes"]),
-            PodSide(program.cache, program.pods, program.pod_repair, program.reflectors["pods"], RUNNING_PODS),
+        for audited_kind in (
+            AuditedNodes(program.cache, program.nodes, program.reflectors["nodes"]),
+            AuditedPods(program.cache, program.pods, program.pod_repair, program.reflectors["pods"], RUNNING_PODS),
         ):
-            assert side.content_fault(gone, raw) == ""
+            assert audited_kind.content_fault(gone, raw) == ""
 
     play(scene)

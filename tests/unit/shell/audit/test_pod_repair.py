@@ -1,4 +1,4 @@
-"""PodMending: what an audit wants of single pods, and how it puts them right."""
+"""PodRepair: what an audit wants of single pods, and how it puts them right."""
 
 from __future__ import annotations
 

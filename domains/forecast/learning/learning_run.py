@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import Look, Seen
+from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
 from domains.forecast.history.coverage import profile_notes, reading_notes, weight_notes
-from domains.forecast.history.source import LookingSource, Reading, Source, SourceError, merged
+from domains.forecast.history.source import LoadMeasuringSource, Reading, Source, SourceError, merged
 from domains.forecast.history.spikes import RATIO, without_spikes
 from domains.forecast.service_names import PodName
 from multisched.framework.background import InThread
@@ -28,7 +28,7 @@ Keep = Callable[[Profiles], str]
 """Saves profiles for the next start; returns an error text, or "". Runs in a worker thread."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class LearningRequest(msgspec.Struct, frozen=True):
     """Request to learn profiles. Picklable."""
 
     grid: Grid
@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True):
     """Readings of polling sources, by index of the source; the other sources are read by the study."""
 
 
-class Findings(msgspec.Struct, frozen=True):
+class LearningResult(msgspec.Struct, frozen=True):
     """Result of an order. Picklable."""
 
     profiles: Profiles
@@ -58,13 +58,13 @@ class Findings(msgspec.Struct, frozen=True):
     """Why the profiles were not saved; empty if they were, or no file is configured."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class LearningRefusal(msgspec.Struct, frozen=True):
     """Failure of an order because of a source; caches of sources are unchanged."""
 
     text: str
 
 
-class Study:
+class LearningRun:
     """Reads the sources of history, and learns profiles from them."""
 
     def __init__(self, sources: Mapping[int, Source], learn: Learn, keep: Keep | None = None) -> None:
@@ -73,16 +73,16 @@ class Study:
         self._learn = learn
         self._keep = keep
 
-    async def run(self, order: Order, in_thread: InThread) -> Findings | Refused:
+    async def run(self, order: LearningRequest, in_thread: InThread) -> LearningResult | LearningRefusal:
         """Reads the sources and learns profiles. Raises TimeoutError if learning takes too long, and errors of the fit."""
         try:
             with anyio.fail_after(order.deadline_s):
                 reading = await self._read(order, in_thread)
             refuse_empty(reading, order.covered)
         except SourceError as error:
-            return Refused(str(error))
+            return LearningRefusal(str(error))
         except TimeoutError:
-            return Refused(f"not read within {order.deadline_s:g} s")
+            return LearningRefusal(f"not read within {order.deadline_s:g} s")
         try:
             with anyio.fail_after(order.deadline_s):
                 profiles, unkept = await in_thread(lambda: self._learned(reading, order))
@@ -94,9 +94,9 @@ class Study:
             weight_notes(reading, profiles),
         )
         notes = (*reading.notes, *(note for notes in note_groups for note in notes))
-        return Findings(profiles, covered_by(reading), notes, reading.capacities, unkept)
+        return LearningResult(profiles, covered_by(reading), notes, reading.capacities, unkept)
 
-    def _learned(self, reading: Reading, order: Order) -> tuple[Profiles, str]:
+    def _learned(self, reading: Reading, order: LearningRequest) -> tuple[Profiles, str]:
         """Learns and saves profiles; returns them, and the error text of saving."""
         profiles = self._learn(reading, order.version, order.now_s)
         return profiles, "" if self._keep is None else self._keep(profiles)
@@ -104,25 +104,25 @@ class Study:
     @property
     def looks(self) -> bool:
         """Reports whether a source can return the current load."""
-        return any(isinstance(one, LookingSource) for one in self._sources.values())
+        return any(isinstance(one, LoadMeasuringSource) for one in self._sources.values())
 
-    async def look(self, asked: Look) -> Seen | Refused:
+    async def look(self, asked: LoadRequest) -> MeasuredLoads | LearningRefusal:
         """Returns the current load; for each dimension from the first source that measures it."""
-        found = Seen()
+        found = MeasuredLoads()
         try:
             with anyio.fail_after(asked.deadline_s):
                 for source in reversed(list(self._sources.values())):
-                    if isinstance(source, LookingSource):
+                    if isinstance(source, LoadMeasuringSource):
                         seen = await source.look(asked)
                         found.by_row |= seen.by_row
                         found.by_node |= seen.by_node
         except SourceError as error:
-            return Refused(str(error))
+            return LearningRefusal(str(error))
         except TimeoutError:
-            return Refused(f"no answer within {asked.deadline_s:g} s")
+            return LearningRefusal(f"no answer within {asked.deadline_s:g} s")
         return found
 
-    async def _read(self, order: Order, in_thread: InThread) -> Reading:
+    async def _read(self, order: LearningRequest, in_thread: InThread) -> Reading:
         found = dict(order.readings)
         for index, source in self._sources.items():
             found[index] = await source.read(order.grid, in_thread)

@@ -14,7 +14,7 @@ from multisched.observe.families import NAMESPACE, WAIT_S
 _VICTIMS: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
-class SeldomMetrics(Collector):
+class RareEventMetrics(Collector):
     """Metrics of events that do not occur for every pod."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -1,4 +1,4 @@
-"""GangMemory: the state of a gang roster that cannot be derived from current pods and objects, for copies of a cluster.
+"""GangRosterState: the state of a gang roster that cannot be derived from current pods and objects, for copies of a cluster.
 
 Used by code that copies a cluster for a trial.
 """
@@ -14,7 +14,7 @@ from multisched.model.gang import GangApi
 from multisched.state.gang_roster import FinishedMember, GangRoster
 
 
-class GangMemory(msgspec.Struct, frozen=True):
+class GangRosterState(msgspec.Struct, frozen=True):
     """The state of all gangs that have members."""
 
     started: frozenset[str] = frozenset()
@@ -29,8 +29,8 @@ class GangMemory(msgspec.Struct, frozen=True):
     """Key of a gang -> its members that succeeded, by uid."""
 
 
-def remembered(roster: GangRoster) -> GangMemory:
-    return GangMemory(
+def remembered(roster: GangRoster) -> GangRosterState:
+    return GangRosterState(
         frozenset(gang.key for gang in roster.gangs() if gang.has_started),
         frozenset(gang.key for gang in roster.gangs() if gang.is_overdue),
         frozenset(gang.key for gang in roster.gangs() if gang.reserving is Reserving.NOW),
@@ -39,7 +39,7 @@ def remembered(roster: GangRoster) -> GangMemory:
     )
 
 
-def recall(roster: GangRoster, memory: GangMemory) -> None:
+def recall(roster: GangRoster, memory: GangRosterState) -> None:
     """Restores the memory into a roster that has exactly the same members."""
     for api, trouble in memory.troubles:
         roster.note_kind(api, trouble)

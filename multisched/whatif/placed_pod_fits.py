@@ -31,7 +31,7 @@ _OF_THE_ROW: Final = frozenset({Dependency.NODE, Dependency.NODES, Dependency.RO
 """Dependencies with which the result for a row depends on no pod elsewhere, so that all pods of the class elsewhere share it."""
 
 
-class StandingFits:
+class PlacedPodFits:
     """Implements `framework.repair.FitsOn`."""
 
     def __init__(self, sandbox: SchedulerSandbox, worker: DomainWorker, planner: str) -> None:

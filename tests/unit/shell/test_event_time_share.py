@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 
-from multisched.shell.news_share import READS_MAX, TURNS_PER_READ, NewsShare
+from multisched.shell.event_time_share import READS_MAX, TURNS_PER_READ, EventTimeShare
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
@@ -33,7 +33,7 @@ def stopwatch(step_s: float) -> Callable[[], float]:
 async def handled_in_a_pause(chunks: int, seconds: float) -> int:
     watch = Watch(chunks)
     reading = asyncio.create_task(watch.run())
-    await NewsShare(lambda: watch.handled, stopwatch(0.001)).pause(seconds)
+    await EventTimeShare(lambda: watch.handled, stopwatch(0.001)).pause(seconds)
     reading.cancel()
     return watch.handled
 
@@ -49,7 +49,7 @@ async def test_decisions_go_on_when_they_have_waited_as_long_as_they_took() -> N
 async def test_a_clock_that_stands_holds_up_no_decision() -> None:
     watch = Watch(10_000)
     reading = asyncio.create_task(watch.run())
-    await NewsShare(lambda: watch.handled, stopwatch(0.0)).pause(0.005)
+    await EventTimeShare(lambda: watch.handled, stopwatch(0.0)).pause(0.005)
     reading.cancel()
     assert watch.handled <= READS_MAX * TURNS_PER_READ + 1
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from multisched.framework.gangs import GangCounts
 from multisched.model.gang import KOORDINATOR
-from multisched.shell.half_gangs import GangsBelowMinimum
+from multisched.shell.gangs_below_minimum import GangsBelowMinimum
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House
 

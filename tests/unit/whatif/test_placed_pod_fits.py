@@ -17,8 +17,8 @@ from multisched.framework.reasons import ReasonTable
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.testing.builders import Document, node_document
-from multisched.whatif import repair_fits
-from multisched.whatif.repair_fits import FAILURES_SHOWN, ROOM, StandingFits
+from multisched.whatif import placed_pod_fits
+from multisched.whatif.placed_pod_fits import FAILURES_SHOWN, ROOM, PlacedPodFits
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox
 from tests.unit.whatif.clusters import CONFIGURATION, NOW, clusters, configuration, hard_pods, small_pod
 
@@ -70,7 +70,7 @@ def crowded(draw: st.DrawFn) -> list[Document]:
 @given(crowded())
 def test_every_filter_but_room_is_asked_about_every_node(documents: list[Document]) -> None:
     sandbox, worker = sandbox_of(*documents)
-    fits = StandingFits(sandbox, worker, PLANNER)
+    fits = PlacedPodFits(sandbox, worker, PLANNER)
     rows = sandbox.program.router.rows_of(worker).rows
     for pod in [*standing(sandbox), *standing(sandbox)]:
         own = sandbox.cache.nodes.row_of(pod.node)
@@ -96,7 +96,7 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
         small_pod("web-1", node="c", affinity=repelling, labels={"app": "web"}),
     ]
     sandbox, worker = sandbox_of(*nodes, *pods)
-    fits = StandingFits(sandbox, worker, PLANNER)
+    fits = PlacedPodFits(sandbox, worker, PLANNER)
     names = [node.name for _, node in sandbox.cache.nodes.live_rows()]
     found = {pod.name: [n for n, ok in zip(names, fits(pod), strict=True) if ok] for pod in standing(sandbox)}
     assert found == {"web-0": ["a", "b", "d"], "web-1": ["c", "d"]}
@@ -105,27 +105,27 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
 def test_a_full_node_still_fits_as_room_is_counted_by_the_planner() -> None:
     nodes = [node_document("a", cpu="1"), node_document("full", cpu="100m")]
     sandbox, worker = sandbox_of(*nodes, small_pod("web", node="a", cpu="500m"))
-    assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).all()
+    assert PlacedPodFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).all()
 
 
 def test_pods_alike_share_one_answer() -> None:
     nodes = [node_document(f"n{number}") for number in range(3)]
     pods = [small_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
     sandbox, worker = sandbox_of(*nodes, *pods)
-    fits = StandingFits(sandbox, worker, PLANNER)
+    fits = PlacedPodFits(sandbox, worker, PLANNER)
     answers = [fits(pod) for pod in standing(sandbox)]
     assert all(answer is answers[0] for answer in answers)
 
 
 def test_answers_are_kept_within_a_bound_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair_fits, "ANSWERS_MAX", 2)
+    monkeypatch.setattr(placed_pod_fits, "ANSWERS_MAX", 2)
     nodes = [node_document(f"n{number}", labels={"disk": "a" if number else "b"}) for number in range(3)]
     pods = [
         small_pod(f"web-{number}", node="n0", nodeSelector={"disk": "ab"[number % 2]}, cpu=f"{1 + number}m")
         for number in range(6)
     ]
     sandbox, worker = sandbox_of(*nodes, *pods)
-    fits = StandingFits(sandbox, worker, PLANNER)
+    fits = PlacedPodFits(sandbox, worker, PLANNER)
     names = [node.name for _, node in sandbox.cache.nodes.live_rows()]
     for pod in [*standing(sandbox), *standing(sandbox)]:
         found = {name for name, fit in zip(names, fits(pod), strict=True) if fit}
@@ -158,7 +158,7 @@ def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> No
     items = [msgspec.Raw(orjson.dumps(document)) for document in (node_document("a"), *pods)]
     sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
     (worker,) = sandbox.program.router.workers()
-    fits = StandingFits(sandbox, worker, PLANNER)
+    fits = PlacedPodFits(sandbox, worker, PLANNER)
     assert {pod.name: fits(pod).tolist() for pod in standing(sandbox)} == {
         "good": [True],
         "bad-0": [False],
@@ -179,7 +179,7 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
     items = [msgspec.Raw(orjson.dumps(document)) for document in (node_document("a"), *pods)]
     sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
     (worker,) = sandbox.program.router.workers()
-    fits = StandingFits(sandbox, worker, PLANNER)
+    fits = PlacedPodFits(sandbox, worker, PLANNER)
     for pod in standing(sandbox):
         assert not fits(pod).any()
     said = [note.rpartition("no room for ")[2] for note in fits.notes()]
@@ -199,4 +199,4 @@ def test_a_pod_that_is_refused_before_any_node_is_looked_at_fits_nowhere() -> No
     """Its claim is gone by now."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}]
     sandbox, worker = sandbox_of(node_document("a"), node_document("b"), small_pod("web", node="a", volumes=volumes))
-    assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).tolist() == [False, False]
+    assert PlacedPodFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).tolist() == [False, False]

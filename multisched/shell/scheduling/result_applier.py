@@ -21,8 +21,8 @@ from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.nominations import DomainNominations
 
 
-class Settlement:
-    """The settlement of one domain's attempts."""
+class ResultApplier:
+    """Applies the results of the attempts of one domain."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Settlement:
         self._binding = binding
         self._observer = observer
 
-    def settle(
+    def apply(
         self,
         queued: Queued,
         result: Result | GangResult,
@@ -52,7 +52,7 @@ class Settlement:
             assert not isinstance(result, GangResult), "one pod has one result"
             if seconds - charged_s > UNIT_S:
                 self._queue.took(queued.pod.uid, seconds)
-            self._settle_one(queued, result, seconds, cycle)
+            self._apply_one(queued, result, seconds, cycle)
             return
         assert isinstance(result, GangResult), "a gang has a result of its own"
         entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
@@ -61,9 +61,9 @@ class Settlement:
         self._binding.expect(result.placed, queued.gang_of)
         results: list[Result] = [*result.placed, *result.unplaced]
         for one in results:
-            self._settle_one(entries[one.pod.uid], one, each_s, cycle)
+            self._apply_one(entries[one.pod.uid], one, each_s, cycle)
 
-    def _settle_one(self, entry: QueuedPod, result: Result, seconds: float, cycle: SchedulingCycle) -> None:
+    def _apply_one(self, entry: QueuedPod, result: Result, seconds: float, cycle: SchedulingCycle) -> None:
         match result:
             case Placed():
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)

@@ -1,6 +1,6 @@
-"""The entries of one queue, each in exactly one place (I3), and every move between two places.
+"""The entries of one queue, each in exactly one state (I3), and every move between two states.
 
-Owns the entries and the index of each place: the order of active entries, backoff, parked entries, and attempts in
+Owns the entries and the index of each state: the order of active entries, backoff, parked entries, and attempts in
 progress. No other code changes these indices. An entry is identified by its uid and its namespace, whichever pods it
 represents. Used by `PodQueue` only.
 """
@@ -38,7 +38,7 @@ _COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED, _GANG})
 
 
 class EntryStates:
-    """uid -> entry, and its place."""
+    """uid -> entry, and its state."""
 
     __slots__ = (
         "_active",
@@ -75,18 +75,18 @@ class EntryStates:
         self._incoming: Counter[tuple[str, str]] = Counter()
 
     def admit(self, entry: Entry) -> None:
-        """Adds a new entry, which must be moved to a place at once."""
+        """Adds a new entry, which must be moved to a state at once."""
         self.entries[entry.uid] = entry
 
     def move(self, entry: Entry, target: QueueState, event: str, now_s: float) -> None:
-        """Moves an entry; its place changes nowhere else. Raises QueueInvariantError for a forbidden step."""
-        origin = entry.place
+        """Moves an entry; its state changes nowhere else. Raises QueueInvariantError for a forbidden step."""
+        origin = entry.state
         if (origin, target) not in ALLOWED:
             check(entry.uid, origin, target, entry.history())
         stays = origin in POPPED and target in POPPED
         if not stays:
             self._leave(entry)
-        entry.place, entry.since_s = target, now_s
+        entry.state, entry.since_s = target, now_s
         entry.remember(now_s, event, target)
         if not stays:
             self._enter(entry, now_s)
@@ -100,9 +100,9 @@ class EntryStates:
     def find_anew(self, entry: Entry, now_s: float) -> None:
         """Updates the indices after a queued entry's pod was replaced: its order or its events may have changed."""
         before, entry.sort_key = entry.sort_key, None
-        if entry.place in PARKED:
+        if entry.state in PARKED:
             self._parked.reindex(entry)
-        elif entry.place is not _GANG and before != self._sort_keys.of(entry):
+        elif entry.state is not _GANG and before != self._sort_keys.of(entry):
             self.sort_anew(entry, now_s)
 
     def sort_anew(self, entry: Entry, now_s: float) -> None:
@@ -115,7 +115,7 @@ class EntryStates:
         """Applies another QueueSort and sorts everything again. Keys of two plugins are never compared."""
         if plugin is self._sort_keys.plugin:
             return
-        waiting = [entry for entry in self.entries.values() if entry.place is _ACTIVE or entry.place is _BACKOFF]
+        waiting = [entry for entry in self.entries.values() if entry.state is _ACTIVE or entry.state is _BACKOFF]
         for entry in waiting:
             self._leave(entry)
         self._sort_keys.use(plugin)
@@ -137,9 +137,9 @@ class EntryStates:
 
     def pop(self, entry: Entry, now_s: float) -> None:
         """Starts an attempt of the head, or of a gang member that follows it."""
-        if entry.place is _BACKOFF:
+        if entry.state is _BACKOFF:
             self._incoming[_ACTIVE, POP_FROM_BACKOFF] += 1
-        elif entry.place is _ACTIVE:
+        elif entry.state is _ACTIVE:
             self._active.charge(entry.uid)
         entry.attempts += 1
         entry.waits_out_backoff = False
@@ -183,15 +183,15 @@ class EntryStates:
 
     def describe(self, entry: Entry) -> QueueEntry:
         retry_at_s = None
-        if entry.place is _BACKOFF:
+        if entry.state is _BACKOFF:
             retry_at_s = entry.backoff_until_s
-        elif entry.place in PARKED:
+        elif entry.state in PARKED:
             retry_at_s = self._parked.deadline_s(entry.uid)
-        is_gated = entry.place is _GATED
+        is_gated = entry.state is _GATED
         return QueueEntry(
             uid=entry.uid,
             pod=entry.pod,
-            place=entry.place,
+            state=entry.state,
             plugins=(entry.gate.plugin,) if is_gated else tuple(sorted(entry.rejectors | entry.pending)),
             message=entry.gate.message if is_gated else entry.message,
             attempts=entry.attempts,
@@ -205,7 +205,7 @@ class EntryStates:
         )
 
     def validate(self) -> None:
-        """Raises QueueInvariantError unless every entry is in exactly one index, that of its place (I3, I10). O(entries)."""
+        """Raises QueueInvariantError unless every entry is in exactly one index, that of its state (I3, I10). O(entries)."""
         self._active.validate()
         self._events.validate()
         self._parked.validate()
@@ -213,44 +213,44 @@ class EntryStates:
         indices = (self._active, self._backoff, self._parked, self._events, self._gangs)
         for uid, entry in self.entries.items():
             homes = [index for index in indices if uid in index]
-            if homes != [self._index_of(entry.place)]:
+            if homes != [self._index_of(entry.state)]:
                 raise QueueInvariantError(
-                    f"pod {uid} is {entry.place}, found in {homes} [{'; '.join(entry.history())}]"
+                    f"pod {uid} is {entry.state}, found in {homes} [{'; '.join(entry.history())}]"
                 )
-            if (entry.place is _GATED) == entry.gate.is_success:
-                raise QueueInvariantError(f"pod {uid} is {entry.place}, its gate says {entry.gate}")
+            if (entry.state is _GATED) == entry.gate.is_success:
+                raise QueueInvariantError(f"pod {uid} is {entry.state}, its gate says {entry.gate}")
         sizes = [len(index) for index in indices]
         if sum(sizes) != len(self.entries):
             raise QueueInvariantError(f"{sizes} pods indexed, {len(self.entries)} known")
 
     def _leave(self, entry: Entry) -> None:
-        place = entry.place
-        if place is _ACTIVE:
+        state = entry.state
+        if state is _ACTIVE:
             self._active.discard(entry.uid, entry.namespace)
-        elif place is _BACKOFF:
+        elif state is _BACKOFF:
             self._backoff.discard(entry.uid)
-        elif place in PARKED:
+        elif state in PARKED:
             self._parked.discard(entry.uid)
-        elif place in POPPED:
+        elif state in POPPED:
             self._events.end(entry.uid)
-        elif place is _GANG:
+        elif state is _GANG:
             self._gangs.unfollow(entry)
 
     def _enter(self, entry: Entry, now_s: float) -> None:
-        place = entry.place
-        if place is _ACTIVE:
+        state = entry.state
+        if state is _ACTIVE:
             if entry.first_active_s is None:
                 entry.first_active_s = now_s
             push = self._active.push_retry if entry.is_retry else self._active.push_first
             push(entry.uid, entry.namespace, self._sort_keys.of(entry), entry.order)
-        elif place is _BACKOFF:
+        elif state is _BACKOFF:
             until_s, is_error = entry.backoff_until_s, entry.failed_by_error or entry.waits_out_backoff
             self._backoff.add(entry.uid, until_s, self._sort_keys.of(entry), entry.order, is_error=is_error)
-        elif place in PARKED:
+        elif state in PARKED:
             self._parked.add(entry, now_s + self.leftover_s)
-        elif place is _IN_FLIGHT:
+        elif state is _IN_FLIGHT:
             self._events.begin(entry.uid)
-        elif place is _GANG:
+        elif state is _GANG:
             if entry.first_active_s is None:
                 entry.first_active_s = now_s
             self._gangs.follow(entry)
@@ -258,6 +258,6 @@ class EntryStates:
             del self.entries[entry.uid]
             self._gangs.leave(entry)
 
-    def _index_of(self, place: QueueState) -> object:
+    def _index_of(self, state: QueueState) -> object:
         indices = {_ACTIVE: self._active, _BACKOFF: self._backoff, _GANG: self._gangs}
-        return indices.get(place, self._events if place in POPPED else self._parked)
+        return indices.get(state, self._events if state in POPPED else self._parked)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from multisched.model.objects import Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm
-from multisched.state import pod_news
+from multisched.state import external_pod_changes
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.pod_news import NEWS_BYTES_MAX, NEWS_MAX, ExternalPodChanges
+from multisched.state.external_pod_changes import NEWS_BYTES_MAX, NEWS_MAX, ExternalPodChanges
 from multisched.testing.builders import make_node
 from tests.unit.state.state_kit import make_pod, make_spec
 
@@ -75,8 +75,8 @@ def test_annotations_are_not_kept() -> None:
     news.came(make_pod("p", annotations={"large": "x"}))
     (pod,) = news.since(0) or ()
     assert not pod.annotations
-    assert pod_news.keeps_away(make_pod("q", AWAY))
-    assert not pod_news.keeps_away(make_pod("q", NEAR))
+    assert external_pod_changes.keeps_away(make_pod("q", AWAY))
+    assert not external_pod_changes.keeps_away(make_pod("q", NEAR))
 
 
 def test_a_row_counts_the_pods_that_others_brought_to_it_or_changed_there() -> None:

@@ -1,7 +1,7 @@
-"""The sides of the audit: one per kind of object in the cache, which finds, compares and repairs its objects.
+"""The kinds of objects that the audit compares: each finds, compares and repairs its objects in the cache.
 
-A side reads the cache and the ingest of its kind, and repairs through them. Called only by `Audit`. The side of kinds in the
-object store is `object_watch.ObjectSide`.
+Each reads the cache and the ingest of its kind, and repairs through them. Called only by `Audit`. The kinds in the
+object store are `object_watch.AuditedObjects`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def load_judge() -> None:
     import_module("multisched.shell.audit.content")
 
 
-class Here(msgspec.Struct, frozen=True):
+class CachedObject(msgspec.Struct, frozen=True):
     """An object in the cache; `node` is empty if the API need not show one yet."""
 
     key: str
@@ -33,7 +33,7 @@ class Here(msgspec.Struct, frozen=True):
     node: str = ""
 
 
-class Side(Protocol):
+class AuditedKind(Protocol):
     """One kind of object in the cache."""
 
     kind: str
@@ -47,7 +47,7 @@ class Side(Protocol):
         """API path of the list."""
         ...
 
-    def find(self, key: str, uid: str) -> Here | None:
+    def find(self, key: str, uid: str) -> CachedObject | None:
         """Returns the cached object of a listed key and uid; None if there is none."""
         ...
 
@@ -59,45 +59,45 @@ class Side(Protocol):
         """Returns a copy of the handles of all objects that the API should also have."""
         ...
 
-    def here(self, handle: str) -> Here | None:
+    def cached(self, handle: str) -> CachedObject | None:
         """Returns the cached object of a handle; None if it was removed in the meantime."""
         ...
 
-    def drop(self, here: Here) -> None:
+    def drop(self, cached: CachedObject) -> None:
         """Removes an object that neither the API nor the reflector has."""
         ...
 
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
+    def move(self, cached: CachedObject, raw: msgspec.Raw) -> None:
         """Replaces an object that the API shows at the same version on another node."""
         ...
 
-    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+    def content_fault(self, cached: CachedObject, raw: msgspec.Raw) -> str:
         """Returns how the content differs from the API object of the same version; empty: it does not."""
         ...
 
-    def replace_content(self, here: Here, raw: msgspec.Raw) -> None:
+    def replace_content(self, cached: CachedObject, raw: msgspec.Raw) -> None:
         """Replaces the content of an object with that of the API object of the same version."""
         ...
 
 
-class NamedSide(Side, Protocol):
+class AuditedNamedKind(AuditedKind, Protocol):
     """A kind whose objects are identified by key, which is the handle, and all of which belong in the cache."""
 
-    def find(self, key: str, uid: str) -> Here | None:
-        here = self.here(key)
-        return here if here is not None and here.uid == uid else None
+    def find(self, key: str, uid: str) -> CachedObject | None:
+        cached = self.cached(key)
+        return cached if cached is not None and cached.uid == uid else None
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
         return True
 
-    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+    def content_fault(self, cached: CachedObject, raw: msgspec.Raw) -> str:
         return ""
 
-    def replace_content(self, here: Here, raw: msgspec.Raw) -> None:
-        self.move(here, raw)
+    def replace_content(self, cached: CachedObject, raw: msgspec.Raw) -> None:
+        self.move(cached, raw)
 
 
-class PodSide:
+class AuditedPods:
     """Pods: those on nodes in the cache, and the pending and refused ones in the ingest."""
 
     kind = "pod"
@@ -113,8 +113,8 @@ class PodSide:
         self._pods = pods
         self._repair = repair
 
-    def find(self, key: str, uid: str) -> Here | None:
-        return self.here(uid)
+    def find(self, key: str, uid: str) -> CachedObject | None:
+        return self.cached(uid)
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
         return self._repair.is_wanted(raw)
@@ -123,36 +123,36 @@ class PodSide:
         """Returns uids."""
         return [*self._cache.uids(), *self._pods.pending, *self._pods.refused]
 
-    def here(self, handle: str) -> Here | None:
+    def cached(self, handle: str) -> CachedObject | None:
         """Returns the pod; an assumed one as pending, because that is its state in the API."""
         entry = self._cache.placed(handle)
         if entry is not None and entry.state is PodState.CONFIRMED:
-            return Here(entry.pod.key, handle, entry.pod.version, entry.node)
+            return CachedObject(entry.pod.key, handle, entry.pod.version, entry.node)
         refused = self._pods.refused.get(handle)
         pod = self._pods.pending.get(handle) if refused is None else refused.pod
-        return Here(pod.key, handle, pod.version) if pod is not None else None
+        return CachedObject(pod.key, handle, pod.version) if pod is not None else None
 
-    def drop(self, here: Here) -> None:
-        self._pods.drop(here.uid)
+    def drop(self, cached: CachedObject) -> None:
+        self._pods.drop(cached.uid)
 
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
-        self._pods.upsert(here.key, raw)
+    def move(self, cached: CachedObject, raw: msgspec.Raw) -> None:
+        self._pods.upsert(cached.key, raw)
 
-    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+    def content_fault(self, cached: CachedObject, raw: msgspec.Raw) -> str:
         """Compares assumed pods, too: their cache entry follows the pending pod."""
         from multisched.shell.audit.content import pod_fault  # imported before by `load_judge`
 
-        entry = self._cache.placed(here.uid)
+        entry = self._cache.placed(cached.uid)
         if entry is not None:
             return pod_fault(entry.pod, raw, self._cache.ledgers.fixed_labels)
-        pod = self._pods.pending.get(here.uid)
+        pod = self._pods.pending.get(cached.uid)
         return "" if pod is None else pod_fault(pod, raw)
 
-    def replace_content(self, here: Here, raw: msgspec.Raw) -> None:
-        self._repair.replace_content(here.key, raw)
+    def replace_content(self, cached: CachedObject, raw: msgspec.Raw) -> None:
+        self._repair.replace_content(cached.key, raw)
 
 
-class NodeSide(NamedSide):
+class AuditedNodes(AuditedNamedKind):
     """Nodes, by name."""
 
     kind = "node"
@@ -169,21 +169,21 @@ class NodeSide(NamedSide):
         """Returns node names."""
         return [node.name for _, node in self._cache.nodes.live_rows()]
 
-    def here(self, handle: str) -> Here | None:
+    def cached(self, handle: str) -> CachedObject | None:
         row = self._cache.nodes.row_of(handle)
         if row is None:
             return None
         node = self._cache.nodes.node(row)
-        return Here(handle, node.uid, node.version)
+        return CachedObject(handle, node.uid, node.version)
 
-    def drop(self, here: Here) -> None:
-        self._nodes.delete(here.key, None)
+    def drop(self, cached: CachedObject) -> None:
+        self._nodes.delete(cached.key, None)
 
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
-        self._nodes.upsert(here.key, raw)
+    def move(self, cached: CachedObject, raw: msgspec.Raw) -> None:
+        self._nodes.upsert(cached.key, raw)
 
-    def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+    def content_fault(self, cached: CachedObject, raw: msgspec.Raw) -> str:
         from multisched.shell.audit.content import node_fault
 
-        row = self._cache.nodes.row_of(here.key)
+        row = self._cache.nodes.row_of(cached.key)
         return "" if row is None else node_fault(self._cache.nodes.node(row), raw)

@@ -1,4 +1,4 @@
-"""DemandPlaces: the rows of each group's pods in arrays, so that all of them are summed at once."""
+"""DemandRows: the rows of each group's pods in arrays, so that all of them are summed at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 Amounts = Int64 | NDArray[np.float64]
 
 
-class DemandPlaces:
+class DemandRows:
     """One entry per group and row. Owned by `PodDemands`."""
 
     __slots__ = ("_group", "_pods", "_row")
@@ -22,27 +22,27 @@ class DemandPlaces:
     def __init__(self) -> None:
         self._group, self._row, self._pods = Column(np.int32), Column(np.int32), Column(np.int32)
 
-    def pods(self, place: int) -> int:
-        return int(self._pods.array[place])
+    def pods(self, position: int) -> int:
+        return int(self._pods.array[position])
 
     def account(self, groups: Sequence[AffinityGroup], group: AffinityGroup, row: int, sign: int) -> None:
         """Adds one pod to the row or removes one. `groups`: indexed by number."""
-        place = group.places.get(row)
-        if place is None:
+        position = group.places.get(row)
+        if position is None:
             group.places[row] = self._row.size
             self._group.append(group.number)
             self._row.append(row)
             self._pods.append(1)
             return
         pods = self._pods.array
-        pods[place] += sign
-        if not pods[place]:
-            self._clear(groups, group, row, place)
+        pods[position] += sign
+        if not pods[position]:
+            self._clear(groups, group, row, position)
 
     def renumber(self, group: AffinityGroup) -> None:
         """Updates the entries of a group whose number changed."""
-        for place in group.places.values():
-            self._group.array[place] = group.number
+        for position in group.places.values():
+            self._group.array[position] = group.number
 
     def renumber_all(self, number: Int32) -> None:
         """Updates all entries. `number`: int32[groups], the new number of each."""
@@ -53,15 +53,15 @@ class DemandPlaces:
         each = by_group.take(self._group.view()) * self._pods.view()
         return np.bincount(self._row.view(), each).astype(np.int64)
 
-    def _clear(self, groups: Sequence[AffinityGroup], group: AffinityGroup, row: int, place: int) -> None:
+    def _clear(self, groups: Sequence[AffinityGroup], group: AffinityGroup, row: int, position: int) -> None:
         """Removes an entry; the last entry moves to its position."""
         columns = (self._group, self._row, self._pods)
         last = self._row.size - 1
-        if place != last:
+        if position != last:
             moved = groups[int(self._group.array[last])]
-            moved.places[int(self._row.array[last])] = place
+            moved.places[int(self._row.array[last])] = position
             for column in columns:
-                column.array[place] = column.array[last]
+                column.array[position] = column.array[last]
         for column in columns:
             column.size = last
         del group.places[row]

@@ -16,7 +16,7 @@ READS_MAX = 64
 """Chunks after which scheduling continues, whatever the clock says."""
 
 
-class NewsShare:
+class EventTimeShare:
     """Pauses of scheduling tasks for watch events. One per program; each scheduling task calls `pause` after a slice of work."""
 
     def __init__(self, handled: Callable[[], int], monotonic: Callable[[], float]) -> None:

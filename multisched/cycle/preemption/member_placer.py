@@ -29,7 +29,7 @@ Best = Callable[[Rows, Bools, Totals, Pod, int], int]
 """(rows, feasible, totals, pod, attempt) -> position of the best row (`SchedulingCycle`)."""
 
 
-class MemberPlaces:
+class MemberPlacer:
     """Placement of members in one domain."""
 
     def __init__(

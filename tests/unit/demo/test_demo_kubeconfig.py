@@ -8,7 +8,7 @@ import pytest
 
 from multisched.cli.cluster_options import kubeconfig_of
 from multisched.client import auth
-from multisched.demo.place import NAME, demo_kubeconfig, found_by_commands
+from multisched.demo.demo_kubeconfig import NAME, demo_kubeconfig, found_by_commands
 from multisched.observe.loopback import token_folder
 
 

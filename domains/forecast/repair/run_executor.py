@@ -50,7 +50,7 @@ class DocumentConflictError(Exception):
 
 
 class Forecasts(msgspec.Struct, frozen=True):
-    """Functions of the forecast used by the carrier."""
+    """Functions of the forecast used by `RunExecutor`."""
 
     peaks: Callable[[str], Mapping[str, float]]
     """Node -> dimension -> predicted peak of its present pods, as a share of capacity; empty for an unknown node."""
@@ -60,7 +60,7 @@ class Forecasts(msgspec.Struct, frozen=True):
     """Removes the reserved curve. Idempotent."""
 
 
-class Carrier:
+class RunExecutor:
     """Carries out one repair run, step by step. Created for each run."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Carrier:
         """Message of the last refusal."""
 
     async def carry(self, first: Event) -> Record:
-        """Carries the run to its end and returns the final record. After OvertakenError the run stays as it was stored."""
+        """Executes the run to its end and returns the final record. After a DocumentConflictError the run stays as it was stored."""
         try:
             await self._feed(first)
             while not self._run.is_over or self._todo:
