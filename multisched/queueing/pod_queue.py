@@ -260,6 +260,10 @@ class PodQueue:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
 
+    def held_in_vain(self, uid: str) -> None:
+        """Notes that the pod's gang is about to fail an attempt that held capacity: those refused meanwhile go before it."""
+        self._gangs.note_held_in_vain(uid)
+
     def took(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
         entry = self._entries.get(uid)
