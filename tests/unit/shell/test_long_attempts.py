@@ -244,3 +244,24 @@ def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(every_s
         assert {name for name in bound(house) if "big" not in name} == {"small-0", "small-1", "small-2"}
 
     play(scene, *"abcdef", evaluations=6)
+
+
+def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_deleted() -> None:
+    """As docs/users.md has it. Each holds room that the other needs."""
+
+    async def scene(house: House) -> None:
+        for gang in ("first", "second"):
+            labels = {f"{ACK}/name": gang, f"{ACK}/min-available": "3"}
+            for number in range(2):
+                house.see_pod(f"{gang}-{number}", nodeName="ab"[number], metadata={"labels": labels})
+            house.see_pod(f"{gang}-2", metadata={"labels": labels})
+        await asyncio.sleep(30 * REST_S)
+        assert bound(house) == {}
+        labels = {f"{ACK}/name": "first", f"{ACK}/min-available": "3"}
+        for number in range(2):
+            house.lose_pod(f"first-{number}")
+            house.see_pod(f"first-new-{number}", metadata={"labels": labels})
+        await asyncio.sleep(30 * REST_S)
+        assert set(bound(house)) == {"second-2"}
+
+    play(scene, "a", "b")
