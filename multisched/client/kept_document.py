@@ -80,11 +80,11 @@ class ConfigMapKeeper:
             response = await self._send(document)
             if response.status == 409:
                 return await self._overtaken(document)
+            if response.status in (200, 201):
+                self._seen(response)
+                return KeepReply(KeepAnswer.KEPT)
         except (TransportError, UnreachableError) as error:
             return KeepReply(KeepAnswer.UNKNOWN, str(error))
-        if response.status in (200, 201):
-            self._seen(response)
-            return KeepReply(KeepAnswer.KEPT)
         if response.status == 404 and self._version:  # it was deleted: the next write creates it
             self._version = ""
             return KeepReply(KeepAnswer.UNKNOWN, sentence_of(response))
