@@ -80,11 +80,11 @@ class ConfigMapDocument:
             response = await self._send(document)
             if response.status == 409:
                 return await self._conflict(document)
+            if response.status in (200, 201):
+                self._seen(response)
+                return DocumentReply(DocumentAnswer.WRITTEN)
         except (TransportError, UnreachableError) as error:
             return DocumentReply(DocumentAnswer.UNKNOWN, str(error))
-        if response.status in (200, 201):
-            self._seen(response)
-            return DocumentReply(DocumentAnswer.WRITTEN)
         if response.status == 404 and self._version:  # it was deleted: the next write creates it
             self._version = ""
             return DocumentReply(DocumentAnswer.UNKNOWN, sentence_of(response))

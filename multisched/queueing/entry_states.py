@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from multisched.framework.points import QueueSortPlugin
 from multisched.queueing.active_pods import ActivePods
-from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.backoff import ORDERING_WINDOW_S, BackoffPods
 from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
@@ -149,9 +149,29 @@ class EntryStates:
         """Moves entries whose backoff has ended to active; their gates ran when they entered backoff."""
         released = 0
         while (uid := self._backoff.pop_expired(now_s)) is not None:
-            self.move(self.entries[uid], _ACTIVE, BACKOFF_COMPLETE, now_s)
+            entry = self.entries[uid]
+            self.yield_to_refused(entry)
+            if entry.backoff_until_s > now_s:
+                self._enter(entry, now_s)
+                continue
+            self.move(entry, _ACTIVE, BACKOFF_COMPLETE, now_s)
             released += 1
         return released
+
+    def yield_to_refused(self, entry: Entry) -> None:
+        """Extends the backoff of a gang whose attempt held capacity in vain: gangs that were refused meanwhile are tried first.
+
+        It ends a second after theirs, and it is waited out. Without this, two such gangs that are woken by turns keep a third
+        one waiting forever that would fit.
+        """
+        if not self._gangs.has_held_in_vain(entry):
+            return
+        entry.waits_out_backoff = True
+        others = (self.entries[uid] for uid in self._backoff if uid != entry.uid)
+        ends_s = [
+            one.backoff_until_s for one in others if one.waits_out_backoff and not self._gangs.has_held_in_vain(one)
+        ]
+        entry.backoff_until_s = max([entry.backoff_until_s, *(end_s + ORDERING_WINDOW_S for end_s in ends_s)])
 
     def statistics(self, *, hint_calls: int, quarantines: int, bound_after_flush: int) -> QueueStatistics:
         """Returns the counts of all places, with counters of other classes."""

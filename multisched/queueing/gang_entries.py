@@ -42,6 +42,8 @@ class _Waiting(msgspec.Struct):
     """The gang's timeout when `due_s` was last computed."""
     turns: int = 0
     """Number of its turns to reserve capacity."""
+    held_in_vain: bool = False
+    """Its last attempt held capacity in pauses, and failed."""
 
 
 class Turns(msgspec.Struct):
@@ -114,6 +116,7 @@ class GangEntries:
         """Records the current requirements of these entries' gangs at the start of their attempt."""
         for key in {key for one in entries if (key := self._gang_of.get(one.uid))}:
             self._gangs[key].tried = self._asked(key)
+            self._gangs[key].held_in_vain = False
 
     def asks_otherwise(self, key: str) -> bool:
         """Reports whether the gang's requirements, or its number of missing members, changed since members were last popped."""
@@ -254,6 +257,18 @@ class GangEntries:
             return False
         self._recovering[key] = None
         return True
+
+    def note_held_in_vain(self, uid: str) -> None:
+        """Records that an attempt of the pod's gang held capacity and failed. Partly placed gangs are exempt: they go before others."""
+        key = self._gang_of.get(uid, "")
+        for one in self._roster.together_with(key) if key else ():
+            gang, waiting = self._roster.gang(one), self._gangs.get(one)
+            if waiting is not None and gang is not None and not gang.placed_count:
+                waiting.held_in_vain = True
+
+    def has_held_in_vain(self, entry: Entry) -> bool:
+        waiting = self._gangs.get(self._gang_of.get(entry.uid, ""))
+        return waiting is not None and waiting.held_in_vain
 
     def recovering(self) -> Iterator[Entry]:
         """Yields the leads of partly placed gangs."""

@@ -93,13 +93,13 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
-        self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
+        self.gangs = GangEntries(gangs if gangs is not None else GangRoster())
         self._states = EntryStates(
-            self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
+            self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
         )
-        self._back = Readmission(self._gates, self._states, self._gangs)
+        self._back = Readmission(self._gates, self._states, self.gangs)
         self._back.reservations.policy = _reserve_policy(plugins)
-        self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
+        self._judge = RequeueJudge(self._hints, self._events, self.gangs, backoff)
         self._entries: Mapping[str, Entry] = self._states.entries
         self._quarantines = self._after_flush = 0
         self._order = count(1)
@@ -166,7 +166,7 @@ class PodQueue:
         elif entry.state in PARKED:
             self._back.requeue(entry, Requeue.AT_ONCE, FORCED.label, self._now_s)
         elif entry.state is QueueState.GANG:
-            lead = self._gangs.lead_of(entry)
+            lead = self.gangs.lead_of(entry)
             return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
 
@@ -193,7 +193,7 @@ class PodQueue:
 
     def gang_changed(self, key: str) -> None:
         """Notes that a gang's placed members or its requirements changed; `regroup` handles it."""
-        self._gangs.changed(key)
+        self.gangs.changed(key)
 
     def listen(self, on_gated: Callable[[str], None]) -> None:
         """Sets a callback for the uid of each pod that a gate refuses; it must not call back."""
@@ -202,11 +202,11 @@ class PodQueue:
     @property
     def has_changed_gangs(self) -> bool:
         """True if `regroup` has work, for example because a gate refused a lead and its gang needs another."""
-        return self._gangs.has_changed
+        return self.gangs.has_changed
 
     def regroup(self, now_s: float) -> Moved:
         """Moves members of changed gangs to their new states. Must be called before `pop`."""
-        if not self._gangs.has_changed:
+        if not self.gangs.has_changed:
             return NOTHING_MOVED
         self._now_s, tally = now_s, Tally()
         self._back.regroup(now_s, tally)
@@ -217,7 +217,7 @@ class PodQueue:
     @property
     def has_ready(self) -> bool:
         """Reports whether `pop` would return a pod now."""
-        return bool(len(self._active) or self._backoff.early or self._gangs.has_changed)
+        return bool(len(self._active) or self._backoff.early or self.gangs.has_changed)
 
     def pop(self, now_s: float) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
@@ -231,8 +231,8 @@ class PodQueue:
         if not entries:
             return None
         entry = entries[0]
-        if self._gangs.are_any and (self._gangs.must_start_together(entry) or self._gangs.has_topology(entry)):
-            return self._gangs.queued(entries)
+        if self.gangs.are_any and (self.gangs.must_start_together(entry) or self.gangs.has_topology(entry)):
+            return self.gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
     def fail(self, uid: str, failure: Failure, now_s: float) -> QueueOutcome:
@@ -245,12 +245,12 @@ class PodQueue:
         how = self._judge.after_failure(entry, failure, now_s)
         entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
-        self._gangs.refused(entry, failure.message)
+        self.gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
             self._states.move(entry, QueueState.GANG, FAILED, now_s)
             if how is not Requeue.SKIP:
                 self._back.wake_lead(entry, now_s)
-        elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
+        elif how is Requeue.SKIP and not self.gangs.is_outdated(entry):
             self._states.move(entry, QueueState.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
                 self._quarantines += 1
@@ -291,7 +291,7 @@ class PodQueue:
         if len(self._events):
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
-            own = _own_uids(event, old, new, self._gangs)
+            own = _own_uids(event, old, new, self.gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
                 if is_meant and entry.uid not in own:
@@ -372,13 +372,13 @@ class PodQueue:
     def _admit(self, pod: Pod) -> QueueOutcome:
         entry = Entry(pod.uid, pod, next(self._order), self._now_s, self._now_s)
         self._states.admit(entry)
-        self._gangs.join(entry)
+        self.gangs.join(entry)
         self._back.requeue(entry, Requeue.AT_ONCE, ADDED, self._now_s)
         return _placement(entry)
 
     def _replace(self, entry: Entry, pod: Pod) -> QueueOutcome:
         known, entry.pod = entry.pod, pod
-        is_elsewhere = self._gangs.join(entry)
+        is_elsewhere = self.gangs.join(entry)
         event = own_event(known, pod)
         if entry.state in POPPED:
             self.changes_in_flight += 1
@@ -407,7 +407,7 @@ class PodQueue:
             self._events.record_for(entry.uid, event, None, entry.pod)
         elif entry.state in PARKED:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, _label(event), self._now_s, tally)
-        elif entry.state is QueueState.GANG and (lead := self._gangs.lead_of(entry)) is not None:
+        elif entry.state is QueueState.GANG and (lead := self.gangs.lead_of(entry)) is not None:
             self._wake_one(lead.uid, event, tally)
 
     def _attempted(self, uid: str) -> Entry:

@@ -65,6 +65,8 @@ class Readmission:
         entry.gate = SUCCESS
         if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s, tally):
             return
+        if how is Requeue.AFTER_BACKOFF:
+            self._states.yield_to_refused(entry)
         backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > now_s
         self._states.move(entry, QueueState.BACKOFF if backs_off else QueueState.ACTIVE, event, now_s)
         if tally is not None:

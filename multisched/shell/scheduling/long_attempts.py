@@ -280,6 +280,8 @@ class LongAttempts:
                 await self._undo(attempt, f"{one.pod.name}: {refusal.message}")
                 return
         self._release(attempt, {one.pod.uid: None for one in placed})
+        if attempt.freed and not placed:
+            self._queue.gangs.note_held_in_vain(attempt.entries[0].pod.uid)
         self._results.apply(attempt.queued, result, attempt.seconds, attempt.cycle, charged_s=attempt.seconds)
         await self._announce(attempt)
 

@@ -131,6 +131,12 @@ async def test_each_answer_to_a_write_has_one_meaning_and_its_words(reply: Answe
     assert await keeper(ScriptedTransport(respond=lambda _: reply)).write(b"x") == told
 
 
+async def test_success_without_a_readable_config_map_is_unknown() -> None:
+    for status in (200, 201):
+        ours = keeper(ScriptedTransport(respond=lambda _, status=status: Response(status, b"<html>")))  # type: ignore[misc]
+        assert (await ours.write(b"x")).answer is DocumentAnswer.UNKNOWN
+
+
 async def test_who_writes_what_somebody_has_deleted_is_told_so_and_makes_it_anew() -> None:
     answers = [a_config_map("7", "first"), a_refusal(404, "NotFound", "deleted"), a_config_map("9", "third")]
     transport = ScriptedTransport(respond=lambda _: answers.pop(0))

@@ -382,6 +382,28 @@ def test_gang_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_i
         assert sorted(house.pop()) == popped
 
 
+def test_gang_that_held_capacity_in_vain_lets_those_go_first_that_it_kept_waiting() -> None:
+    house = House()
+    house.add(*(member(name, gang="big", priority=5) for name in "ab"), *(member(name, gang="small") for name in "cd"))
+    assert (sorted(house.pop()), sorted(house.pop())) == (["a", "b"], ["c", "d"])
+    house.fail("c", "d")  # its backoff ends at 1 s
+    house.queue.gangs.note_held_in_vain("uid-a")
+    house.fail("a", "b")
+    house.queue.on_event(ATTEMPT_UNDONE, replace(make_pod("a"), node="n"), None, 0.0)
+    house.now_s = 0.5
+    house.room_comes()
+    assert house.pop() == [], "both wait out their backoff"
+    house.now_s = 1.0
+    assert sorted(house.pop()) == ["c", "d"]
+    assert house.pop() == []
+    house.fail("c", "d")
+    house.now_s = 2.0
+    assert sorted(house.pop()) == ["a", "b"]
+    house.fail("a", "b")
+    house.room_comes()
+    assert sorted(house.pop() + house.pop()) == ["a", "b", "c", "d"], "this attempt held nothing"
+
+
 def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_it() -> None:
     house = House()
     house.add(member("a"), member("b"))
