@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from domains.forecast.settings.args import PeakSettings
 from domains.forecast.settings.repair import read_repair
@@ -129,11 +130,10 @@ def _of_configuration(
 
 
 def _policy(name: str, configuration: Configuration, domain: DomainConfig, *, reads_moment: bool = False) -> Policy:
-    quiet = configuration.model_copy(
-        update={
-            "lease": configuration.lease.model_copy(update={"enabled": False}),
-            "client": configuration.client.model_copy(update={"audit_period_s": DURATION_MAX_S}),
-        }
+    quiet = replace(
+        configuration,
+        lease=replace(configuration.lease, enabled=False),
+        client=replace(configuration.client, audit_period_s=DURATION_MAX_S),
     )
     return Policy(name, quiet, domain.scheduler_names[0], reads_moment)
 
@@ -153,7 +153,7 @@ def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence
 
 
 def _with_moment(configuration: Configuration) -> Configuration:
-    entry = PluginEntry.model_validate({"name": MomentLoad.name, "weight": MOMENT_WEIGHT})
+    entry = PluginEntry(name=MomentLoad.name, weight=MOMENT_WEIGHT)
     return _with_plugin(configuration, 0, entry)
 
 
@@ -179,7 +179,7 @@ def with_studies(
             if repair is not None and policy.scheduler_name in domain.scheduler_names:
                 args["repair"] = {**(args.get("repair") or {}), **repair}
             weight = uses[FORECAST].weight
-            entry = PluginEntry.model_validate({"name": FORECAST, "weight": weight, "args": args})
+            entry = PluginEntry(name=FORECAST, weight=weight, args=args)
             configuration = _with_plugin(configuration, index, entry)
     return configuration, studies
 
@@ -215,11 +215,11 @@ def _study(args: Mapping[str, Any]) -> Study:
 def _with_plugin(configuration: Configuration, index: int, entry: PluginEntry) -> Configuration:
     domain = configuration.domains[index]
     kept = tuple(one for one in domain.profile.plugins.enabled if one.name != entry.name)
-    plugins = domain.profile.plugins.model_copy(update={"enabled": (*kept, entry)})
-    profile = domain.profile.model_copy(update={"plugins": plugins})
+    plugins = replace(domain.profile.plugins, enabled=(*kept, entry))
+    profile = replace(domain.profile, plugins=plugins)
     domains = list(configuration.domains)
-    domains[index] = domain.model_copy(update={"profile": profile})
-    return configuration.model_copy(update={"domains": tuple(domains)})
+    domains[index] = replace(domain, profile=profile)
+    return replace(configuration, domains=tuple(domains))
 
 
 def run_registry(readings: Readings | None) -> Registry:
