@@ -29,7 +29,7 @@ on_demand = typer.Typer()
 
 
 _CHOICE: Final = re.compile(r"Value error, '(.*)' is not one of ((?:'[^']*'(?:, )?)+)\.")
-"""The message of pydantic and typer for a value that is not a choice of its option."""
+"""Typer's message, from pydantic, for a value that is not a choice of its option."""
 
 
 def refused_choice(message: str) -> str:

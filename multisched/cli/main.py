@@ -96,8 +96,6 @@ def main() -> None:
     # numpy is imported by the commands only. Its BLAS, which nothing here uses, would start a thread per core that
     # spins between calls.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # There are no plugins for pydantic here, and searching for them reads the metadata of every package.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Imported modules are not garbage, and collecting during imports takes a tenth of the startup time.
     collect_seldom(GC_YOUNG_STARTING_MAX)
     app()

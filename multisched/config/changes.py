@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from pydantic import BaseModel
+from msgspec.structs import replace
 
 from multisched.config.plugins import plugin_registry
 from multisched.config.print import scalar_text, with_all_plugins
 from multisched.config.schema import Configuration, DomainConfig, PluginEntry
-from multisched.config.sections import format_duration
+from multisched.config.sections import Section, fields_of, format_duration
 from multisched.framework.registry import Registry
 
 HIDDEN: Final = "(hidden)"
@@ -66,8 +66,8 @@ def difference(before: Configuration, after: Configuration, registry: Registry |
     """Returns the differences between two configurations, as `changes` does. Does not flatten equal domains."""
     if [domain.name for domain in before.domains] == [domain.name for domain in after.domains]:
         pairs = [(one, other) for one, other in zip(before.domains, after.domains, strict=True) if one != other]
-        before = before.model_copy(update={"domains": tuple(one for one, _ in pairs)})
-        after = after.model_copy(update={"domains": tuple(other for _, other in pairs)})
+        before = replace(before, domains=tuple(one for one, _ in pairs))
+        after = replace(after, domains=tuple(other for _, other in pairs))
     return [] if before == after else changes(flatten(before, registry), flatten(after, registry))
 
 
@@ -93,13 +93,13 @@ def applicable(in_force: Configuration, wanted: Configuration) -> Configuration:
     """Returns the configuration in force with the wanted changes that need no restart."""
     by_name = {domain.name: domain for domain in wanted.domains}
     domains = tuple(_applied(domain, by_name.get(domain.name, domain)) for domain in in_force.domains)
-    logging = in_force.logging.model_copy(update={"level": wanted.logging.level})
-    return in_force.model_copy(update={"domains": domains, "logging": logging})
+    logging = replace(in_force.logging, level=wanted.logging.level)
+    return replace(in_force, domains=domains, logging=logging)
 
 
 def _applied(domain: DomainConfig, wanted: DomainConfig) -> DomainConfig:
     parts = {name: getattr(wanted, name) for name in ("profile", "concurrency", "queue", "policy")}
-    return domain.model_copy(update=parts)
+    return replace(domain, **parts)
 
 
 def _domains(flat: Mapping[str, str]) -> dict[str, None]:
@@ -113,10 +113,10 @@ def _domain_of(path: str) -> str:
 def _settings(path: str, value: Any, *, is_duration: bool = False) -> Iterator[tuple[str, str]]:
     if path.rpartition(".")[2] in _SECRETS:
         yield path, HIDDEN if value else ""
-    elif isinstance(value, BaseModel):
-        for name, field in type(value).model_fields.items():
-            inner = f"{path}.{field.alias}" if path else str(field.alias)
-            yield from _settings(inner, getattr(value, name), is_duration=name.endswith("_s"))
+    elif isinstance(value, Section):
+        for field in fields_of(type(value)):
+            inner = f"{path}.{field.encode_name}" if path else field.encode_name
+            yield from _settings(inner, getattr(value, field.name), is_duration=field.name.endswith("_s"))
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _settings(f"{path}.{key}", item)
@@ -124,7 +124,7 @@ def _settings(path: str, value: Any, *, is_duration: bool = False) -> Iterator[t
         yield path, scalar_text([item.name for item in value])
         for item in value:
             yield from _settings(f"{path}[{item.name}]", item)
-    elif isinstance(value, list | tuple) and any(isinstance(item, BaseModel | Mapping) for item in value):
+    elif isinstance(value, list | tuple) and any(isinstance(item, Section | Mapping) for item in value):
         for number, item in enumerate(value):
             yield from _settings(f"{path}[{number}]", item)
     elif value is not None:

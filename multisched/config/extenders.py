@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from msgspec import Meta
 
-from multisched.config.sections import Seconds, Section
+from multisched.config.sections import After, Seconds, Section
 from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
 
@@ -48,25 +48,25 @@ def _base64(text: str) -> str:
     return text
 
 
-Verb = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
-Base64 = Annotated[str, Field(max_length=256 * 1024), AfterValidator(_base64)]
+Verb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
+Base64 = Annotated[str, Meta(max_length=256 * 1024), After(_base64)]
 
 
-class ManagedResource(Section):
+class ManagedResource(Section, frozen=True):
     """An extended resource that the extender manages."""
 
-    name: Annotated[str, Field(max_length=317), AfterValidator(_extended_resource)]
+    name: Annotated[str, Meta(max_length=317), After(_extended_resource)]
     """Name of the resource, for example example.com/fpga."""
     ignored_by_scheduler: bool = False
     """NodeResourcesFit ignores the resource, since the extender checks it."""
 
 
-class ExtenderTls(Section):
+class ExtenderTls(Section, frozen=True):
     """CA and client certificate for an https extender. Data fields are base64-encoded PEM and take precedence over files."""
 
     insecure: bool = False
     """Accept any certificate."""
-    server_name: Annotated[str, Field(max_length=253)] = ""
+    server_name: Annotated[str, Meta(max_length=253)] = ""
     """The name in its certificate. Default: the host name of the URL."""
     ca_file: str = ""
     """CA certificates to trust. Default: those of the system."""
@@ -85,19 +85,17 @@ class ExtenderTls(Section):
     def has_ca(self) -> bool:
         return bool(self.ca_file or self.ca_data)
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def __post_init__(self) -> None:
         if self.insecure and self.has_ca:
             raise ValueError("insecure accepts any certificate, so a CA has no effect; remove one")
         if bool(self.cert_file or self.cert_data) != bool(self.key_file or self.key_data):
             raise ValueError("certificate and key must be set together; set both or neither")
-        return self
 
 
-class ExtenderConfig(Section):
+class ExtenderConfig(Section, frozen=True):
     """An HTTP extender, as in kube-scheduler: called after all filters, for scores, for preemption and for binding."""
 
-    url_prefix: Annotated[str, Field(max_length=2048), AfterValidator(_url)]
+    url_prefix: Annotated[str, Meta(max_length=2048), After(_url)]
     """URL of the extender; a slash and the verb are appended."""
     filter_verb: Verb = ""
     """Verb that filters the nodes that passed all plugins. Empty: not called."""
@@ -107,28 +105,26 @@ class ExtenderConfig(Section):
     """Verb that selects among the candidate nodes of a preemption."""
     bind_verb: Verb = ""
     """Verb that binds pods, instead of the profile's Bind plugins."""
-    weight: int = Field(default=0, ge=0, le=EXTENDER_WEIGHT_MAX)
+    weight: Annotated[int, Meta(ge=0, le=EXTENDER_WEIGHT_MAX)] = 0
     """Multiplier of its scores; at least 1 with prioritizeVerb."""
-    http_timeout_s: Seconds = Field(default=TIMEOUT_DEFAULT_S, validate_default=False)
+    http_timeout_s: Seconds = TIMEOUT_DEFAULT_S
     """Time limit of one call, including the connection."""
     node_cache_capable: bool = False
     """The extender caches nodes: requests have node names only. Otherwise, each request has complete nodes."""
-    managed_resources: tuple[ManagedResource, ...] = Field(default=(), max_length=MANAGED_RESOURCES_MAX)
+    managed_resources: Annotated[tuple[ManagedResource, ...], Meta(max_length=MANAGED_RESOURCES_MAX)] = ()
     """The extender is called only for pods that request one of these. Empty: for every pod."""
     ignorable: bool = False
     """If the extender fails, scheduling continues without it."""
     tls_config: ExtenderTls = ExtenderTls()
     """TLS settings of an https extender."""
 
-    @model_validator(mode="after")
-    def _as_upstream(self) -> Self:
+    def __post_init__(self) -> None:
         if self.prioritize_verb and self.weight < 1:
             raise ValueError("prioritizeVerb needs a weight of at least 1; set weight")
         if not (self.filter_verb or self.prioritize_verb or self.preempt_verb or self.bind_verb):
             raise ValueError(
                 "has no verb and would never be called; set a verb such as filterVerb, or remove the extender"
             )
-        return self
 
     @property
     def is_tls(self) -> bool:

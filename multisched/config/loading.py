@@ -7,12 +7,11 @@ import path are imported. Called by `cli` and the composition root.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
+from msgspec.structs import replace
 
 from multisched.config import document as config_document
 from multisched.config.document import ConfigError, Document, Problem, items_at, part_at, read_document, texts_at
@@ -29,7 +28,7 @@ from multisched.config.schema import (
     Nodes,
     Policy,
 )
-from multisched.config.structure import nearest, validated
+from multisched.config.structure import from_plain, nearest, validated
 from multisched.framework.registry import PluginSetupError, Registry
 
 _BUILT_IN_RULES: Final = {"gpu": NodeRule.GPU, "job": NodeRule.VIRTUAL, "forecast": NodeRule.REST}
@@ -65,13 +64,13 @@ def parse(text: str, file: str) -> Configuration:
         check_profile(document, ("domains", index, "profile"), domain, registry)
     if document.problems or configuration is None:
         raise ConfigError(document.problems)
-    return configuration.model_copy(update={"domains": tuple(complete.values())})
+    return replace(configuration, domains=tuple(complete.values()))
 
 
 def default() -> Configuration:
     """Returns the configuration of `run` without a file: the three built-in domains."""
-    configuration = Configuration.model_validate({"apiVersion": API_VERSION, "kind": KIND})
-    return configuration.model_copy(update={"domains": tuple(_complete_domain(d) for d in configuration.domains)})
+    configuration = Configuration(api_version=API_VERSION, kind=KIND)
+    return replace(configuration, domains=tuple(_complete_domain(d) for d in configuration.domains))
 
 
 def _good_domains(document: Document) -> dict[int, DomainConfig]:
@@ -79,10 +78,9 @@ def _good_domains(document: Document) -> dict[int, DomainConfig]:
     items = document.data.get("domains") if isinstance(document.data, dict) else None
     good: dict[int, DomainConfig] = {}
     for index, item in enumerate(items if isinstance(items, list) else ()):
-        try:
-            good[index] = DomainConfig.model_validate_json(json.dumps(item))
-        except ValidationError:
-            continue
+        domain = validated(Document(document.file, item), DomainConfig)
+        if domain is not None:
+            good[index] = domain
     return good
 
 
@@ -93,13 +91,12 @@ def _complete_domain(domain: DomainConfig) -> DomainConfig:
     """Fills in the settings that the domain's name implies."""
     is_built_in = domain.name in BUILT_IN_DOMAINS
     base = domain.profile.base or (domain.name if is_built_in else "default")
-    return domain.model_copy(
-        update={
-            "scheduler_names": domain.scheduler_names or (_scheduler_name(domain.name),),
-            "nodes": _complete_nodes(domain),
-            "profile": domain.profile.model_copy(update={"base": base}),
-            "policy": _complete_policy(domain, is_built_in=is_built_in),
-        }
+    return replace(
+        domain,
+        scheduler_names=domain.scheduler_names or (_scheduler_name(domain.name),),
+        nodes=_complete_nodes(domain),
+        profile=replace(domain.profile, base=base),
+        policy=_complete_policy(domain, is_built_in=is_built_in),
     )
 
 
@@ -118,7 +115,7 @@ def _complete_policy(domain: DomainConfig, *, is_built_in: bool) -> Policy:
     if domain.policy.tolerations is not None:
         return domain.policy
     own = getattr(domain_module(domain.name), "POLICY", {}) if is_built_in else {}
-    policy = Policy.model_validate_json(json.dumps(own))
+    policy = from_plain(own, Policy)
     return policy if policy.tolerations is not None else Policy(tolerations=())
 
 

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
-from pydantic import ValidationError
 
+from multisched.config.document import Document
 from multisched.config.schema import Configuration, DomainConfig, Loan, NodeRule, Nodes
 from multisched.config.sections import Section
+from multisched.config.structure import validated
 from multisched.model.near_names import did_you_mean
 from multisched.model.objects import Node
 from multisched.model.selectors import LabelSelector, Operator, Requirement, parse_int64
+from multisched.model.wire import UNREADABLE
 
 DOMAIN_LABEL: Final = "multisched.io/domain"
 GPU_RESOURCES: Final = re.compile(
@@ -46,7 +48,7 @@ def is_virtual(node: Node) -> bool:
     return node.labels.get("type") == VIRTUAL_TYPE or any(taint.key == VIRTUAL_TAINT for taint in node.taints)
 
 
-class SelectedDomain(Section):
+class SelectedDomain(Section, frozen=True):
     """The settings that decide which nodes a domain may use."""
 
     name: str
@@ -54,7 +56,7 @@ class SelectedDomain(Section):
     loans: tuple[Loan, ...] = ()
 
 
-class NodeSelection(Section):
+class NodeSelection(Section, frozen=True):
     """The node selection of a whole configuration."""
 
     domains: tuple[SelectedDomain, ...] = ()
@@ -64,18 +66,18 @@ class NodeSelection(Section):
     @classmethod
     def of(cls, configuration: Configuration) -> NodeSelection:
         domains = tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in configuration.domains)
-        return cls(domains=domains).model_copy(update={"per_domain": configuration.lease.per_domain})
+        return cls(domains=domains, per_domain=configuration.lease.per_domain)
 
     @classmethod
     def read(cls, text: str) -> NodeSelection | None:
         """Parses the result of `written`; returns None for other text, such as a later version's."""
         try:
-            return cls.model_validate_json(text)
-        except ValidationError:
+            return validated(Document("lease", msgspec.json.decode(text)), cls)
+        except UNREADABLE:
             return None
 
     def written(self) -> str:
-        return self.model_dump_json(by_alias=True, exclude_defaults=True)
+        return msgspec.json.encode(self).decode()
 
 
 class CompiledLoan(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from multisched.config.schema import Configuration
@@ -70,10 +71,10 @@ class RunOverrides(msgspec.Struct, frozen=True):
             ports = {"port": self.port}
             if self.port == 0 and server.probe_port is not None:
                 ports["probe_port"] = 0  # a process with the same configuration may run on this machine
-            server = server.model_copy(update=ports)
+            server = replace(server, **ports)
         said = {"level": self.log_level, "format": self.log_format}
-        logging = logging.model_copy(update={name: value for name, value in said.items() if value is not None})
-        changed = configuration.model_copy(update={"server": server, "logging": logging})
+        logging = replace(logging, **{name: value for name, value in said.items() if value is not None})
+        changed = replace(configuration, server=server, logging=logging)
         return _without_writes(changed) if self.is_dry_run else changed
 
 
@@ -85,9 +86,9 @@ def _without_writes(configuration: Configuration) -> Configuration:
                 raise RefusedError(
                     f"--dry-run cannot keep the extender {extender.url_prefix} of domain {domain.name} from binding; remove its bindVerb"
                 )
-    lease = configuration.lease.model_copy(update={"enabled": False})
-    client = configuration.client.model_copy(update={"audit_period_s": DRY_RUN_AUDIT_S})
-    return configuration.model_copy(update={"lease": lease, "client": client})
+    lease = replace(configuration.lease, enabled=False)
+    client = replace(configuration.client, audit_period_s=DRY_RUN_AUDIT_S)
+    return replace(configuration, lease=lease, client=client)
 
 
 class RunOptions(msgspec.Struct, frozen=True):

@@ -5,20 +5,20 @@ Contains every setting of the schema. The first occurrence of a setting has its 
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
-from types import UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+import msgspec
+from msgspec.structs import FieldInfo, replace
 
 from multisched.config.plugins import plugin_registry, resolve_profile
 from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins
-from multisched.config.sections import format_duration
+from multisched.config.sections import DURATION_PATTERN, Section, fields_of, format_duration
 from multisched.config.sentences import sentences_of
-from multisched.config.structure import models_in
+from multisched.config.structure import sections_in, setting_type
 from multisched.framework.dependency import Isolation
 from multisched.framework.registry import PluginUse, Registry
 
@@ -33,50 +33,60 @@ _HEADER: Final = """\
 
 def schema_text() -> str:
     """Returns the JSON Schema (draft 2020-12) of the configuration file."""
-    schema = Configuration.model_json_schema(by_alias=True)
-    for model in _models_below(Configuration):
-        part = schema if model is Configuration else schema["$defs"][model.__name__]
-        _explain(part["properties"], model)
-    _tidy(schema)
-    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    _, parts = msgspec.json.schema_components([Configuration])
+    for section in _sections_below(Configuration):
+        _describe(parts[section.__name__]["properties"], section)
+    parts = _tidied(parts)
+    whole = parts.pop(Configuration.__name__)
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": parts, **whole}
     return json.dumps(document, indent=2) + "\n"
 
 
-def _models_below(model: type[BaseModel]) -> list[type[BaseModel]]:
-    """Returns the model and all models that its fields contain, without duplicates."""
-    found = [model]
+def _sections_below(section: type[Section]) -> list[type[Section]]:
+    """Returns the section and all sections that its settings contain, without duplicates."""
+    found = [section]
     for one in found:
-        parts = (part for field in one.model_fields.values() for part in models_in(field.annotation))
+        parts = (part for field in fields_of(one) for part in sections_in(field.type))
         found += [part for part in dict.fromkeys(parts) if part not in found]
     return found
 
 
-def _explain(properties: dict[str, Any], model: type[BaseModel]) -> None:
-    """Adds a description to each property, with keywords in alphabetical order."""
-    sentences = sentences_of(model)
-    for name, field in model.model_fields.items():
-        if name in sentences:
-            described = {"description": sentences[name], **properties[str(field.alias)]}
-            properties[str(field.alias)] = dict(sorted(described.items()))
+def _describe(properties: dict[str, Any], section: type[Section]) -> None:
+    """Adds a description to each property."""
+    sentences = sentences_of(section)
+    for field in fields_of(section):
+        if field.name in sentences:
+            properties[field.encode_name]["description"] = sentences[field.name]
 
 
-def _tidy(schema: Any) -> None:
-    """Drops generated titles, writes durations in their text form, and drops defaults that follow from nested ones."""
+def _tidied(schema: Any) -> Any:
+    """Returns the schema with keywords in alphabetical order, without titles and without defaults that follow from nested ones.
+
+    Durations are written as in a file.
+    """
     if isinstance(schema, list):
-        for item in schema:
-            _tidy(item)
-        return
+        return [_tidied(item) for item in schema]
     if not isinstance(schema, dict):
-        return
-    if isinstance(schema.get("title"), str):
-        del schema["title"]
-    default = schema.get("default")
+        return schema
+    found = {name: _tidied(item) for name, item in sorted(schema.items())}
+    if "properties" in schema:
+        found["properties"] = {name: _tidied(item) for name, item in schema["properties"].items()}
+    if isinstance(found.get("title"), str):
+        del found["title"]
+    if isinstance(found.get("description"), str):
+        found["description"] = inspect.cleandoc(found["description"])
+    if found.get("required") == []:
+        del found["required"]
+    if len(found.get("enum", ())) == 1:
+        found["const"] = found.pop("enum")[0]
+    if found.get("pattern") == DURATION_PATTERN:
+        found["type"] = "string"
+    default = found.get("default")
     if isinstance(default, float):
-        schema["default"] = format_duration(default)
-    elif isinstance(default, dict) or (default is None and "default" in schema):
-        del schema["default"]
-    for item in schema.values():
-        _tidy(item)
+        found["default"] = format_duration(default)
+    elif isinstance(default, dict) or (default is None and "default" in found):
+        del found["default"]
+    return found
 
 
 def configuration_text(configuration: Configuration) -> str:
@@ -92,19 +102,19 @@ def configuration_text(configuration: Configuration) -> str:
 def with_all_plugins(configuration: Configuration, registry: Registry) -> Configuration:
     """Returns the configuration with every plugin to which its profiles resolve, with weights and arguments."""
     domains = tuple(_with_all_plugins(domain, registry) for domain in configuration.domains)
-    return configuration.model_copy(update={"domains": domains})
+    return replace(configuration, domains=domains)
 
 
 def _with_all_plugins(domain: DomainConfig, registry: Registry) -> DomainConfig:
     uses = resolve_profile(domain, registry).plugins
-    plugins = Plugins.model_construct(disabled=(), enabled=tuple(_entry(use) for use in uses))
-    return domain.model_copy(update={"profile": domain.profile.model_copy(update={"plugins": plugins})})
+    plugins = Plugins(enabled=tuple(_entry(use) for use in uses))
+    return replace(domain, profile=replace(domain.profile, plugins=plugins))
 
 
 def _entry(use: PluginUse) -> PluginEntry:
     """Returns an entry with only the settings that differ from a plain `name`."""
     is_isolated = use.isolation is not Isolation.INLINE
-    return PluginEntry.model_construct(
+    return PluginEntry(
         name=use.name,
         weight=use.weight,
         args=dict(use.args) or None,
@@ -118,42 +128,42 @@ class _Printer:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._explained: set[tuple[type[BaseModel], str]] = set()
-        self._shown: set[type[BaseModel]] = set()
+        self._explained: set[tuple[type[Section], str]] = set()
+        self._shown: set[type[Section]] = set()
         """Sections whose settings have all been written."""
 
-    def section(self, section: BaseModel, indent: str) -> None:
+    def section(self, section: Section, indent: str) -> None:
         """Writes settings with their values; at the first occurrence, also those without a value, as comments."""
         model = type(section)
         is_new = model not in self._shown
         self._shown.add(model)
-        for name, field in model.model_fields.items():
-            value = getattr(section, name)
+        for field in fields_of(model):
+            value = getattr(section, field.name)
             if value is None and not is_new:
                 continue
-            self._explain(model, name, indent)
+            self._explain(model, field.name, indent)
             if value is None:
-                self._absent(name, field, indent)
+                self._absent(field, indent)
             else:
-                self._value(name, field, value, indent)
+                self._value(field, value, indent)
 
-    def _value(self, name: str, field: FieldInfo, value: Any, indent: str) -> None:
-        head = f"{indent}{field.alias}:"
-        if isinstance(value, BaseModel):
+    def _value(self, field: FieldInfo, value: Any, indent: str) -> None:
+        head = f"{indent}{field.encode_name}:"
+        if isinstance(value, Section):
             if _has_values(value):
                 self.lines.append(head)
                 self.section(value, indent + "  ")
             else:
                 self.lines.append(f"{head} {{}}")
-                self._absent(name, field, indent, only_new=True)
-        elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+                self._absent(field, indent, only_new=True)
+        elif isinstance(value, tuple) and any(isinstance(item, Section) for item in value):
             self.lines.append(head)
             self._items(value, indent + "  ")
         else:
-            self.lines.append(f"{head} {_setting(name, value)}")
-            self._absent(name, field, indent, only_new=True)
+            self.lines.append(f"{head} {_setting(field.name, value)}")
+            self._absent(field, indent, only_new=True)
 
-    def _items(self, items: tuple[BaseModel, ...], indent: str) -> None:
+    def _items(self, items: tuple[Section, ...], indent: str) -> None:
         for item in items:
             if isinstance(item, PluginEntry):
                 if PluginEntry not in self._shown:
@@ -167,27 +177,27 @@ class _Printer:
 
     # -- settings without value ------------------------------------------------------------------------------------
 
-    def _absent(self, name: str, field: FieldInfo, indent: str, *, only_new: bool = False) -> None:
+    def _absent(self, field: FieldInfo, indent: str, *, only_new: bool = False) -> None:
         """Writes the setting as a comment, with its subsection. `only_new`: only if the subsection was not written before."""
-        below = next((model for model in models_in(field.annotation) if model not in self._shown), None)
+        below = next((model for model in sections_in(field.type) if model not in self._shown), None)
         if below is not None:
-            self.lines.append(f"{indent}#{field.alias}:")
-            self._skeleton(below, indent + "  ", is_item=_is_list(field.annotation))
+            self.lines.append(f"{indent}#{field.encode_name}:")
+            self._skeleton(below, indent + "  ", is_item=get_origin(setting_type(field.type).kind) is tuple)
         elif not only_new:
-            self.lines.append(f"{indent}#{field.alias}: {_default(name, field)}")
+            self.lines.append(f"{indent}#{field.encode_name}: {_default(field)}")
 
-    def _skeleton(self, model: type[BaseModel], indent: str, *, is_item: bool = False) -> None:
+    def _skeleton(self, model: type[Section], indent: str, *, is_item: bool = False) -> None:
         """Writes every setting of a section as comments."""
         self._shown.add(model)
         begin, inner = len(self.lines), indent + "  " if is_item else indent
-        for name, field in model.model_fields.items():
-            self._explain(model, name, inner)
-            self._absent(name, field, inner)
+        for field in fields_of(model):
+            self._explain(model, field.name, inner)
+            self._absent(field, inner)
         if is_item:
             first = next(n for n in range(begin, len(self.lines)) if _is_setting(self.lines[n]))
             self.lines[first] = f"{indent}#- {self.lines[first].lstrip().removeprefix('#')}"
 
-    def _explain(self, model: type[BaseModel], name: str, indent: str) -> None:
+    def _explain(self, model: type[Section], name: str, indent: str) -> None:
         sentence = sentences_of(model).get(name)
         if sentence and (model, name) not in self._explained:
             self._explained.add((model, name))
@@ -199,24 +209,23 @@ def _is_setting(line: str) -> bool:
     return not line.lstrip().startswith("# ")
 
 
-def _has_values(section: BaseModel) -> bool:
-    return any(getattr(section, name) is not None for name in type(section).model_fields)
+def _has_values(section: Section) -> bool:
+    return any(getattr(section, field.name) is not None for field in fields_of(type(section)))
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def _default(field: FieldInfo) -> str:
     """Returns the setting's default; if it has none, its kind."""
-    value = None if field.is_required() else field.get_default(call_default_factory=True)
-    return _kind(name, field.annotation) if value is None else _setting(name, value)
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    is_kind = value is None or value is msgspec.NODEFAULT
+    return _kind(field.name, setting_type(field.type).kind) if is_kind else _setting(field.name, value)
 
 
 def _setting(name: str, value: Any) -> str:
     return format_duration(value) if name.endswith("_s") else scalar_text(value)
 
 
-def _kind(name: str, annotation: Any) -> str:
+def _kind(name: str, kind: Any) -> str:
     """Returns the kind of a setting: NUMBER, TEXT and so on, or its possible values."""
-    kinds = [part for part in _parts(annotation) if part is not type(None)]
-    kind = kinds[0]
     if name.endswith("_s"):
         return "DURATION"
     if get_origin(kind) is Literal:
@@ -225,21 +234,6 @@ def _kind(name: str, annotation: Any) -> str:
         return "|".join(str(one.value) for one in kind)
     origin = get_origin(kind) or kind
     return {bool: "true|false", int: "NUMBER", str: "TEXT", tuple: "[]"}.get(origin, "{}")
-
-
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Yields the alternatives of a union, without Annotated metadata."""
-    if get_origin(annotation) is Annotated:
-        yield from _parts(get_args(annotation)[0])
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _parts(part)
-    else:
-        yield annotation
-
-
-def _is_list(annotation: Any) -> bool:
-    return any(get_origin(part) is tuple for part in _parts(annotation))
 
 
 def _inline(entry: PluginEntry) -> str:

@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
-
 from multisched.config.document import Document, Path
 from multisched.config.plugins import (
     args_notes,
@@ -109,7 +107,7 @@ def _check_points(document: Document, path: Path, profile: Profile, registry: Re
     enabled = {use.name: use for use in profile.plugins}
     for point, names in profile.points.items():
         for index, name in enumerate(names):
-            at = (*path, "points", to_camel(point[0].lower() + point[1:]), index)
+            at = (*path, "points", point[0].lower() + point[1:], index)
             if name not in enabled:
                 near = nearest(name, enabled)
                 document.add(at, f"{name!r} is not enabled in this profile", suggestion=near)

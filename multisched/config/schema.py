@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
-from pydantic.alias_generators import to_pascal
+from msgspec import Meta, field
 
 from multisched.config.extenders import EXTENDERS_MAX, ExtenderConfig, refuse_conflicts
-from multisched.config.sections import Seconds, Section, format_duration
+from multisched.config.sections import After, Before, Seconds, Section, fields_of, format_duration
 from multisched.framework.dependency import Isolation
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
@@ -44,24 +43,23 @@ def _base_url(text: str) -> str:
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 _SCHEDULER_NAME = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
-SchedulerName = Annotated[str, Field(pattern=_SCHEDULER_NAME)]
-LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
-LabelValue = Annotated[str, Field(max_length=63)]
-ResourceName = Annotated[str, Field(min_length=1, max_length=317)]
+SchedulerName = Annotated[str, Meta(pattern=_SCHEDULER_NAME)]
+LabelKey = Annotated[str, Meta(min_length=1, max_length=317)]
+LabelValue = Annotated[str, Meta(max_length=63)]
+ResourceName = Annotated[str, Meta(min_length=1, max_length=317)]
 
 
-class Expression(Section):
+class Expression(Section, frozen=True):
     """A requirement on a label: key, operator and values."""
 
     key: LabelKey
     """Label key."""
     operator: Operator
     """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
-    values: tuple[LabelValue, ...] = Field(default=(), max_length=100)
+    values: Annotated[tuple[LabelValue, ...], Meta(max_length=100)] = ()
     """In and NotIn need at least one, Gt and Lt exactly one integer, the others none."""
 
-    @model_validator(mode="after")
-    def _count_values(self) -> Self:
+    def __post_init__(self) -> None:
         count = len(self.values)
         match self.operator:
             case Operator.IN | Operator.NOT_IN if not count:
@@ -70,22 +68,19 @@ class Expression(Section):
                 raise ValueError(f"{self.operator.value} takes no values")
             case Operator.GT | Operator.LT if count != 1 or parse_int64(self.values[0]) is None:
                 raise ValueError(f"{self.operator.value} takes exactly one integer")
-        return self
 
 
-class Selector(Section):
+class Selector(Section, frozen=True):
     """A label selector; all its requirements must match."""
 
     match_labels: Mapping[LabelKey, LabelValue] = {}
     """Labels and their required values."""
-    match_expressions: tuple[Expression, ...] = Field(default=(), max_length=64)
+    match_expressions: Annotated[tuple[Expression, ...], Meta(max_length=64)] = ()
     """Further requirements on labels."""
 
-    @model_validator(mode="after")
-    def _refuse_empty(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.match_labels and not self.match_expressions:
             raise ValueError("selects every node or pod; set matchLabels or matchExpressions, or remove the selector")
-        return self
 
     def compile(self) -> LabelSelector:
         """Returns the selector with sorted requirements, so that equivalent selectors are equal values."""
@@ -107,7 +102,7 @@ class NodeRule(Enum):
     """Only nodes with the label `multisched.io/domain: NAME`."""
 
 
-class Nodes(Section):
+class Nodes(Section, frozen=True):
     """The home nodes of a domain. Nodes labelled `multisched.io/domain: NAME` belong to that domain in any case."""
 
     rule: NodeRule | None = None
@@ -116,17 +111,15 @@ class Nodes(Section):
     selector: Selector | None = None
     """Nodes with these labels, instead of a rule."""
 
-    @model_validator(mode="after")
-    def _refuse_both(self) -> Self:
+    def __post_init__(self) -> None:
         if self.rule is not None and self.selector is not None:
             raise ValueError("rule and selector are mutually exclusive; remove one")
-        return self
 
 
-class Loan(Section):
+class Loan(Section, frozen=True):
     """Nodes of another domain that this one may use, too."""
 
-    lender: str = Field(alias="from")
+    lender: str = field(name="from")
     """The home domain of the nodes."""
     selector: Selector | None = None
     """Selects some of its nodes. Default: all."""
@@ -135,15 +128,15 @@ class Loan(Section):
 WEIGHT_MAX: Final = 10_000
 """With this limit, total scores fit into 32 bits."""
 
-PointPlugins = Annotated[tuple[str, ...] | None, Field(max_length=256)]
+PointPlugins = Annotated[tuple[str, ...], Meta(max_length=256)] | None
 
 
-class PluginEntry(Section):
+class PluginEntry(Section, frozen=True):
     """An enabled plugin: a new one, or changed settings of one in the base."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)]
+    name: Annotated[str, Meta(min_length=1, max_length=253)]
     """A name listed by `multisched plugins list`, or `package.module:Class`."""
-    weight: int | None = Field(default=None, ge=0, le=WEIGHT_MAX)
+    weight: Annotated[int, Meta(ge=0, le=WEIGHT_MAX)] | None = None
     """Multiplier of its scores; 0: the plugin does not score. Default: the base's, or 1."""
     args: Mapping[str, Any] | None = None
     """The plugin's arguments, instead of the base's."""
@@ -153,16 +146,16 @@ class PluginEntry(Section):
     """Time limit of an isolated Filter or Score."""
 
 
-class Plugins(Section):
+class Plugins(Section, frozen=True):
     """Changes to the base's plugins, applied in this order: disabled, then enabled."""
 
-    disabled: tuple[str, ...] = Field(default=(), max_length=256)
+    disabled: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
     """Plugins of the base to remove; "*" removes all."""
-    enabled: tuple[PluginEntry, ...] = Field(default=(), max_length=256)
+    enabled: Annotated[tuple[PluginEntry, ...], Meta(max_length=256)] = ()
     """Plugins to add, or to change without moving them."""
 
 
-class Points(Section):
+class Points(Section, frozen=True):
     """The plugins that run at an extension point, in order. A point that is not set runs every plugin of the profile that
     implements it, in the profile's order."""
 
@@ -193,11 +186,11 @@ class Points(Section):
 
     def by_point(self) -> dict[str, tuple[str, ...]]:
         """Returns point -> plugin names, with the framework's names of points, such as PreFilter."""
-        named = ((to_pascal(name), getattr(self, name)) for name in type(self).model_fields)
-        return {point: names for point, names in named if names is not None}
+        named = ((setting.encode_name, getattr(self, setting.name)) for setting in fields_of(type(self)))
+        return {point[0].upper() + point[1:]: names for point, names in named if names is not None}
 
 
-class ProfileConfig(Section):
+class ProfileConfig(Section, frozen=True):
     """The plugins of a domain."""
 
     base: Literal["forecast", "gpu", "job", "default"] | None = None
@@ -210,76 +203,70 @@ class ProfileConfig(Section):
     """The plugins per extension point, for points that do not run all plugins that implement them."""
 
 
-class Concurrency(Section):
+class Concurrency(Section, frozen=True):
     """Concurrency limits of a domain."""
 
-    cycles: int = Field(default=8, ge=1, le=256)
+    cycles: Annotated[int, Meta(ge=1, le=256)] = 8
     """Maximum number of scheduling cycles that concurrently wait for external responses."""
-    bind_workers: int = Field(default=64, ge=1, le=1024)
+    bind_workers: Annotated[int, Meta(ge=1, le=1024)] = 64
     """Maximum number of concurrent binds. The smaller of this and maxInFlightBinds applies; PreBind has a separate limit."""
-    max_in_flight_binds: int = Field(default=64, ge=1, le=1024)
+    max_in_flight_binds: Annotated[int, Meta(ge=1, le=1024)] = 64
     """Maximum number of binding requests in flight; an adaptive limit lowers it. The smaller of this and bindWorkers applies."""
 
 
-class Queue(Section):
+class Queue(Section, frozen=True):
     """Waiting times of pods after failed attempts."""
 
-    initial_backoff_s: Seconds = Field(default=1.0, validate_default=False)
+    initial_backoff_s: Seconds = 1.0
     """Backoff after the first failed attempt; it doubles with each further one."""
-    max_backoff_s: Seconds = Field(default=10.0, validate_default=False)
+    max_backoff_s: Seconds = 10.0
     """Maximum backoff."""
-    unschedulable_flush_s: Seconds = Field(default=300.0, validate_default=False)
+    unschedulable_flush_s: Seconds = 300.0
     """An unschedulable pod is requeued after this time even without an event."""
 
-    @model_validator(mode="after")
-    def _order(self) -> Self:
+    def __post_init__(self) -> None:
         if self.initial_backoff_s > self.max_backoff_s:
             raise ValueError("initialBackoff is longer than maxBackoff")
-        return self
 
 
-class PodRuleConfig(Section):
+class PodRuleConfig(Section, frozen=True):
     """Selects pods that meet any of these conditions."""
 
-    requests: tuple[ResourceName, ...] = Field(default=(), max_length=64)
+    requests: Annotated[tuple[ResourceName, ...], Meta(max_length=64)] = ()
     """The pod requests one of these resources."""
-    annotations: tuple[LabelKey, ...] = Field(default=(), max_length=64)
+    annotations: Annotated[tuple[LabelKey, ...], Meta(max_length=64)] = ()
     """The pod has one of these annotations, with any value."""
     selector: Selector | None = None
     """The pod's labels match."""
 
-    @model_validator(mode="after")
-    def _refuse_empty(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.requests and not self.annotations and self.selector is None:
             raise ValueError("selects no pod; set requests, annotations or a selector, or remove it to select all pods")
-        return self
 
     def compile(self) -> PodRule:
         """Returns the rule as a value of the model."""
         return PodRule(self.requests, self.annotations, self.selector.compile() if self.selector else None)
 
 
-class TolerationConfig(Section):
+class TolerationConfig(Section, frozen=True):
     """A toleration, as in a pod, and the pods to which it is added."""
 
-    key: Annotated[str, Field(max_length=317)] = ""
+    key: Annotated[str, Meta(max_length=317)] = ""
     """Key of the taint. Empty, with Exists: all taints."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """Equal: the taint has this value. Exists: the taint has any value."""
-    value: Annotated[str, Field(max_length=63)] = ""
+    value: Annotated[str, Meta(max_length=63)] = ""
     """Value of the taint, with Equal."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Effect of the taint. Empty: all effects."""
     pods: PodRuleConfig | None = None
     """The pods of the domain to which it is added. Default: all."""
 
-    @model_validator(mode="after")
-    def _as_upstream(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.key and self.operator != "Exists":
             raise ValueError("an empty key needs the operator Exists")
         if self.operator == "Exists" and self.value:
             raise ValueError("the operator Exists takes no value")
-        return self
 
     def compile(self) -> Toleration:
         """Returns the rule as a value of the model."""
@@ -287,10 +274,10 @@ class TolerationConfig(Section):
         return Toleration(*fields) if self.pods is None else LimitedToleration(*fields, self.pods.compile())
 
 
-class Policy(Section):
+class Policy(Section, frozen=True):
     """Settings that the domain adds to its pods during scheduling; the pod objects are not changed."""
 
-    tolerations: tuple[TolerationConfig, ...] | None = Field(default=None, max_length=64)
+    tolerations: Annotated[tuple[TolerationConfig, ...], Meta(max_length=64)] | None = None
     """Tolerations added to pods of the domain. Default: those of the built-in domain."""
 
     def compile(self) -> tuple[Toleration, ...]:
@@ -298,16 +285,16 @@ class Policy(Section):
         return tuple(t.compile() for t in self.tolerations or ())
 
 
-class DomainConfig(Section):
+class DomainConfig(Section, frozen=True):
     """One scheduler: its names, its nodes, its plugins."""
 
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, Meta(pattern=_NAME)]
     """Name of the domain in metrics, in the Lease's name, and in the node label `multisched.io/domain`."""
-    scheduler_names: tuple[SchedulerName, ...] = Field(default=(), max_length=16)
+    scheduler_names: Annotated[tuple[SchedulerName, ...], Meta(max_length=16)] = ()
     """The spec.schedulerName of its pods. Default: NAME-scheduler."""
     nodes: Nodes = Nodes()
     """Its home nodes."""
-    loans: tuple[Loan, ...] = Field(default=(), max_length=DOMAINS_MAX)
+    loans: Annotated[tuple[Loan, ...], Meta(max_length=DOMAINS_MAX)] = ()
     """Nodes of other domains that it may use, too."""
     profile: ProfileConfig = ProfileConfig()
     """Its plugins."""
@@ -317,48 +304,44 @@ class DomainConfig(Section):
     """Waiting times of pods after failed attempts."""
     policy: Policy = Policy()
     """Settings that it adds to its pods."""
-    extenders: tuple[ExtenderConfig, ...] = Field(default=(), max_length=EXTENDERS_MAX)
+    extenders: Annotated[tuple[ExtenderConfig, ...], Meta(max_length=EXTENDERS_MAX)] = ()
     """HTTP extenders, called in this order, ignorable ones last."""
 
-    @model_validator(mode="after")
-    def _extenders_agree(self) -> Self:
+    def __post_init__(self) -> None:
         refuse_conflicts(self.extenders)
-        return self
 
 
-class LeaseConfig(Section):
+class LeaseConfig(Section, frozen=True):
     """Leader election, with one Lease for all domains or one per domain."""
 
     enabled: bool = True
     """Set to false only if no second process can run."""
-    namespace: Annotated[str, Field(max_length=63)] = ""
+    namespace: Annotated[str, Meta(max_length=63)] = ""
     """Namespace of the Leases. Empty: the program's namespace; outside a cluster, kube-system."""
-    name_prefix: Annotated[str, Field(pattern=_NAME)] = "multisched"
+    name_prefix: Annotated[str, Meta(pattern=_NAME)] = "multisched"
     """A Lease is named PREFIX-DOMAIN, after the first of the domains that share it."""
     per_domain: bool = False
     """
     True: domains without loans between them have separate Leases, which replicas divide among them. A quota's max, and
     affinity across nodes, then apply only within the domains of one replica.
     """
-    duration_s: Seconds = Field(default=15.0, validate_default=False)
+    duration_s: Seconds = 15.0
     """Another process may acquire the Lease this long after its last renewal."""
-    renew_deadline_s: Seconds = Field(default=10.0, validate_default=False)
+    renew_deadline_s: Seconds = 10.0
     """The holder stops binding this long after its last successful renewal."""
-    retry_period_s: Seconds = Field(default=2.0, validate_default=False)
+    retry_period_s: Seconds = 2.0
     """Time between two attempts to acquire or renew the Lease."""
 
-    @model_validator(mode="after")
-    def _order(self) -> Self:
+    def __post_init__(self) -> None:
         if self.duration_s != int(self.duration_s):
             raise ValueError("duration must be whole seconds, the resolution of a Lease")
         if not self.duration_s > self.renew_deadline_s:
             raise ValueError("duration must be longer than renewDeadline")
         if not self.renew_deadline_s > 1.2 * self.retry_period_s:
             raise ValueError("renewDeadline must be longer than 1.2 times retryPeriod (its jitter)")
-        return self
 
 
-class Tls(Section):
+class Tls(Section, frozen=True):
     """The server's certificate. Files are reloaded when they change."""
 
     cert_file: str | None = None
@@ -368,13 +351,11 @@ class Tls(Section):
     self_signed: bool = False
     """Create a self-signed certificate at each start, as kube-scheduler does, for probes and for scrapers that do not verify it."""
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("certFile and keyFile must be set together; set both or neither")
         if self.self_signed and self.cert_file is not None:
             raise ValueError("selfSigned and certFile are mutually exclusive; remove one")
-        return self
 
     @property
     def is_on(self) -> bool:
@@ -387,18 +368,18 @@ class Tls(Section):
                 yield f"server.tls.{name}: the file {file} does not exist on this machine; the program does not start without it"
 
 
-class ServerConfig(Section):
+class ServerConfig(Section, frozen=True):
     """The HTTP server: /livez, /readyz, /metrics, /api/v1."""
 
     enabled: bool = True
     """False: the program has no port."""
-    bind_address: Annotated[str, Field(max_length=64), AfterValidator(_ip_address)] = "127.0.0.1"
+    bind_address: Annotated[str, Meta(max_length=64), After(_ip_address)] = "127.0.0.1"
     """IP address to listen on. Other than loopback, it requires tls."""
-    port: int = Field(default=10260, ge=0, le=65535)
+    port: Annotated[int, Meta(ge=0, le=65535)] = 10260
     """0: any free port."""
-    advertised_url: Annotated[str, Field(max_length=256), AfterValidator(_base_url)] | None = None
+    advertised_url: Annotated[str, Meta(max_length=256), After(_base_url)] | None = None
     """URL of this process in its Lease, to which standbys refer commands. Default: the pod's IP (POD_IP), or the bound address."""
-    probe_port: int | None = Field(default=None, ge=0, le=65535)
+    probe_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """A second port, with plain HTTP, only for /livez and /readyz; it responds even if the first one is overloaded. Default: none."""
     tls: Tls = Tls()
     """Without a certificate, the server uses HTTP, on loopback only."""
@@ -416,31 +397,25 @@ class ServerConfig(Section):
     def is_loopback(self) -> bool:
         return ip_address(self.bind_address).is_loopback
 
-    @model_validator(mode="after")
-    def _ports_differ(self) -> Self:
+    def __post_init__(self) -> None:
         if self.probe_port and self.probe_port == self.port:
             raise ValueError(f"probePort must differ from port ({self.port})")
-        return self
-
-    @model_validator(mode="after")
-    def _refuse_open(self) -> Self:
         if not self.is_loopback and not self.tls.is_on:
             raise ValueError(
                 f"without tls, bindAddress must be loopback, got {self.bind_address}; set tls.selfSigned or tls.certFile"
             )
         if not self.is_loopback and not self.is_authenticating:
             raise ValueError("authentication can be disabled on loopback only")
-        return self
 
 
-class ClientConfig(Section):
+class ClientConfig(Section, frozen=True):
     """Access to the API server."""
 
-    writes_per_second: int = Field(default=5000, ge=1, le=100_000)
+    writes_per_second: Annotated[int, Meta(ge=1, le=100_000)] = 5000
     """Limit of all writes; usually the API server's 429 limits them earlier."""
-    bind_timeout_s: Seconds = Field(default=5.0, validate_default=False)
+    bind_timeout_s: Seconds = 5.0
     """Timeout of one binding request, in the client and in the API server."""
-    audit_period_s: Seconds = Field(default=60.0, validate_default=False)
+    audit_period_s: Seconds = 60.0
     """Period at which the cache is compared with a list from the API server."""
 
 
@@ -448,54 +423,49 @@ VERIFY_MIN_S: Final = 10.0
 """Minimum, since each run lists all pods."""
 
 
-class VerifyConfig(Section):
+class VerifyConfig(Section, frozen=True):
     """Periodic runs of `multisched verify` while the program runs, in a separate process with its own lists."""
 
     every_s: Seconds | None = None
     """Period of the runs, at least 10s. Default: none."""
 
-    @model_validator(mode="after")
-    def _refuse_haste(self) -> Self:
+    def __post_init__(self) -> None:
         if self.every_s is not None and self.every_s < VERIFY_MIN_S:
             raise ValueError(
                 f"every must be at least 10s, since each run lists all pods; got {format_duration(self.every_s)}"
             )
-        return self
 
 
-class LoggingConfig(Section):
+def _current_format(value: object) -> object:
+    """Accepts console, the name of text in version 0.1.0."""
+    return "text" if value == "console" else value
+
+
+class LoggingConfig(Section, frozen=True):
     """Log lines on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
-    format: Literal["auto", "json", "text"] = "auto"
+    format: Annotated[Literal["auto", "json", "text"], Before(_current_format)] = "auto"
     """One JSON object per line, or readable text. auto: text on a terminal, otherwise JSON."""
 
-    @field_validator("format", mode="before")
-    @classmethod
-    def _former_name(cls, value: object) -> object:
-        """Accepts console, the name of text in version 0.1.0."""
-        return "text" if value == "console" else value
 
-
-class MetricsConfig(Section):
+class MetricsConfig(Section, frozen=True):
     """Settings of /metrics."""
 
     kube_scheduler_names: bool = False
     """Export metrics also under kube-scheduler's names (scheduler_...), for existing dashboards and alerts."""
 
 
-class Configuration(Section):
+class Configuration(Section, frozen=True):
     """The configuration file of one deployment."""
 
     api_version: Literal["multisched.io/v1"]
     """Version of the file format."""
     kind: Literal["MultischedConfiguration"]
     """Kind of the file."""
-    domains: tuple[DomainConfig, ...] = Field(
-        default_factory=lambda: tuple(DomainConfig(name=name) for name in BUILT_IN_DOMAINS),
-        min_length=1,
-        max_length=DOMAINS_MAX,
+    domains: Annotated[tuple[DomainConfig, ...], Meta(min_length=1, max_length=DOMAINS_MAX)] = field(
+        default_factory=lambda: tuple(DomainConfig(name=name) for name in BUILT_IN_DOMAINS)
     )
     """The schedulers of this deployment. Default: forecast, gpu and job with their defaults."""
     lease: LeaseConfig = LeaseConfig()
@@ -511,15 +481,13 @@ class Configuration(Section):
     verify: VerifyConfig = VerifyConfig()
     """Periodic checks for pods that violate a required rule, whichever scheduler placed them."""
 
-    @model_validator(mode="after")
-    def _bind_before_the_lease_ends(self) -> Self:
+    def __post_init__(self) -> None:
         margin_s = self.lease.duration_s - self.lease.renew_deadline_s
         if self.lease.enabled and self.client.bind_timeout_s > margin_s:
             raise ValueError(
                 "client.bindTimeout must not be longer than lease.duration - lease.renewDeadline:"
                 " a late bind could conflict with one of the next leader"
             )
-        return self
 
     @property
     def served(self) -> frozenset[str]:

@@ -1,19 +1,25 @@
-"""The base class of all sections of a configuration file, and the format of durations."""
+"""The base class of all sections of a configuration file, the annotations of their settings, and the format of durations.
+
+The types of a section's settings are limited by `msgspec.Meta`, `Before` and `After`. `structure` checks files against them.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
-from pydantic.alias_generators import to_camel
+from msgspec import Meta, Struct
+from msgspec.structs import FieldInfo, fields
 
 DURATION_MAX_S: Final = 24 * 3600.0
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", re.ASCII)
-_DURATION_SCHEMA: Final = {
-    "type": "string",
-    "pattern": r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$",
+DURATION_PATTERN: Final = r"^(?=\d)(\d+h)?(\d+m)?(\d+(\.\d+)?s)?(\d+ms)?$"
+"""What the JSON Schema says of a duration in a file."""
+_DURATION_SCHEMA: Final[dict[str, Any]] = {
+    "pattern": DURATION_PATTERN,
     "examples": ["10s", "5m", "500ms", "1h30m"],
 }
 
@@ -21,7 +27,7 @@ _DURATION_SCHEMA: Final = {
 def parse_duration(text: object) -> float:
     """Returns the seconds of `10s`, `500ms`, `5m` or `1h30m`. Raises ValueError, also for a number without a unit."""
     if isinstance(text, int | float) and not isinstance(text, bool):
-        raise ValueError(f'a duration needs a unit, for instance "{text}s"')  # noqa: TRY004 -- pydantic collects these
+        raise ValueError(f'a duration needs a unit, for instance "{text}s"')  # noqa: TRY004 -- reported at the field
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= 32 else None
     if match is None or not text:
         raise ValueError('not a duration; write for instance "10s", "500ms", "5m" or "1h30m"')
@@ -49,24 +55,33 @@ def _refuse_zero(seconds: float) -> float:
     return seconds
 
 
-Seconds = Annotated[
-    float, BeforeValidator(parse_duration), AfterValidator(_refuse_zero), WithJsonSchema(_DURATION_SCHEMA)
-]
+class Before(Struct, frozen=True):
+    """An annotation: `read` turns the value in a file into the value that is checked and kept. Raises ValueError."""
+
+    read: Callable[[Any], Any]
+
+
+class After(Struct, frozen=True):
+    """An annotation: `read` turns the checked value into the value that is kept. Raises ValueError."""
+
+    read: Callable[[Any], Any]
+
+
+Seconds = Annotated[float, Before(parse_duration), After(_refuse_zero), Meta(extra_json_schema=_DURATION_SCHEMA)]
 """A duration above zero, in seconds."""
 
 
-def _alias(name: str) -> str:
-    return to_camel(name.removesuffix("_s"))
+def _name_in_files(name: str) -> str:
+    """Returns `initialBackoff` for `initial_backoff_s`."""
+    first, *others = name.removesuffix("_s").split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, types are not converted, values are immutable."""
+class Section(Struct, frozen=True, rename=_name_in_files, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all sections. `__post_init__` raises ValueError for settings that contradict each other."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        alias_generator=_alias,
-        validate_by_name=False,
-        allow_inf_nan=False,
-    )
+
+@cache
+def fields_of(section: type[Section]) -> tuple[FieldInfo, ...]:
+    """Returns the settings of a section: names in code and in files, types with their annotations, defaults."""
+    return fields(section)

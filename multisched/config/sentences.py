@@ -1,7 +1,6 @@
 """Descriptions of settings for `config default` and `config schema`: the docstrings below fields, read from the source.
 
-pydantic could collect them when it builds the models. That would add 5 percent of CPU time to each start, although only
-printing needs them.
+Only printing needs them, so that no other command reads the source.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 
-from pydantic import BaseModel
+from multisched.config.sections import Section
 
 
 @cache
-def sentences_of(model: type[BaseModel]) -> Mapping[str, str]:
+def sentences_of(model: type[Section]) -> Mapping[str, str]:
     """Returns field -> its description, including fields of base sections."""
     found: dict[str, str] = {}
     for section in reversed(model.__mro__):
-        if issubclass(section, BaseModel) and section is not BaseModel:
+        if issubclass(section, Section) and section is not Section:
             found |= _written_in(section)
     return found
 
 
-def _written_in(section: type[BaseModel]) -> Mapping[str, str]:
+def _written_in(section: type[Section]) -> Mapping[str, str]:
     tree = _source_of(section.__module__)
     (source,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == section.__name__)
     return {

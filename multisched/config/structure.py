@@ -1,42 +1,48 @@
-"""Validation of plain data against a model: every problem with its position and, if a similar name exists, a suggestion."""
+"""Validation of plain data against a section: every problem with its position and, if a similar name exists, a suggestion."""
 
 from __future__ import annotations
 
 import difflib
-import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, get_args
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from msgspec import Meta, Struct
 
-from multisched.config.document import Document, Path
+from multisched.config.document import ConfigError, Document, Path
+from multisched.config.sections import After, Before, Section, fields_of
 
-M = TypeVar("M", bound=BaseModel)
+S = TypeVar("S", bound=Section)
 
 LABELS: Final = "matchLabels"
 """The key of a selector's labels."""
 
-_SILENT: Final = frozenset({"default_factory_not_called"})
-"""Error types that only follow from another reported error."""
+_KINDS: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
-def validated(document: Document, model: type[M]) -> M | None:
-    """Returns the document as a `model`; None if it has problems, which are added to it."""
-    return validated_part(document, (), document.data, model)
+def validated(document: Document, section: type[S]) -> S | None:
+    """Returns the document as a `section`; None if it has problems, which are added to it."""
+    return validated_part(document, (), document.data, section)
 
 
-def validated_part(document: Document, at: Path, data: Any, model: type[M]) -> M | None:
-    """Returns plain data from position `at` as a `model`; None if it has problems, which are added at that position."""
-    try:
-        return model.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        found = [e for e in error.errors(include_url=False, include_input=True) if e["type"] not in _SILENT]
-    for item in found:
-        path = tuple(item["loc"])
-        if item["type"] == "too_short" and any(e["loc"][: len(path)] == path and e is not item for e in found):
-            continue
-        _add_error(document, at, path, item, model)
-    return None
+def validated_part(document: Document, at: Path, data: Any, section: type[S]) -> S | None:
+    """Returns plain data from position `at` as a `section`; None if it has problems, which are added at that position."""
+    before = len(document.problems)
+    value = _Reader(document).section(section, data, at)
+    return value if len(document.problems) == before else None
+
+
+def from_plain(data: Any, section: type[S]) -> S:
+    """Returns plain data that is in no file as a `section`. Raises ConfigError."""
+    document = Document(section.__name__, data)
+    value = validated(document, section)
+    if value is None:
+        raise ConfigError(document.problems)
+    return value
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -46,53 +52,149 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return lower[near[0]] if near else ""
 
 
-def _add_error(document: Document, at: Path, inner: Path, error: Any, top: type[BaseModel]) -> None:
-    path = (*at, *inner)
-    match error["type"]:
-        case "extra_forbidden":
-            keys = _keys_at(inner[:-1], top)
-            near = nearest(str(inner[-1]), keys)
-            hint = f"; a label belongs under {LABELS}: {{{inner[-1]}: …}}" if LABELS in keys and not near else ""
-            document.add(path, f"unknown key{hint}", suggestion=near, of_key=True)
-        case "missing":
-            document.add(path, "is missing", of_key=True)
-        case "enum" | "literal_error":
-            expected = error["ctx"]["expected"].replace("''", '""').replace("'", "")
-            choices = expected.replace(" or ", ", ").split(", ")
-            near = nearest(str(error["input"]), choices) if len(choices) > 1 else ""
-            document.add(path, f"{error['input']!r} is not known here; write {expected}", suggestion=near)
-        case "string_pattern_mismatch":
-            message = f"{error['input']!r} is not a name of this kind; it must match {error['ctx']['pattern']}"
-            document.add(path, message)
-        case "string_type" if isinstance(error["input"], Mapping) and "name" in error["input"]:
-            document.add(path, f"must be a name without keys; write {error['input']['name']}")
-        case "model_type" if isinstance(error["input"], str) and "name" in _keys_at(inner, top):
-            document.add(path, f"must have keys; write {{name: {error['input']}}}")
-        case "too_short":
-            document.add(path, f"needs at least {error['ctx']['min_length']}")
-        case "too_long":
-            document.add(path, f"has too many; at most {error['ctx']['max_length']}")
-        case "value_error":
-            document.add(path, str(error["ctx"]["error"]))
-        case _:
-            text = error["msg"].replace("Input should be", "must be")
-            document.add(path, text)
+class SettingType(Struct, frozen=True):
+    """The annotation of a setting, taken apart."""
+
+    kind: Any
+    """The type itself, without None and without annotations."""
+    is_optional: bool
+    """Whether null is accepted."""
+    notes: tuple[Any, ...]
+    """`Before`, `After` and `Meta`."""
 
 
-def _keys_at(path: Path, top: type[BaseModel]) -> list[str]:
-    """Returns the keys of the model at `path`; empty inside a plugin's args."""
-    model: type[BaseModel] | None = top
-    for part in path:
-        if isinstance(part, int) or model is None:
-            continue
-        fields = {field.alias: field for field in model.model_fields.values()}
-        model = next(models_in(fields[part].annotation), None) if part in fields else None
-    return [] if model is None else [str(field.alias) for field in model.model_fields.values()]
+@cache
+def setting_type(annotation: Any) -> SettingType:
+    """Returns the parts of an annotation. A union of several types other than None is not supported."""
+    parts, is_optional, notes = [annotation], False, list[Any]()
+    while get_origin(parts[0]) in (Annotated, Union, UnionType):
+        if get_origin(parts[0]) is Annotated:
+            notes += parts[0].__metadata__
+            parts = [parts[0].__origin__]
+        else:
+            is_optional = True
+            parts = [part for part in get_args(parts[0]) if part is not NoneType]
+    assert len(parts) == 1, annotation
+    return SettingType(parts[0], is_optional, tuple(notes))
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yields the models in an annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def sections_in(annotation: Any) -> Iterator[type[Section]]:
+    """Yields the sections in an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for part in get_args(annotation):
-        yield from models_in(part)
+        yield from sections_in(part)
+
+
+class _Reader:
+    """Converts plain data, and adds every problem to the document. A value that is returned after a problem is not used."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def section(self, section: type[S], data: Any, path: Path) -> S | None:
+        fields = {one.encode_name: one for one in fields_of(section)}
+        if not isinstance(data, Mapping):
+            is_name = isinstance(data, str) and "name" in fields
+            self._refuse(path, f"must have keys; write {{name: {data}}}" if is_name else "must be an object")
+            return None
+        before, values = len(self._document.problems), {}
+        for name, one in fields.items():
+            if name in data:
+                values[one.name] = self.value(one.type, data[name], (*path, name))
+            elif one.required:
+                self._document.add((*path, name), "is missing", of_key=True)
+        for name in data:
+            if name not in fields:
+                near = nearest(name, fields)
+                hint = f"; a label belongs under {LABELS}: {{{name}: …}}" if LABELS in fields and not near else ""
+                self._document.add((*path, name), f"unknown key{hint}", suggestion=near, of_key=True)
+        if len(self._document.problems) > before:
+            return None
+        try:
+            return section(**values)
+        except ValueError as error:
+            self._refuse(path, str(error))
+            return None
+
+    def value(self, annotation: Any, data: Any, path: Path) -> Any:
+        """Returns the value of a setting of this type."""
+        wanted, before = setting_type(annotation), len(self._document.problems)
+        if data is None and wanted.is_optional:
+            return None
+        try:
+            for note in wanted.notes:
+                data = note.read(data) if isinstance(note, Before) else data
+            value = self._converted(wanted.kind, data, path)
+            for note in wanted.notes:
+                if len(self._document.problems) > before:
+                    return None
+                if isinstance(note, After):
+                    value = note.read(value)
+                elif isinstance(note, Meta):
+                    self._check_limits(note, value, path)
+        except ValueError as error:
+            return self._refuse(path, str(error))
+        return value
+
+    def _converted(self, kind: Any, data: Any, path: Path) -> Any:
+        origin = get_origin(kind) or kind
+        if origin is Literal:
+            return self._choice({one: one for one in get_args(kind)}, data, path)
+        if origin is tuple:
+            if not isinstance(data, list | tuple):
+                return self._refuse(path, "must be a list")
+            item = get_args(kind)[0]
+            return tuple(self.value(item, one, (*path, index)) for index, one in enumerate(data))
+        if origin is Mapping:
+            if not isinstance(data, Mapping):
+                return self._refuse(path, "must be an object")
+            key, item = get_args(kind)
+            return {self.value(key, name, (*path, name)): self.value(item, data[name], (*path, name)) for name in data}
+        if origin in _KINDS:
+            return self._scalar(origin, data, path)
+        if issubclass(origin, Section):
+            return self.section(origin, data, path)
+        if issubclass(origin, Enum):
+            return self._choice({one.value: one for one in origin}, data, path)
+        return data
+
+    def _choice(self, choices: Mapping[str, Any], data: Any, path: Path) -> Any:
+        if isinstance(data, str) and data in choices:
+            return choices[data]
+        names = [name or '""' for name in choices]
+        listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+        near = nearest(str(data), names) if len(names) > 1 else ""
+        return self._refuse(path, f"{data!r} is not known here; write {listed}", suggestion=near)
+
+    def _scalar(self, kind: type, data: Any, path: Path) -> Any:
+        if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) <= 2**53:
+            data = float(data)
+        if type(data) is kind and not (isinstance(data, float) and not math.isfinite(data)):
+            return data
+        if kind is str and isinstance(data, Mapping) and "name" in data:
+            return self._refuse(path, f"must be a name without keys; write {data['name']}")
+        return self._refuse(path, f"must be a valid {_KINDS[kind]}")
+
+    def _check_limits(self, limits: Meta, value: Any, path: Path) -> None:
+        low, high, is_text = limits.min_length, limits.max_length, isinstance(value, str)
+        size = len(value) if isinstance(value, str | tuple) else 0
+        if limits.ge is not None and value < limits.ge:
+            self._refuse(path, f"must be greater than or equal to {limits.ge}")
+        elif limits.gt is not None and value <= limits.gt:
+            self._refuse(path, f"must be greater than {limits.gt}")
+        elif limits.le is not None and value > limits.le:
+            self._refuse(path, f"must be less than or equal to {limits.le}")
+        elif low is not None and size < low:
+            self._refuse(
+                path, f"is too short; its length must be at least {low}" if is_text else f"needs at least {low}"
+            )
+        elif high is not None and size > high:
+            self._refuse(
+                path, f"is too long; its length must be at most {high}" if is_text else f"has too many; at most {high}"
+            )
+        elif limits.pattern is not None and re.fullmatch(limits.pattern, value) is None:
+            self._refuse(path, f"{value!r} is not a name of this kind; it must match {limits.pattern}")
+
+    def _refuse(self, path: Path, message: str, *, suggestion: str = "") -> None:
+        self._document.add(path, message, suggestion=suggestion)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 
 from multisched.config import loading
 from multisched.config.schema import API_VERSION, KIND, Configuration, ServerConfig
@@ -44,5 +45,5 @@ def demo_configuration() -> Configuration:
 
 def with_port(configuration: Configuration, port: int) -> Configuration:
     """Returns the configuration with its HTTP server on loopback at this port; 0 is any free one."""
-    server = ServerConfig().model_copy(update={"port": port})
-    return configuration.model_copy(update={"server": server})
+    server = ServerConfig(port=port)
+    return replace(configuration, server=server)

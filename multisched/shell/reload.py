@@ -105,7 +105,7 @@ class Reload:
             news.append(self._prepared(domain, config, refused))
         refuse_two_writers(one.domain.worker.plugins if one.plugins is None else one.plugins for one in news)
         before = self.in_force
-        in_force = target.model_copy(update={"domains": tuple(one.config for one in news)})
+        in_force = replace(target, domains=tuple(one.config for one in news))
         for one in news:
             self._put_in_force(one)
         if _policies(in_force) != _policies(before):
@@ -171,7 +171,7 @@ def _policies(configuration: Configuration) -> list[object]:
 
 
 def _with_profile_of(config: DomainConfig, other: DomainConfig) -> DomainConfig:
-    return config.model_copy(update={"profile": other.profile})
+    return replace(config, profile=other.profile)
 
 
 def _isolated(profile: Profile) -> set[str]:

@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from msgspec import defstruct
 from msgspec.structs import replace
-from pydantic import create_model
 
 from multisched.config import loading
 from multisched.config.document import ConfigError, Document, Problem, part_at
@@ -63,8 +63,9 @@ def sections() -> dict[str, PolicySection]:
 
 def entry_type(added: Mapping[str, PolicySection]) -> type[PolicyEntry]:
     """Returns the type of a policy's entry with the sections of domains, so that unknown keys get a suggestion."""
-    fields: dict[str, Any] = {name: (section.type | None, None) for name, section in added.items()}
-    return create_model("PolicyEntry", __base__=PolicyEntry, **fields) if fields else PolicyEntry
+    fields = [(name, section.type | None, None) for name, section in added.items()]
+    made = defstruct("PolicyEntry", fields, bases=(PolicyEntry,), frozen=True) if fields else PolicyEntry
+    return cast(type[PolicyEntry], made)
 
 
 def read_entries(document: Document, added: Mapping[str, PolicySection]) -> list[PolicyEntry | None]:
@@ -153,11 +154,10 @@ def _of_configuration(
 def _policy(
     name: str, configuration: Configuration, domain: DomainConfig, *, uses_current_load: bool = False
 ) -> Policy:
-    quiet = configuration.model_copy(
-        update={
-            "lease": configuration.lease.model_copy(update={"enabled": False}),
-            "client": configuration.client.model_copy(update={"audit_period_s": DURATION_MAX_S}),
-        }
+    quiet = replace(
+        configuration,
+        lease=replace(configuration.lease, enabled=False),
+        client=replace(configuration.client, audit_period_s=DURATION_MAX_S),
     )
     return Policy(name, quiet, domain.scheduler_names[0], uses_current_load)
 
@@ -185,14 +185,13 @@ def with_plugin(
     configuration: Configuration, index: int, name: str, weight: int, args: Mapping[str, Any] | None = None
 ) -> Configuration:
     """Returns the configuration with the plugin enabled in the domain at `index`, instead of any earlier entry of it."""
-    entry = PluginEntry.model_validate({"name": name, "weight": weight, "args": args})
+    entry = PluginEntry(name=name, weight=weight, args=args)
     domain = configuration.domains[index]
     kept = tuple(one for one in domain.profile.plugins.enabled if one.name != name)
-    plugins = domain.profile.plugins.model_copy(update={"enabled": (*kept, entry)})
-    profile = domain.profile.model_copy(update={"plugins": plugins})
+    plugins = replace(domain.profile.plugins, enabled=(*kept, entry))
     domains = list(configuration.domains)
-    domains[index] = domain.model_copy(update={"profile": profile})
-    return configuration.model_copy(update={"domains": tuple(domains)})
+    domains[index] = replace(domain, profile=replace(domain.profile, plugins=plugins))
+    return replace(configuration, domains=tuple(domains))
 
 
 def run_registry(current_usage: CurrentUsage | None) -> Registry:

@@ -7,12 +7,12 @@ other files or other fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from msgspec import Meta, field
 
 from multisched.config.schema import ProfileConfig
-from multisched.config.sections import Section
+from multisched.config.sections import Before, Section
 from multisched.model.quantity import QuantityError, parse_milli
 from multisched.simulate.scenario_time import ScenarioTime, parse_time
 
@@ -23,12 +23,12 @@ EVENTS_MAX, POLICIES_MAX, SEEDS_MAX = 10_000, 16, 1_000
 TROUGH: Final = "trough"
 
 SERVICE_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
-Name = Annotated[str, Field(pattern=SERVICE_NAME)]
+Name = Annotated[str, Meta(pattern=SERVICE_NAME)]
 
 
 def _quantity(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError('not a quantity; write a number or for instance "500m" or "16Gi"')  # noqa: TRY004 - pydantic's
+        raise ValueError('not a quantity; write a number or for instance "500m" or "16Gi"')  # noqa: TRY004 - reported at the field
     try:
         milli = parse_milli(value)
     except QuantityError as error:
@@ -51,52 +51,50 @@ def _seeds(value: object) -> object:
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("write a number of seeds, or a list of seeds")  # noqa: TRY004 - pydantic's
+        raise ValueError("write a number of seeds, or a list of seeds")  # noqa: TRY004 - reported at the field
     if not 1 <= value <= SEEDS_MAX:
         raise ValueError(f"write a number of seeds from 1 to {SEEDS_MAX}, or a list of seeds")
     return tuple(range(value))
 
 
-Quantity = Annotated[str, BeforeValidator(_quantity)]
-At = Annotated[Any, BeforeValidator(_time)]
+Quantity = Annotated[str, Before(_quantity)]
+At = Annotated[Any, Before(_time)]
 """`day 20`, `day 20 04:00` or ISO 8601; a `ScenarioTime` once read."""
 
 
-class UsageFiles(Section):
+class UsageFiles(Section, frozen=True):
     """Recorded usage."""
 
-    files: tuple[str, ...] = Field(min_length=1, max_length=1_000)
+    files: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1_000)]
     """CSV files, relative to the scenario: timestamp, service (or pod), dimension, value."""
 
 
-class ServiceEntry(Section):
+class ServiceEntry(Section, frozen=True):
     """One service, all of whose replicas have the same requests."""
 
     name: Name
-    replicas: int = Field(ge=0, le=REPLICAS_MAX)
+    replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
     requests: Mapping[str, Quantity] = {}
     """Requests of each replica, as in a container."""
 
 
-class Services(Section):
+class Services(Section, frozen=True):
     """The services, from a file, a list, or both."""
 
     file: str | None = None
     """CSV, relative to the scenario: service, replicas, and NAME_request (or memory_request_gib) per resource."""
-    entries: tuple[ServiceEntry, ...] = Field(default=(), max_length=SERVICES_MAX, alias="list")
+    entries: Annotated[tuple[ServiceEntry, ...], Meta(max_length=SERVICES_MAX)] = field(default=(), name="list")
 
-    @model_validator(mode="after")
-    def _some(self) -> Self:
+    def __post_init__(self) -> None:
         if self.file is None and not self.entries:
             raise ValueError("no services; name a file or write a list")
-        return self
 
 
-class NodeTemplate(Section):
+class NodeTemplate(Section, frozen=True):
     """`count` identical nodes, named NAME-0, NAME-1, …"""
 
     name: Name
-    count: int = Field(ge=1, le=NODES_MAX)
+    count: Annotated[int, Meta(ge=1, le=NODES_MAX)]
     allocatable: Mapping[str, Quantity]
     """What pods may request; `pods` is 110 by default."""
     capacity: Mapping[str, Quantity] = {}
@@ -104,25 +102,25 @@ class NodeTemplate(Section):
     labels: Mapping[str, str] = {}
 
 
-class Known(Section):
+class Known(Section, frozen=True):
     """What the policies may know when the run begins."""
 
     until: At
     """The last day, or moment, of the history."""
 
 
-class Judged(Section):
+class Judged(Section, frozen=True):
     """The judged days."""
 
-    begin: At = Field(alias="from")
-    end: At = Field(alias="to")
+    begin: At = field(name="from")
+    end: At = field(name="to")
     """A day without a time is judged to its end."""
 
 
-class Create(Section):
+class Create(Section, frozen=True):
     """When and in which order the services are created in the empty cluster."""
 
-    at: Annotated[Any, BeforeValidator(_time_or_trough)] = None
+    at: Annotated[Any, Before(_time_or_trough)] = None
     """A moment, or `trough`: the step of the last known day with the least use of all replicas, relative to capacity.
     Default: trough."""
     order: Literal["random", "services", "listed"] = "random"
@@ -130,23 +128,21 @@ class Create(Section):
     order of the file. Also the order of releases."""
 
 
-class Event(Section):
+class Event(Section, frozen=True):
     """An event: services are released (every replica is replaced, one by one) or scaled."""
 
     at: At
-    release: tuple[str, ...] = Field(default=(), max_length=SERVICES_MAX)
+    release: Annotated[tuple[str, ...], Meta(max_length=SERVICES_MAX)] = ()
     """Names of services; "*" means all."""
-    scale: Mapping[str, Annotated[int, Field(ge=0, le=REPLICAS_MAX)]] = {}
+    scale: Mapping[str, Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]] = {}
     """Service -> number of replicas from this moment on."""
 
-    @model_validator(mode="after")
-    def _something(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.release and not self.scale:
             raise ValueError("nothing happens; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
-        return self
 
 
-class PolicyEntry(Section):
+class PolicyEntry(Section, frozen=True):
     """One policy: the name of a built-in one or of a domain's, or a profile or configuration of its own.
     In the file, a name alone may replace the entry. Domains add sections (`policies.entry_type`)."""
 
@@ -158,35 +154,33 @@ class PolicyEntry(Section):
     domain: str | None = None
     """The domain of the configuration that places the services. Default: the first."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Self:
+    def __post_init__(self) -> None:
         if self.profile is not None and self.configuration is not None:
             raise ValueError("a profile and a configuration exclude each other; remove one")
         if self.domain is not None and self.configuration is None:
             raise ValueError("a domain needs a configuration; name its file")
-        return self
 
 
-class ScenarioHeader(Section):
+class ScenarioHeader(Section, frozen=True, kw_only=True):
     """What every scenario file has, whatever its workload."""
 
     api_version: Literal["multisched.io/v1alpha1"]
     kind: Literal["Scenario"]
-    name: Annotated[str, Field(max_length=80)] = ""
+    name: Annotated[str, Meta(max_length=80)] = ""
     """Title of the report. Default: the file's name."""
-    policies: tuple[Any, ...] = Field(min_length=1, max_length=POLICIES_MAX)
+    policies: Annotated[tuple[Any, ...], Meta(min_length=1, max_length=POLICIES_MAX)]
     """Plain data of policy entries, which `policies` validates. Default: those of the workload."""
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds), Field(min_length=1, max_length=SEEDS_MAX)] = (0,)
+    seeds: Annotated[tuple[int, ...], Before(_seeds), Meta(min_length=1, max_length=SEEDS_MAX)] = (0,)
     """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""
 
 
-class ScenarioFile(ScenarioHeader):
+class ScenarioFile(ScenarioHeader, frozen=True, kw_only=True):
     """A scenario of recorded services."""
 
     usage: UsageFiles
     services: Services
-    nodes: tuple[NodeTemplate, ...] = Field(min_length=1, max_length=100)
+    nodes: Annotated[tuple[NodeTemplate, ...], Meta(min_length=1, max_length=100)]
     known: Known
     judged: Judged
     create: Create = Create()
-    events: tuple[Event, ...] = Field(default=(), max_length=EVENTS_MAX)
+    events: Annotated[tuple[Event, ...], Meta(max_length=EVENTS_MAX)] = ()

@@ -6,7 +6,6 @@ order. The plain sums are what anybody would write in ten lines. Both place the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.config.document import Document
+from multisched.config.structure import from_plain
 from multisched.simulate.contribution import RunExtensions, run_extensions
 from multisched.simulate.policies import read_policy
 from multisched.simulate.recorded_run import run_policy
@@ -53,7 +53,7 @@ def policy(name: str, profile: Mapping[str, Any] | None = None) -> Policy:
     """A policy of a scenario: `peak-forecast` is the forecast domain as it ships."""
     entry: dict[str, Any] = {"name": name} if profile is None else {"name": name, "profile": profile}
     document = Document("bench", {"policies": [entry]})
-    found = read_policy(document, 0, PolicyEntry.model_validate_json(json.dumps(entry)), Path())
+    found = read_policy(document, 0, from_plain(entry, PolicyEntry), Path())
     assert found is not None, document.problems
     return found
 

@@ -5,7 +5,7 @@
 
 The shipped configuration runs with its own probes and leases against a server that answers leases alone. Rounds take
 turns, and the least of each counts: what a noisy machine adds is not the program's. The libraries are imported as the
-program does it: one thread for BLAS, no plugins for pydantic, no look for garbage. `--imports` shows instead what each
+program does it: one thread for BLAS, no look for garbage. `--imports` shows instead what each
 package takes of a start, in milliseconds of the clock, with what it takes to measure that.
 """
 
@@ -23,10 +23,8 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final
 
-LIBRARIES: Final = (
-    "numpy, aiohttp, aiohttp.web, pydantic, msgspec, orjson, prometheus_client, typer, yaml, anyio, uvloop"
-)
-AS_WE_DO: Final = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+LIBRARIES: Final = "numpy, aiohttp, aiohttp.web, msgspec, orjson, prometheus_client, typer, yaml, anyio, uvloop"
+AS_WE_DO: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """What `multisched.cli.main` sets before anything is imported."""
 COMPILED: Final = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """The environment of what is measured: an installed program does not compile itself at each start."""

@@ -8,6 +8,7 @@ import sys
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from multisched.config import loading
 from tests.kit.run.report import Report
@@ -54,7 +55,7 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
 def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:
     """Under quotas unchanged; without them each domain has a lease of its own, so that different replicas lead."""
     default = loading.default()
-    apart = default.model_copy(update={"lease": default.lease.model_copy(update={"per_domain": True})})
+    apart = replace(default, lease=replace(default.lease, per_domain=True))
     for seed in (*range(4), *range(TEAMED_FROM, TEAMED_FROM + 12)):
         setting = drawn(seed, rng_of(seed))
         is_shipped = setting.configuration == (default if setting.has_quotas else apart)

@@ -7,7 +7,9 @@ import os
 import pytest
 
 from multisched.app import advertised
+from multisched.config.document import ConfigError
 from multisched.config.schema import ServerConfig
+from multisched.config.structure import from_plain
 
 TLS = {"selfSigned": True}
 
@@ -27,10 +29,10 @@ def test_what_is_bound_counts_unless_it_is_every_interface(
     settings: dict[str, object], pod_ip: str, bound: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POD_IP", pod_ip)
-    assert advertised(ServerConfig.model_validate(settings), bound) == told
+    assert advertised(from_plain(settings, ServerConfig), bound) == told
 
 
 @pytest.mark.parametrize("url", ["ms.example:10260", "ftp://ms.example", "https://", "https://ms example"])
 def test_an_address_that_nobody_could_ask_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="is not a server URL; write https://HOST:PORT"):
-        ServerConfig.model_validate({"advertisedUrl": url})
+    with pytest.raises(ConfigError, match="is not a server URL; write https://HOST:PORT"):
+        from_plain({"advertisedUrl": url}, ServerConfig)

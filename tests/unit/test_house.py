@@ -26,7 +26,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
     "multisched.cli.main": (27, "every command is parsed at each start, and one is run"),
-    "multisched.cli.options": (2, "a command without configuration needs no pydantic"),
+    "multisched.cli.options": (2, "a command without configuration needs no YAML"),
     "multisched.cli.quota_commands": (10, "every command is parsed at each start, and one is run"),
     "multisched.cli.repair": (2, "who asks a server needs no sandbox"),
     "multisched.cli.server": (3, "most commands send no token of a kubeconfig"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import Field
+from msgspec import Meta
 
 from domains.forecast.peak_forecast import PeakForecast
 from domains.forecast.settings.repair import read_repair
@@ -26,14 +26,14 @@ REPAIR_MINUTES: Final = 1
 """Between two plans in one window, and limit for a replacement to become ready: nothing else happens meanwhile."""
 
 
-class RepairSection(Section):
+class RepairSection(Section, frozen=True):
     """The section as it is written."""
 
     windows: Any
     """As in `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; in UTC unless a zone is named."""
-    moves_per_100_replicas: float = Field(default=3.0, gt=0, le=1_000)
+    moves_per_100_replicas: Annotated[float, Meta(gt=0, le=1_000)] = 3.0
     """Over all judged days, relative to the initial number of replicas, rounded down."""
-    moves_per_window: Annotated[int, Field(ge=1, le=MOVES_MAX)] | None = None
+    moves_per_window: Annotated[int, Meta(ge=1, le=MOVES_MAX)] | None = None
     """Default: the whole budget, so the first window may spend all of it."""
     threshold_percent: Any = "auto"
     """As in the args of PeakForecast."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
-
 from multisched.config import loading
 from multisched.config.document import ConfigError, Document, Path, items_at, part_at, read_document
 from multisched.config.findings import Findings
@@ -388,7 +386,7 @@ def _points_here(args: Mapping[str, Mapping[str, Any]]) -> PointsOf:
     @cache
     def points(plugin: str) -> frozenset[str]:
         found = points_with(PluginUse(plugin, args=args.get(plugin, {})), plugin_registry())
-        return frozenset(to_camel(point[0].lower() + point[1:]) for point in found)
+        return frozenset(point[0].lower() + point[1:] for point in found)
 
     return points
 

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from multisched.config.document import Path
 from multisched.config.findings import Findings
 from multisched.config.kube.schema import POINTS, KubeEnabledPlugin, KubePlugins, KubePluginSet
+from multisched.config.sections import fields_of
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.model.gang import TIMEOUT_S
 
@@ -107,7 +109,7 @@ def replace_plugins(at: Path, plugins: KubePlugins, findings: Findings) -> KubeP
     if QUOTA_PLUGIN in ours:  # ElasticQuota must reclaim before DefaultPreemption preempts
         before = (QUOTA_PLUGIN, PREEMPTION) if has_capacity else (QUOTA_PLUGIN,)
         sets["postFilter"] = _with(sets["postFilter"], *before, are_first=True)
-    return plugins.model_copy(update={_FIELDS[point]: one for point, one in sets.items()})
+    return replace(plugins, **{_FIELDS[point]: one for point, one in sets.items()})
 
 
 def _without_replaced(one: KubePluginSet) -> KubePluginSet:
@@ -124,4 +126,4 @@ def _with(one: KubePluginSet, *names: str, are_first: bool = False) -> KubePlugi
     return KubePluginSet(enabled=enabled, disabled=one.disabled)
 
 
-_FIELDS: Final = {field.alias or name: name for name, field in KubePlugins.model_fields.items()}
+_FIELDS: Final = {field.encode_name: field.name for field in fields_of(KubePlugins)}

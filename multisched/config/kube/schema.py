@@ -6,11 +6,11 @@ Names, types, defaults and validation are upstream's; the error messages are not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from msgspec import Meta, field
 
+from multisched.config.sections import After, Before, Section, fields_of
 from multisched.model.go_duration import parse_go_duration
 from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
@@ -38,18 +38,12 @@ REMOVED_PLUGINS: Final = frozenset({"AzureDiskLimits", "CinderLimits", "EBSLimit
 
 def _duration(text: object) -> float:
     if not isinstance(text, str):
-        raise ValueError('a duration must be a text, for example "5s"')  # noqa: TRY004 -- pydantic collects these
+        raise ValueError('a duration must be a text, for example "5s"')  # noqa: TRY004 -- reported at the field
     return parse_go_duration(text)
 
 
-GoDuration = Annotated[float, BeforeValidator(_duration)]
-Percentage = Annotated[int, Field(ge=0, le=100)]
-
-
-class KubeSection(BaseModel):
-    """Base of all sections: unknown fields are errors, as in upstream's strict decoder."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, alias_generator=to_camel, allow_inf_nan=False)
+GoDuration = Annotated[float, Before(_duration)]
+Percentage = Annotated[int, Meta(ge=0, le=100)]
 
 
 def _present_plugin(name: str) -> str:
@@ -58,28 +52,28 @@ def _present_plugin(name: str) -> str:
     return name
 
 
-class KubePlugin(KubeSection):
+class KubePlugin(Section, frozen=True):
     """A plugin enabled or disabled at a point."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-    weight: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    weight: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     """0: not set, which counts as 1."""
 
 
-class KubeEnabledPlugin(KubePlugin):
+class KubeEnabledPlugin(KubePlugin, frozen=True):
     """A plugin enabled at a point; plugins that v1 removed are rejected."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_present_plugin)]
+    name: Annotated[str, Meta(min_length=1, max_length=253), After(_present_plugin)]
 
 
-class KubePluginSet(KubeSection):
+class KubePluginSet(Section, frozen=True):
     """The plugins enabled and disabled at one point."""
 
     enabled: tuple[KubeEnabledPlugin, ...] = ()
     disabled: tuple[KubePlugin, ...] = ()
 
 
-class KubePlugins(KubeSection):
+class KubePlugins(Section, frozen=True):
     """The plugin sets of all points."""
 
     pre_enqueue: KubePluginSet = KubePluginSet()
@@ -100,20 +94,19 @@ class KubePlugins(KubeSection):
 
     def at(self, point: str) -> KubePluginSet:
         """Returns the set of a point, by its name in the file."""
-        by_alias = {field.alias: name for name, field in type(self).model_fields.items()}
-        found = getattr(self, by_alias[point])
+        found = getattr(self, next(one.name for one in fields_of(type(self)) if one.encode_name == point))
         assert isinstance(found, KubePluginSet)
         return found
 
 
-class KubePluginConfig(KubeSection):
+class KubePluginConfig(Section, frozen=True):
     """One plugin's arguments."""
 
-    name: Annotated[str, AfterValidator(_present_plugin)]
+    name: Annotated[str, After(_present_plugin)]
     args: Mapping[str, Any] = {}
 
 
-class KubeProfile(KubeSection):
+class KubeProfile(Section, frozen=True):
     """A profile."""
 
     scheduler_name: str = ""
@@ -122,7 +115,7 @@ class KubeProfile(KubeSection):
     plugin_config: tuple[KubePluginConfig, ...] = ()
 
 
-class KubeLeaderElection(KubeSection):
+class KubeLeaderElection(Section, frozen=True):
     """Leader election."""
 
     leader_elect: bool = True
@@ -133,30 +126,33 @@ class KubeLeaderElection(KubeSection):
     resource_name: str = ""
     resource_namespace: str = ""
 
-    @model_validator(mode="after")
-    def _as_upstream(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.leader_elect:
-            return self
-        for name in ("lease_duration", "renew_deadline", "retry_period"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{to_camel(name)} must be longer than 0s")
+            return
+        durations = {
+            "leaseDuration": self.lease_duration,
+            "renewDeadline": self.renew_deadline,
+            "retryPeriod": self.retry_period,
+        }
+        for name, seconds in durations.items():
+            if seconds < 0:
+                raise ValueError(f"{name} must be longer than 0s")
         if (self.lease_duration or 15.0) <= (self.renew_deadline or 10.0):
             raise ValueError("leaseDuration must be longer than renewDeadline")
         if (self.renew_deadline or 10.0) <= 1.2 * (self.retry_period or 2.0):
             raise ValueError("renewDeadline must be longer than 1.2 times retryPeriod (its jitter)")
         if self.resource_lock not in ("", "leases"):
             raise ValueError(f"resourceLock {self.resource_lock!r} is not supported; write leases")
-        return self
 
 
-class KubeClientConnection(KubeSection):
+class KubeClientConnection(Section, frozen=True):
     """Connection to the API server."""
 
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = ""
     qps: float = 0.0
-    burst: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    burst: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
 def _managed(name: str) -> str:
@@ -165,14 +161,14 @@ def _managed(name: str) -> str:
     return name
 
 
-class KubeManagedResource(KubeSection):
+class KubeManagedResource(Section, frozen=True):
     """An extended resource that an extender manages."""
 
-    name: Annotated[str, AfterValidator(_managed)]
+    name: Annotated[str, After(_managed)]
     ignored_by_scheduler: bool = False
 
 
-class KubeExtenderTls(KubeSection):
+class KubeExtenderTls(Section, frozen=True):
     """TLS of an extender."""
 
     insecure: bool = False
@@ -185,7 +181,7 @@ class KubeExtenderTls(KubeSection):
     ca_data: str = ""
 
 
-class KubeExtender(KubeSection):
+class KubeExtender(Section, frozen=True):
     """An HTTP extender."""
 
     url_prefix: str
@@ -194,18 +190,16 @@ class KubeExtender(KubeSection):
     prioritize_verb: str = ""
     weight: int = 0
     bind_verb: str = ""
-    enable_https: bool = Field(default=False, alias="enableHTTPS")
+    enable_https: bool = field(default=False, name="enableHTTPS")
     tls_config: KubeExtenderTls | None = None
     http_timeout: GoDuration = 0.0
     node_cache_capable: bool = False
     managed_resources: tuple[KubeManagedResource, ...] = ()
     ignorable: bool = False
 
-    @model_validator(mode="after")
-    def _weighed(self) -> Self:
+    def __post_init__(self) -> None:
         if self.prioritize_verb and self.weight <= 0:
             raise ValueError("prioritizeVerb needs a positive weight; set weight")
-        return self
 
 
 def _still_read(version: Any) -> Any:
@@ -217,25 +211,24 @@ def _still_read(version: Any) -> Any:
     return version
 
 
-class KubeConfiguration(KubeSection):
+class KubeConfiguration(Section, frozen=True):
     """The whole file."""
 
-    api_version: Annotated[Literal["kubescheduler.config.k8s.io/v1"], BeforeValidator(_still_read)]
+    api_version: Annotated[Literal["kubescheduler.config.k8s.io/v1"], Before(_still_read)]
     kind: Literal["KubeSchedulerConfiguration"]
-    parallelism: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    parallelism: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     leader_election: KubeLeaderElection = KubeLeaderElection()
     client_connection: KubeClientConnection = KubeClientConnection()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     percentage_of_nodes_to_score: Percentage | None = None
-    pod_initial_backoff_seconds: Annotated[int, Field(ge=1, le=2**53)] = 1
-    pod_max_backoff_seconds: Annotated[int, Field(ge=1, le=2**53)] = 10
+    pod_initial_backoff_seconds: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    pod_max_backoff_seconds: Annotated[int, Meta(ge=1, le=2**53)] = 10
     profiles: tuple[KubeProfile, ...] = ()
     extenders: tuple[KubeExtender, ...] = ()
     delay_cache_until_active: bool = False
 
-    @model_validator(mode="after")
-    def _as_upstream(self) -> Self:
+    def __post_init__(self) -> None:
         if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds:
             raise ValueError("podMaxBackoffSeconds must not be shorter than podInitialBackoffSeconds")
         binders = sum(bool(extender.bind_verb) for extender in self.extenders)
@@ -245,4 +238,3 @@ class KubeConfiguration(KubeSection):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"{name} is managed by two extenders; remove it from one")
-        return self

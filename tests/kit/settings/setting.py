@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 import yaml
+from msgspec.structs import replace
 
 from multisched.config import loading
 from multisched.config.schema import Configuration
@@ -120,8 +121,8 @@ class Setting:
         """As this process has it, whatever the file says: a lease is chosen for the run."""
         lease = self.configuration.lease
         if self.is_rollout and not number % 2:
-            lease = lease.model_copy(update=SHORT_LEASE)
-        return configuration.model_copy(update={"lease": lease})
+            lease = replace(lease, **SHORT_LEASE)
+        return replace(configuration, lease=lease)
 
     @property
     def has_faulty_plugin(self) -> bool:
@@ -146,9 +147,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_owned = seed >= OWNED_FROM
     has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
     # Only by a lease of all domains does a max hold for all of them. Without quotas they are split, which is harder.
-    lease = configuration.lease.model_copy(update={"per_domain": not has_quotas})
+    lease = replace(configuration.lease, per_domain=not has_quotas)
     return Setting(
-        configuration=configuration.model_copy(update={"lease": lease}),
+        configuration=replace(configuration, lease=lease),
         document=document,
         is_shipped=is_shipped,
         is_drawn=is_drawn,

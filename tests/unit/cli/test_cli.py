@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from multisched import __version__
@@ -156,7 +157,7 @@ def test_flags_of_run_count_more_than_the_file() -> None:
     over = RunOverrides("debug", "text", 0).over(configuration)
     assert (over.logging.level, over.logging.format, over.server.port) == ("debug", "text", 0)
     assert RunOverrides().over(configuration) == configuration
-    probed = configuration.model_copy(update={"server": configuration.server.model_copy(update={"probe_port": 10261})})
+    probed = replace(configuration, server=replace(configuration.server, probe_port=10261))
     assert RunOverrides(port=0).over(probed).server.probe_port == 0, "any free one, as of the server"
     assert RunOverrides(port=10270).over(probed).server.probe_port == 10261
     assert not RunOverrides(is_dry_run=True).over(configuration).lease.enabled

@@ -92,6 +92,12 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
     [
         ("domains: []", "f.yaml:3:10: domains: needs at least 1"),
         ("domains: [{name: Qos}]", "is not a name of this kind"),
+        ('domains: [{name: "qos\\n"}]', "is not a name of this kind"),
+        ("domains: [{name: a, schedulerNames: a}]", "f.yaml:3:37: domains[0].schedulerNames: must be a list"),
+        (
+            f"lease: {{namespace: {'n' * 64}}}",
+            "f.yaml:3:20: lease.namespace: is too long; its length must be at most 63",
+        ),
         ("domains: [{}]", "f.yaml:3:11: domains[0].name: is missing"),
         ("server: {bindAddress: 0.0.0.0}", "without tls, bindAddress must be loopback, got 0.0.0.0"),
         ("server: {bindAddress: localhost}", "'localhost' is not an IP address"),

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from multisched.config import loading
 from multisched.config import print as config_print
@@ -117,8 +118,7 @@ def test_the_printed_default_means_the_defaults_and_is_the_file_in_the_repositor
     printed = loading.parse(text, "default.yaml")
     for domain in loading.default().domains:
         assert plugins_of(printed, domain.name) == plugins_of(loading.default(), domain.name)
-        without_plugins = {"profile": printed.domain(domain.name).profile}
-        assert printed.domain(domain.name) == domain.model_copy(update=without_plugins)
+        assert printed.domain(domain.name) == replace(domain, profile=printed.domain(domain.name).profile)
     assert printed.lease == loading.default().lease
 
 
@@ -183,8 +183,8 @@ def test_a_policy_in_the_file_replaces_the_domain_s_own() -> None:
 
 
 def test_values_are_frozen() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        loading.default().lease.duration_s = 1.0
+    with pytest.raises(AttributeError, match="immutable"):
+        loading.default().lease.duration_s = 1.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.config import loading
-from multisched.config.nodes import NodeRouter, surely_share
+from multisched.config.nodes import NodeRouter, NodeSelection, surely_share
 from multisched.model.objects import Node
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint
 from multisched.testing.builders import make_node
@@ -191,3 +191,33 @@ def test_why_a_domain_may_not_use_a_node_is_its_rule_and_the_fix(of: Node, text:
     routes = router(f"domains: [{', '.join(domains)}]")
     assert not routes.usable_by("own")(of)
     assert routes.why_not("own")(of).startswith(why)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        '{"domains": [], "weights": {}}',
+        '{"domains": [{"name": 1}]}',
+        '{"domains": [{"name": "a", "nodes": {"selector": {"matchExpressions": [{"key": "k", "operator": "Gt"}]}}}]}',
+    ],
+)
+def test_a_selection_of_another_version_is_not_read(text: str) -> None:
+    assert NodeSelection.read(text) is None
+
+
+def test_a_selection_reads_back_with_selectors_and_loans() -> None:
+    domains = """\
+domains:
+  - {name: a, nodes: {selector: {matchLabels: {pool: x}}}}
+  - {name: b, loans: [{from: a, selector: {matchExpressions: [{key: n, operator: Gt, values: ["3"]}]}}]}
+"""
+    selection = NodeSelection.of(loading.parse(HEAD + domains, "f"))
+    assert NodeSelection.read(selection.written()) == selection
+    assert selection.written() == (
+        '{"domains":[{"name":"a","nodes":{"selector":{"matchLabels":{"pool":"x"}}}},'
+        '{"name":"b","nodes":{"rule":"labelled"},"loans":[{"from":"a","selector":'
+        '{"matchExpressions":[{"key":"n","operator":"Gt","values":["3"]}]}}]}],"perDomain":false}'
+    )

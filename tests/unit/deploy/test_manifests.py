@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 import orjson
 import yaml
+from msgspec.structs import replace
 
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.api.direct import DirectTransport
@@ -269,7 +270,7 @@ def overlay(name: str) -> Any:
 def test_the_overlay_serves_the_webhook_with_a_certificate_that_is_mounted() -> None:
     base, own = loading.load(BASE / "multisched.yaml"), loading.load(DEPLOY / "webhook" / "multisched.yaml")
     changes = {"tls": own.server.tls, "quota_webhook": True}
-    assert own == base.model_copy(update={"server": base.server.model_copy(update=changes)})
+    assert own == replace(base, server=replace(base.server, **changes))
     spec = overlay("deployment.yaml")["spec"]["template"]["spec"]
     ((mount,), (volume,)) = spec["containers"][0]["volumeMounts"], spec["volumes"]
     assert own.server.tls.cert_file == f"{mount['mountPath']}/tls.crt"
@@ -346,7 +347,7 @@ def test_the_namespace_of_prometheus_is_let_in_and_can_be_asked() -> None:
 
 def test_the_configuration_changes_nothing_but_the_server() -> None:
     shipped, default = loading.load(BASE / "multisched.yaml"), loading.default()
-    assert shipped.model_copy(update={"server": default.server}) == default
+    assert replace(shipped, server=default.server) == default
 
 
 def test_the_files_the_program_is_started_with_are_mounted() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from domains.forecast.settings.args import PeakSettings
 from multisched.config import loading
@@ -44,7 +45,7 @@ def test_every_file_belongs_to_the_overlay(name: str) -> None:
 
 def test_the_forecast_is_the_base_with_a_history() -> None:
     base, own = loading.load(DEPLOY / "base/multisched.yaml"), loading.load(OVERLAYS / "forecast/multisched.yaml")
-    assert own.model_copy(update={"domains": base.domains}) == base
+    assert replace(own, domains=base.domains) == base
     assert [domain.name for domain in own.domains] == [domain.name for domain in base.domains]
     settings = PeakSettings.from_config(forecast_args(own))
     assert settings.learning is not None

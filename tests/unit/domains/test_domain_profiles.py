@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ from domains.gpu.cards import Mode
 from domains.gpu.dialects import demands_of
 from multisched.config.plugins import plugin_registry
 from multisched.config.schema import NodeRule, Policy
+from multisched.config.structure import from_plain
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.model.selectors import Taint
 from multisched.testing.builders import make_context, make_pod
@@ -76,7 +76,7 @@ def test_each_domain_scores_by_what_it_is_best_at() -> None:
 def test_the_policy_says_the_tolerations_in_the_words_of_the_configuration(domain: str) -> None:
     module = profile_module(domain)
 
-    assert Policy.model_validate_json(json.dumps(module.POLICY)).compile() == module.TOLERATIONS
+    assert from_plain(module.POLICY, Policy).compile() == module.TOLERATIONS
     assert NodeRule(module.NODES)
 
 

@@ -24,14 +24,14 @@ BEGIN_S = 1_767_571_200
 CORES = 4
 
 
-class TraceSection(Section):
+class TraceSection(Section, frozen=True):
     """Its nodes have four cores each; of its pods the file has the cores, one a line."""
 
     nodes: int
     pods: str
 
 
-class TraceFile(ScenarioHeader):
+class TraceFile(ScenarioHeader, frozen=True, kw_only=True):
     """A scenario file with the section."""
 
     trace: TraceSection

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from multisched.cli import convert as cli_convert
 from multisched.config import loading
@@ -391,7 +392,7 @@ def test_what_kube_scheduler_writes_as_its_defaults_is_the_profile_without_a_fil
         assert reader is None or reader(use.args, "args") == reader({}, "args")
     ours, shortest = conversion.configuration, convert(HEAD, "k.yaml").configuration
     assert (ours.client, ours.domains[0].queue) == (shortest.client, shortest.domains[0].queue)
-    assert ours.lease == shortest.lease.model_copy(update={"namespace": "kube-system", "name_prefix": "kube-scheduler"})
+    assert ours.lease == replace(shortest.lease, namespace="kube-system", name_prefix="kube-scheduler")
 
 
 def conversion_source(text: str) -> Document:

@@ -16,9 +16,7 @@ from tests.unit.queueing.builders import CONFLICT, ERROR, REFUSED, make_pod, mak
 def watched(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
     """What is complained of."""
     broken: list[str] = []
-    AttemptChecker(
-        "forecast", queue, Queue.model_validate({"initialBackoff": f"{initial_s}s"}), broken.append, None
-    ).begin()
+    AttemptChecker("forecast", queue, Queue(initial_backoff_s=initial_s), broken.append, None).begin()
     return broken
 
 
