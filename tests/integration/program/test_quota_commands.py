@@ -13,7 +13,7 @@ import orjson
 import yaml
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.client.transport import connect
 from multisched.cluster.embedded import EmbeddedCluster
 from multisched.model.wire import MERGE_PATCH, Transport

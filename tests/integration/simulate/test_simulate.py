@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.simulate.course import Course, run_course
 from multisched.simulate.lessons import Lessons
 from multisched.simulate.scenario import Scenario
