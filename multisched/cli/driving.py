@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Final, NoReturn
 
-import typer
-
-from multisched.cli.options import fail, is_without_room
-from multisched.config.options import ExitCode, RefusedError
-from multisched.model.visible_text import escaped
+from multisched.config.options import INTERRUPTED, ExitCode, RefusedError
+from multisched.model.visible_text import escaped, escaped_lines
 
 _SAID_ELSEWHERE: Final = ("kubernetes_asyncio.", "multisched.client.auth", "multisched.plugins.quota.quota_source")
 """Loggers of missing credentials, which also raise an error, and of quotas without effect, which reports name."""
-INTERRUPTED: Final = 130
-"""As a shell reports a program ended by Ctrl-C: here by a second one, or by one before the command had started."""
 
 
 def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] | None = None) -> NoReturn:
@@ -37,7 +33,7 @@ def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] |
             code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
     except KeyboardInterrupt:
         code = INTERRUPTED
-    raise typer.Exit(int(code))
+    sys.exit(int(code))
 
 
 @contextmanager
@@ -98,10 +94,17 @@ def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
             raise error
         sentences = dict.fromkeys(_sentences(error))
         if report is None:
-            fail("\n".join(sentences), code)
-        for sentence in sentences:
-            report(sentence)
-        raise typer.Exit(int(code))
+            text = "\n".join(sentences)
+            print(escaped_lines(f"multisched: {text}"), file=sys.stderr, flush=True)  # noqa: T201 -- typer may not be loaded
+        else:
+            for sentence in sentences:
+                report(sentence)
+        sys.exit(int(code))
+
+
+def is_without_room(error: BaseException) -> bool:
+    """Returns whether the disk is full or a limit of written bytes is reached."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
+from multisched.cli.driving import is_without_room
 from multisched.config.options import DEFAULT_SERVER, DUMP_COMMAND, ExitCode, RefusedError
 from multisched.model.visible_text import escaped_lines
 
@@ -142,11 +142,6 @@ def output_written() -> Iterator[None]:
         _drop_output()
         show(f"multisched: the output cannot be written: {error.strerror}", to_errors=True)
         sys.exit(int(ExitCode.PROBLEM))
-
-
-def is_without_room(error: BaseException) -> bool:
-    """Returns whether the disk is full or a limit of written bytes is reached."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _drop_output() -> None:

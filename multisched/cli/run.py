@@ -6,38 +6,52 @@ All output of the process goes to its log, including errors of the configuration
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
-
-import typer
+from typing import Final, NoReturn
 
 from multisched import app as root
 from multisched.cli.driving import drive
 from multisched.config import loading
 from multisched.config.document import ConfigError
-from multisched.config.options import ConfigText, ExitCode, RefusedError, RunOptions, RunOverrides
+from multisched.config.options import (
+    ConfigText,
+    ExitCode,
+    LogFormat,
+    LogLevel,
+    RefusedError,
+    RunOptions,
+    RunOverrides,
+)
 from multisched.config.schema import Configuration, LoggingConfig
 from multisched.observe.logging import LineWriter
 
 logger = logging.getLogger("multisched")
 
+SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT_NAMESPACE: Final = "kube-system"
+
 
 def run(
-    file: Path | None,
     *,
-    kubeconfig: Path | None,
-    context: str | None,
-    identity: str | None,
-    namespace: str,
-    said: RunOverrides,
+    kubeconfig: Path | None = None,
+    context: str | None = None,
+    config: Path | None = None,
+    identity: str | None = None,
+    log_level: LogLevel | None = None,
+    log_format: LogFormat | None = None,
+    port: int | None = None,
+    dry_run: bool = False,
 ) -> NoReturn:
-    """Schedules until SIGTERM, with the configuration in `file` and the flags applied to it. Exits."""
-    text = _text(file, said)
-    configuration = _configuration(text, said)
+    """Schedules until SIGTERM, with the configuration in the file `config` and the other options applied to it. Exits."""
+    overrides = RunOverrides(log_level, log_format, port, dry_run)
+    text = _text(config, overrides)
+    configuration = _configuration(text, overrides)
     name = identity or root.default_identity()
-    options = RunOptions(configuration, name, namespace, kubeconfig, context, text, said)
+    options = RunOptions(configuration, name, _own_namespace(), kubeconfig, context, text, overrides)
     with _logged(configuration.logging) as log:
         drive(lambda: root.run(options, log), report=logger.error)
 
@@ -63,7 +77,7 @@ def _refuse(problems: Iterable[object], overrides: RunOverrides) -> NoReturn:
     with _logged(LoggingConfig(format=overrides.log_format or "auto")):
         for problem in problems:
             logger.error("%s", problem)
-    raise typer.Exit(ExitCode.USAGE) from None
+    sys.exit(ExitCode.USAGE)
 
 
 @contextmanager
@@ -72,8 +86,17 @@ def _logged(written: LoggingConfig) -> Iterator[LineWriter]:
     with root.logging_of(written) as log:
         try:
             yield log
-        except typer.Exit:
-            raise
         except Exception:
             logger.critical("ended by an unexpected error", exc_info=True)
-            raise typer.Exit(ExitCode.PROBLEM) from None
+            sys.exit(ExitCode.PROBLEM)
+
+
+def _own_namespace() -> str:
+    """Returns POD_NAMESPACE, else the service account's namespace, else kube-system."""
+    namespace = os.environ.get("POD_NAMESPACE", "")
+    if not namespace:
+        try:
+            namespace = SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
+        except OSError:
+            namespace = ""
+    return namespace or DEFAULT_NAMESPACE

@@ -15,6 +15,9 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
 NODES_MAX: Final = 100_000
 DEFAULT_SERVER: Final = "http://127.0.0.1:10260"
 """The address at which commands expect a running multisched: the default of `server` in the configuration."""
@@ -36,6 +39,10 @@ class ExitCode(IntEnum):
     """No API server, no credentials, or no running multisched."""
 
 
+INTERRUPTED: Final = 130
+"""Exit code of a program ended by Ctrl-C, as shells report it: here by a second one, or by one before the command had started."""
+
+
 class RefusedError(Exception):
     """A command cannot be carried out; the message gives the reason and the fix, and is all that the user sees."""
 
@@ -54,8 +61,8 @@ class ConfigText(msgspec.Struct, frozen=True):
 class RunOverrides(msgspec.Struct, frozen=True):
     """Flags of `multisched run` that override the configuration file; None: not set."""
 
-    log_level: Literal["debug", "info", "warning", "error"] | None = None
-    log_format: Literal["json", "text"] | None = None
+    log_level: LogLevel | None = None
+    log_format: LogFormat | None = None
     port: int | None = None
     is_dry_run: bool = False
     """Decide and log, but write nothing to the API server."""

@@ -18,7 +18,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.client.lease_term import LeaseState
 from multisched.cycle.bind_outcome import Outcome, Step
 from multisched.framework.ports import BindAnswer

@@ -21,11 +21,12 @@ APART: Final = {
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.query_commands": (3, "every command is parsed at each start, and one is run"),
+    "multisched.cli.commands": (27, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
-    "multisched.cli.main": (27, "every command is parsed at each start, and one is run"),
+    "multisched.cli.main": (2, "a start imports either typer or what run needs"),
     "multisched.cli.options": (2, "a command without configuration needs no YAML"),
     "multisched.cli.quota_commands": (10, "every command is parsed at each start, and one is run"),
     "multisched.cli.repair": (2, "who asks a server needs no sandbox"),

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView, WhatIfView

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from domains.forecast.forecast import Forecast
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 
 START_TIMEOUT_S = 240.0
 END_TIMEOUT_S = 240.0

@@ -10,6 +10,8 @@ from tests.perf.start_bench import imports_ms
 
 NEEDLESS: Final = {
     "cryptography": "the server speaks no TLS",
+    "typer": "the command line is correct",
+    "pydantic": "the configuration is read with msgspec",
     "kubernetes_asyncio.client.configuration": "its loaders fill in settings of ours",
     "kubernetes_asyncio.client.rest": "session and TLS are ours",
     "multiprocessing": "nothing is isolated",
@@ -27,7 +29,7 @@ NEEDLESS: Final = {
     "multisched.whatif.sandbox": "nobody asks",
 }
 """A module or package -> why a start with the shipped configuration does without."""
-NEEDED: Final = {"aiohttp", "numpy", "pydantic", "multisched.shell.program"}
+NEEDED: Final = {"aiohttp", "numpy", "msgspec", "multisched.shell.program"}
 """Some that are there by then."""
 ROOT: Final = Path(multisched.__file__).parents[1]
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from domains.forecast.curves.profiles_file import dumps
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.cluster.api.direct import DirectTransport
 from multisched.framework.repair import RepairPlan, RepairRefusedError, RepairRequest
 from multisched.model.cluster_objects import ResourceQuota

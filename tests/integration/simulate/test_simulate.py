@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.simulate.contribution import run_extensions
 from multisched.simulate.recorded_run import RunResult, run_policy
 from multisched.simulate.scenario import Scenario

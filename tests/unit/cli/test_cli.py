@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from multisched import __version__
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.config import loading
 from multisched.config.options import RunOverrides
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod, encode_queue
@@ -504,7 +504,7 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_version_and_help_load_nothing_heavy() -> None:
-    loaded = loaded_after("import multisched.cli.main")
+    loaded = loaded_after("import multisched.cli.commands")
     assert not loaded & {"numpy", "pydantic", "aiohttp", "kubernetes_asyncio", "prometheus_client", "yaml", "anyio"}
 
 

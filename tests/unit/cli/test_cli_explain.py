@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.testing.builders import Document, node_document
 from tests.unit.whatif.clusters import CONFIGURATION, small_pod
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.framework.leading import Leader, NotLeadingError, NotLedHere, Problem
 from multisched.observe.explain_view import PodView, encode_view
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod, encode_queue

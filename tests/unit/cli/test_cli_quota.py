@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.cli.quota_tree import BAR, bar
 from multisched.model.quota_tree import read_tree
 from multisched.plugins.quota.level_use import Use

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from multisched.cli import repair
+from multisched.cli.commands import app
 from multisched.cli.dump import Dump
-from multisched.cli.main import app
 from multisched.cli.options import AskError
 from multisched.cli.repair import LEFT_SHOWN, text_of
 from multisched.cli.server import Server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from tests.unit.verify.clusters import GPU, Told, affinity, make_node, make_pod, term
 
 CONFIGURATION = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer
 
+from multisched.cli.commands import app
 from multisched.cli.domain_commands import GROUP
-from multisched.cli.main import app
 from tests.unit.cli.test_cli import call, loaded_after
 
 TEAMS = """\
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def invoked(*arguments: str) -> str:
-    return f"from typer.testing import CliRunner\nimport multisched.cli.main as m\nCliRunner().invoke(m.app, {arguments!r})"
+    return f"from typer.testing import CliRunner\nimport multisched.cli.commands as m\nCliRunner().invoke(m.app, {arguments!r})"
 
 
 def test_a_command_of_our_own_imports_no_domain() -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from tests.unit.whatif.quota_clusters import namespace, pods
 
 ROOT: Final = Path(__file__).parents[3]

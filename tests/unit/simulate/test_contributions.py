@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import domains
-from multisched.cli.main import app
+from multisched.cli.commands import app
 from multisched.config.document import ConfigError
 from multisched.simulate.contribution import contributions
 from multisched.simulate.simulation_file import load_simulation
