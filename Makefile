@@ -15,7 +15,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock chart dist demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
+.PHONY: venv lock chart dist demo test check check-types check-layers check-style sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -59,11 +59,19 @@ demo: $(RUNTIME) # the embedded cluster, three domains, a mixed workload; ARGS="
 test: venv # everything that needs nothing but Python; WHOLE=1: the slow tests, too, and four times as many examples of properties
 	$(PYTEST) $(SPREAD) $(if $(WHOLE),--slow --hypothesis-profile=ci --durations=100) $(ARGS)
 
-check: venv # style, types, layers, the Dockerfile
+CHECKS := check-types check-layers check-style
+check: venv # style, types, layers, the Dockerfile; all are run, two at a time, also when one fails
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 $(CHECKS)
+
+check-types:
+	$(BIN)/mypy
+
+check-layers:
+	$(BIN)/lint-imports
+
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
 	$(BIN)/hadolint deploy/Dockerfile
 
 sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays

@@ -4,8 +4,9 @@ Owns no state. `make test` uses the hypothesis profile `test`, CI (`WHOLE=1`) th
 examples in each run, so that a red run is caused by a change. `make soak` uses `soak`: many more examples, new ones in each
 run, a failing one printed so that it can be replayed. No profile has a deadline: pytest-timeout ends a test that hangs.
 
-Tests marked `slow` run with `--slow` only: commands of documents, demos, whole fleets. They take minutes, and each repeats
-at the level of a process what faster tests show of its parts.
+Tests that play random stories of their own play as many as the profile has examples for (`settings().max_examples // 5`):
+with `ci` four times as many as with `test`. Tests marked `slow` run with `--slow` only: commands of documents, demos, whole
+fleets. They take minutes, and each repeats at the level of a process, or of a large cluster, what faster tests show.
 
 No event loop but the tests' own: the plugins for asynchronous tests ask asyncio for the current loop before their first
 test; where nobody has ever set one asyncio makes one, nobody closes it, and its ResourceWarning fails whichever test runs
@@ -55,6 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="where tests/integration run: our own API server, or the control plane of `make controlplane`",
     )
+
+
+def pytest_collection_finish() -> None:
+    """Excludes modules and tests, a million objects that stay until the end, from each later garbage collection."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from domains.forecast.curves.capacity import MeasuredCapacity
 from domains.forecast.curves.flat_peaks import Amounts
-from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square
+from domains.forecast.curves.level_score import PODS_PER_UPDATE, FleetLevel, fleet_square
 from domains.forecast.curves.node_curves import Outlook
 from domains.forecast.curves.predictor import FALLBACK_REASONS, Prediction, Predictor
 from domains.forecast.curves.profiles import NO_PROFILES, Profiles, profiles_text
@@ -31,7 +31,7 @@ from multisched.framework.ledger import LedgerSettingsError
 from multisched.framework.moving import RepairStatus
 from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError, RepairScene
+from multisched.framework.repair import RepairInput, RepairPlan, RepairRefusedError, RepairRequest
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
@@ -88,8 +88,8 @@ class Learned(NamedTuple):
     """State of the running forecast beyond its args, exported to a sandbox. Immutable."""
 
     profiles: Profiles | None
-    rung: tuple[int, Amounts]
-    """`Rung.number` and `Rung.row`; both have hysteresis, so a sandbox cannot recompute them."""
+    fleet_level: tuple[int, Amounts]
+    """`FleetLevel.number` and `FleetLevel.row`; both have hysteresis, so a sandbox cannot recompute them."""
     capacities: Mapping[str, Mapping[str, int]]
     """Dimension -> node -> milli-units, for capacities measured by a query."""
 
@@ -136,7 +136,7 @@ class Forecast:
         if ledger is not fresh and ledger.pods is None and self._learner is not None:
             raise LedgerSettingsError(f"ledger {fresh.name} has not recorded the pods, which learning needs")
         self._ledger = ledger
-        self._rung = Rung()
+        self._fleet_level = FleetLevel()
         self._looked_at: tuple[int, int] = (0, 0)
         self._seen: _Seen | None = None
         self._gaps = CapacityGaps()
@@ -173,7 +173,11 @@ class Forecast:
         """See `framework.introspection.StateExportPlugin`."""
         quantized = self._ledger.predictor.quantized
         answers = {name: one.answers() for name, one in self._measured()}
-        return Learned(None if quantized is None else quantized.profiles, (self._rung.number, self._rung.row), answers)
+        return Learned(
+            None if quantized is None else quantized.profiles,
+            (self._fleet_level.number, self._fleet_level.row),
+            answers,
+        )
 
     def import_state(self, handed: object) -> None:
         """See `framework.introspection.StateExportPlugin`."""
@@ -183,7 +187,7 @@ class Forecast:
         self._ledger.restate(self._settings.capacities)
         if handed.profiles is not None:
             self.adopt(handed.profiles)
-            self._rung.number, self._rung.row = handed.rung
+            self._fleet_level.number, self._fleet_level.row = handed.fleet_level
 
     def _measured(self) -> Iterator[tuple[str, MeasuredCapacity]]:
         for name, one in self._settings.capacities.items():
@@ -291,20 +295,22 @@ class Forecast:
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
-    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+    def plan_repair(self, cluster: RepairInput, asked: RepairRequest) -> RepairPlan:
         """See `repair_answer`. Raises RepairRefusedError."""
         from domains.forecast.repair.answer import answer
         from domains.forecast.settings.repair import RepairSettings
 
-        plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
-        if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
+        plan = answer(cluster, asked, self._ledger, self._settings.repair or RepairSettings())
+        if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(
+            cluster.objects.all(ObjectKind.RESOURCE_QUOTA)
+        ):
             return plan
         return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
     def _repair_control(self, settings: RepairSettings, context: PluginContext) -> RepairControl:
-        from domains.forecast.repair.carrier import Forecasts
         from domains.forecast.repair.control import RepairControl
         from domains.forecast.repair.record import Budget
+        from domains.forecast.repair.run_executor import Forecasts
 
         return RepairControl(
             context.domain,
@@ -336,7 +342,7 @@ class Forecast:
             return RepairStatus(domain=self._ledger.name.rpartition("/")[2], mode="off", is_open=False)
         return self._repair.status()
 
-    async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def request_repair(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """See `framework.moving.CarriesOutRepairs`."""
         if self._repair is None:
             raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)
@@ -345,10 +351,10 @@ class Forecast:
     # -- signature and PostBind --------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Returns the pod's signature. It contains the number of the active profiles and `Rung.turn`, so cached scores
+        """Returns the pod's signature. It contains the number of the active profiles and `FleetLevel.version`, so cached scores
         of all classes become invalid when either changes."""
         mark = self._ledger.predictor.predict(pod).mark
-        return mark if self._ledger.curves is None else (mark, self._turn_now())
+        return mark if self._ledger.curves is None else (mark, self._fleet_level_version())
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         fallback = self._ledger.predictor.predict(pod).fallback
@@ -367,15 +373,15 @@ class Forecast:
         self._looked_at = (-1, 0)
         self._seen = None
 
-    def _turn_now(self) -> int:
-        """Returns `Rung.turn`. First updates the rung if profiles changed, or if more than one in PODS_PER_LOOK pods was
+    def _fleet_level_version(self) -> int:
+        """Returns `FleetLevel.version`. First updates the fleet level if profiles changed, or if more than one in PODS_PER_LOOK pods was
         added or removed."""
         ledger = self._ledger
         adopted, sequence = self._looked_at
-        if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_LOOK > len(ledger):
+        if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_UPDATE > len(ledger):
             self._looked_at = (ledger.adopted, ledger.sequence)
-            self._rung.follow(fleet_square(ledger.fleet_load(), self._weights), ledger.mean_row())
-        return self._rung.turn
+            self._fleet_level.update(fleet_square(ledger.fleet_load(), self._weights), ledger.mean_row())
+        return self._fleet_level.version
 
     def _predict(self, cycle: CycleView, pod: Pod) -> tuple[Prediction, float]:
         """Returns (prediction of the pod, anchor of its scores), cached in the cycle state."""
@@ -383,8 +389,8 @@ class Forecast:
         if found is None:
             own, anchor = self._ledger.predictor.predict(pod), 0.0
             if own.curve is not None:
-                self._turn_now()
-                anchor = self._rung.anchor(own.curve, self._weights)
+                self._fleet_level_version()
+                anchor = self._fleet_level.anchor(own.curve, self._weights)
             found = own, anchor
             cycle.state.write(_PREDICTED, found)
         return found

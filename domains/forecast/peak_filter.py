@@ -31,7 +31,7 @@ SENTENCES_WITH_SLOT_MAX: Final = 192
 """Limit of distinct reasons with a slot; after that, new reasons name the dimension only."""
 
 Delta = NDArray[np.int32]
-_THOUGHT: StateKey[Mapping[int, Delta]] = StateKey("PeakForecast/pods added or removed in thought, by row")
+_TRIAL_DELTAS: StateKey[Mapping[int, Delta]] = StateKey("PeakForecast/pods added or removed in a trial, by row")
 _PASSES: Final = PreFilterResult()
 
 
@@ -49,11 +49,11 @@ class PeakFilter(Forecast):
         return _PASSES
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        self._think(cycle, other, row, 1)
+        self._record_change(cycle, other, row, 1)
         return SUCCESS
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        self._think(cycle, other, row, -1)
+        self._record_change(cycle, other, row, -1)
         return SUCCESS
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
@@ -66,28 +66,28 @@ class PeakFilter(Forecast):
         if curve is None or quantized is None or not len(rows):
             return codes
         outlook, factors = self._look(rows, curve)
-        peak, thought = outlook.peak, cycle.state.find(_THOUGHT) or {}
-        at_thought = [at for at, row in enumerate(rows.tolist()) if row in thought] if thought else []
-        if at_thought:
+        peak, deltas = outlook.peak, cycle.state.find(_TRIAL_DELTAS) or {}
+        changed = [at for at, row in enumerate(rows.tolist()) if row in deltas] if deltas else []
+        if changed:
             peak = peak.copy()
-            for at in at_thought:
-                load = self._load(rows[at : at + 1], thought)
+            for at in changed:
+                load = self._load(rows[at : at + 1], deltas)
                 peak[:, at] = (load[0] * np.float32(FLOAT_QUANTA) + curve.floats).max(axis=1)
         percent = peak * factors * 100.0
         counts = curve.uses[:, None] & (self._ledger.capacity(rows) >= 0)
         percent = np.where(counts, percent, 0.0)
         refused: Bools = np.logical_or.reduce(percent > self._threshold, axis=0)
         if any_true(refused):
-            codes[refused] = self._codes(rows[refused], percent[:, refused], curve, quantized, thought)
+            codes[refused] = self._codes(rows[refused], percent[:, refused], curve, quantized, deltas)
         return codes
 
     def _codes(
-        self, rows: Rows, percent: Amounts, curve: Curve, quantized: QuantizedProfiles, thought: Mapping[int, Delta]
+        self, rows: Rows, percent: Amounts, curve: Curve, quantized: QuantizedProfiles, deltas: Mapping[int, Delta]
     ) -> Codes:
         """Returns uint8[rows]: reason codes of rejected rows, by the dimension and slot with the highest load."""
         codes = np.zeros(len(rows), np.uint8)
         worst = percent.argmax(axis=0)
-        loads = self._load(rows, thought)
+        loads = self._load(rows, deltas)
         for dimension in np.unique(worst).tolist():
             at = (worst == dimension).nonzero()[0]
             slots = worst_slots(loads[at, dimension], curve.quanta[dimension])
@@ -107,22 +107,22 @@ class PeakFilter(Forecast):
                 self._sentences.add(said)
         return self.reasons.code(Code.UNSCHEDULABLE, said)
 
-    def _load(self, rows: Rows, thought: Mapping[int, Delta]) -> NDArray[np.int32]:
-        """Returns int32[rows, dimensions, slots]: ledger sums plus the hypothetical changes in `thought`."""
+    def _load(self, rows: Rows, deltas: Mapping[int, Delta]) -> NDArray[np.int32]:
+        """Returns int32[rows, dimensions, slots]: ledger sums plus the hypothetical changes in `deltas`."""
         loads = self._ledger.settled(rows).of(rows)
-        for at, row in enumerate(rows.tolist() if thought else ()):
-            if row in thought:
-                loads[at] += thought[row]
+        for at, row in enumerate(rows.tolist() if deltas else ()):
+            if row in deltas:
+                loads[at] += deltas[row]
         return loads
 
-    def _think(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
+    def _record_change(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
         """Records a hypothetically added (sign 1) or removed (-1) pod. Writes a new mapping and a new array, because cycle
         state is copied shallowly."""
         if other.uid.startswith(STAND_IN) and self._ledger.has_reservation(row):
             return  # the ledger already counts the reservation of this stand-in
         curve = self._ledger.predictor.predict(other).curve
         if curve is not None:
-            before = cycle.state.find(_THOUGHT) or {}
+            before = cycle.state.find(_TRIAL_DELTAS) or {}
             known = before.get(row)
             delta = curve.quanta * np.int32(sign)
-            cycle.state.write(_THOUGHT, {**before, row: delta if known is None else known + delta})
+            cycle.state.write(_TRIAL_DELTAS, {**before, row: delta if known is None else known + delta})

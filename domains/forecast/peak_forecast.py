@@ -26,6 +26,8 @@ from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView
 from multisched.model.objects import Pod
 
+FEW_ROWS: Final = 4
+"""Up to this many rows are scored one by one in Python: one call of numpy takes longer than the formula for one row."""
 UNSTATED: Final = 1.0
 """Milli-units: assumed capacity of a node that states none, if there are no profiles."""
 
@@ -49,6 +51,8 @@ def _by_requests(ledger: PeakLedger, rows: Rows, own: Prediction) -> Scores:
 
     A dimension in which the node states no capacity counts as 100 / (1 + peak), which falls with load at any load.
     """
+    if len(rows) <= FEW_ROWS:
+        return np.array([_percent_of(ledger, row, own.peaks) for row in rows.tolist()], np.int64)
     room = _room_percent(ledger.peak(rows) + own.column, ledger.capacity(rows))
     worst = np.minimum(room[0], float(MAX_SCORE))
     for one in room[1:]:
@@ -56,6 +60,21 @@ def _by_requests(ledger: PeakLedger, rows: Rows, own: Prediction) -> Scores:
     np.maximum(worst, 0.0, out=worst)
     scores: Scores = worst.astype(np.int64)
     return scores
+
+
+def _percent_of(ledger: PeakLedger, row: int, peaks: tuple[int, ...]) -> int:
+    """Returns the score of one row: the formula of `_room_percent` in Python numbers, with equal results."""
+    worst = float(MAX_SCORE)
+    for used, more, capacity in zip(ledger.peak_of(row), peaks, ledger.capacity_of(row), strict=True):
+        peak = float(used) + float(more)
+        if capacity > 0:
+            room = (capacity - peak) * MAX_SCORE / capacity
+        elif capacity < 0:
+            room = MAX_SCORE * UNSTATED / (UNSTATED + peak)
+        else:
+            room = 0.0 if peak > 0 else float(MAX_SCORE)
+        worst = min(worst, room)
+    return int(max(worst, 0.0))
 
 
 def _room_percent(peak: Amounts, capacity: Amounts) -> Amounts:

@@ -32,7 +32,7 @@ def kubeconfig_of(given: Path | None, context: str | None) -> Path | None:
     if given is not None or context is not None or os.environ.get("KUBECONFIG"):
         return given
     from multisched.client.auth import SERVICE_ACCOUNT
-    from multisched.demo.place import demo_kubeconfig
+    from multisched.demo.demo_kubeconfig import demo_kubeconfig
 
     if (SERVICE_ACCOUNT / "token").exists() or (Path.home() / ".kube" / "config").exists():
         return None

@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from multisched import __version__
-from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.cluster_options import kubeconfig_of
 from multisched.cli.context_of_all import give_context
 from multisched.cli.domain_commands import CommandsOfAll, on_demand
@@ -24,6 +23,7 @@ from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
 from multisched.cli.options import show as _show
+from multisched.cli.query_commands import ServerOptions, SourceOptions, query_command
 from multisched.cli.quota_commands import quota_app
 from multisched.config.options import (
     DUMP_COMMAND,
@@ -251,9 +251,9 @@ def simulate(
 
 
 @on_demand.command()
-@asking(ServerOptions)
+@query_command(ServerOptions)
 def queue(
-    whom: ServerOptions,
+    options: ServerOptions,
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
     limit: Annotated[
         int | None,
@@ -265,13 +265,13 @@ def queue(
     from multisched.cli import queue as cli_queue
 
     shown = cli_queue.shown_at_once(output.value) if limit is None else limit
-    return cli_queue.show(cli_queue.Ask(whom.running(), domain, shown), output.value)
+    return cli_queue.show(cli_queue.Ask(options.running(), domain, shown), output.value)
 
 
 @explain_app.callback()
-@asking(SourceOptions)
+@query_command(SourceOptions)
 def explain(
-    whom: SourceOptions,
+    options: SourceOptions,
     ctx: typer.Context,
     what_if: Annotated[bool, typer.Option("--what-if", help="Show where the pods of -f would be placed now.")] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")] = None,
@@ -287,13 +287,13 @@ def explain(
         _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; see --help")
     from multisched.cli import explain as cli_explain
 
-    return cli_explain.explain_what_if(whom.source(), file, replicas, output.value)
+    return cli_explain.explain_what_if(options.source(), file, replicas, output.value)
 
 
 @explain_app.command("pod")
-@asking(SourceOptions)
+@query_command(SourceOptions)
 def explain_pod(
-    whom: SourceOptions,
+    options: SourceOptions,
     name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, in default.")],
     node: Annotated[str | None, typer.Option(help="Show why this node was not chosen.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Show which single change would make it fit.")] = False,
@@ -305,7 +305,7 @@ def explain_pod(
 
     namespace, pod = cli_explain.pod_name(name)
     query = ExplainQuery(namespace, pod, node=node or "", with_fixes=fix)
-    return cli_explain.explain_pod(whom.source(), query, output.value)
+    return cli_explain.explain_pod(options.source(), query, output.value)
 
 
 @on_demand.command()
@@ -364,9 +364,9 @@ def validate(file: Annotated[Path, typer.Argument(help="The configuration file."
 
 
 @config_app.command("diff")
-@asking(ServerOptions)
+@query_command(ServerOptions)
 def config_diff(
-    whom: ServerOptions,
+    options: ServerOptions,
     file: Annotated[Path | None, typer.Argument(help="Default: the file that the program follows.")] = None,
     output: Format = Output.TABLE,
 ) -> str:
@@ -377,7 +377,7 @@ def config_diff(
     """
     from multisched.cli import config_diff as cli_config_diff
 
-    return cli_config_diff.show(whom.running(), None if file is None else _configuration(file), output.value)
+    return cli_config_diff.show(options.running(), None if file is None else _configuration(file), output.value)
 
 
 @config_app.command()
@@ -425,9 +425,9 @@ def convert(
 
 
 @repair_app.command("plan")
-@asking(SourceOptions)
+@query_command(SourceOptions)
 def repair_plan(
-    whom: SourceOptions,
+    options: SourceOptions,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
@@ -453,20 +453,20 @@ def repair_plan(
     question = repair.asked_for(
         threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
     )
-    return (repair.apply if apply else repair.plan)(whom.source(), question, output.value)
+    return (repair.apply if apply else repair.plan)(options.source(), question, output.value)
 
 
 @repair_app.command("status")
-@asking(ServerOptions)
+@query_command(ServerOptions)
 def repair_status(
-    whom: ServerOptions,
+    options: ServerOptions,
     domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
     output: Format = Output.TABLE,
 ) -> str:
     """Show the window, the run in progress, and what is left of the budget."""
     from multisched.cli import repair
 
-    return repair.status(whom.running(), domain, output.value)
+    return repair.status(options.running(), domain, output.value)
 
 
 @plugins_app.command("list")

@@ -2,7 +2,7 @@
 
 A domain provides a `typer.Typer` under a name, which is imported when it is used. Built-in domains name theirs in
 `domains.COMMANDS`; other domains use entry points of the group `multisched.commands`. A domain builds its commands with
-`cli.asking`, `cli.options`, `cli.views` and `observe.tables`; nothing here depends on a domain.
+`cli.query_commands`, `cli.options`, `cli.views` and `observe.tables`; nothing here depends on a domain.
 """
 
 from __future__ import annotations

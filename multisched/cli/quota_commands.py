@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from multisched.cli.asking import with_options
 from multisched.cli.cluster_options import ClusterOptions
 from multisched.cli.driving import drive
 from multisched.cli.options import (
@@ -23,6 +22,7 @@ from multisched.cli.options import (
     show,
     write_whole,
 )
+from multisched.cli.query_commands import with_options
 from multisched.config.options import ExitCode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ ConvertOutput = Annotated[
 
 @quota_app.command("tree")
 @with_options(ClusterOptions)
-def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Output.TABLE) -> None:
+def tree(options: ClusterOptions, config: ConfigFile = None, output: Format = Output.TABLE) -> None:
     """Show the quotas in force: what each level is guaranteed, holds, borrows and lends."""
     configuration = configuration_of(config)
 
@@ -61,7 +61,7 @@ def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Outpu
         with buildable():
             demands, domains = demands_of(configuration), enforcing_domains(configuration)
         nobody = f"no domain of {config or 'the default configuration'} has the plugin ElasticQuota in its profile"
-        snapshot = await whom.snapshot_of((PODS, *map(listed, QUOTA_KINDS)))
+        snapshot = await options.snapshot_of((PODS, *map(listed, QUOTA_KINDS)))
         found = quota_use(snapshot, demands, not_enforced="" if domains else nobody)
         show(quota_tree.as_text(found, output.value))
         return ExitCode.PROBLEM if found.trouble or found.not_enforced else ExitCode.OK
@@ -72,7 +72,7 @@ def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Outpu
 @quota_app.command("lint")
 @with_options(ClusterOptions)
 def lint(
-    whom: ClusterOptions,
+    options: ClusterOptions,
     files: Files,
     offline: Annotated[bool, typer.Option("--offline", help="Check the files alone, without a cluster.")] = False,
     config: ConfigFile = None,
@@ -86,7 +86,7 @@ def lint(
         from multisched.cli import quota_lint
         from multisched.whatif.live_cluster import all_kinds
 
-        known = None if offline else await whom.snapshot_of(all_kinds())
+        known = None if offline else await options.snapshot_of(all_kinds())
         report = quota_lint.lint_files(source, known, configuration)
         show(quota_lint.as_text(report, output.value))
         return ExitCode.PROBLEM if report.found.problems else ExitCode.OK

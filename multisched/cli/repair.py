@@ -19,17 +19,17 @@ from multisched.cli.server import Server, answer, code_of
 from multisched.framework.moving import RepairStatus, digest_of
 from multisched.framework.repair import (
     ALL_DIMENSIONS,
-    RepairAsked,
-    RepairLeft,
     RepairMove,
     RepairPeak,
     RepairPlan,
     RepairRefusedError,
+    RepairRequest,
+    UnrepairedNode,
 )
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.plural import counted, verb
 from multisched.model.visible_text import escaped
-from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
+from multisched.observe.repair_view import RunRequest, decode_plan, decode_status, thresholds
 from multisched.observe.tables import as_document, as_table
 
 READ_OF_A_DUMP: Final = (
@@ -48,13 +48,13 @@ LEFT_SHOWN: Final = 20
 
 def asked_for(
     threshold: Sequence[str], *, domain: str, moves: int | None, per_node: int | None, per_service: int | None
-) -> RepairAsked:
+) -> RepairRequest:
     """Returns the query for the given options. Raises AskError."""
     try:
         percent = thresholds(threshold)
     except ValueError as error:
         raise AskError(str(error)) from error
-    return RepairAsked(
+    return RepairRequest(
         domain=domain,
         threshold_percent=percent,
         moves=moves,
@@ -63,12 +63,12 @@ def asked_for(
     )
 
 
-def plan(source: Server | Dump, asked: RepairAsked, output: str) -> str:
+def plan(source: Server | Dump, asked: RepairRequest, output: str) -> str:
     """Returns the plan in the requested format. Raises AskError."""
     return _shown(_of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked), output)
 
 
-def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[str]:
+def apply(source: Server | Dump, asked: RepairRequest, output: str) -> Iterator[str]:
     """Yields the plan, then the result of asking the running process to execute exactly this one. Raises AskError."""
     if isinstance(source, Dump):
         raise AskError("--apply: pods of a dump cannot be moved; leave out --snapshot")
@@ -76,7 +76,7 @@ def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[st
     yield _shown(found, output, is_preview=not found.moves)
     if not found.moves:
         return
-    body = msgspec.json.encode(RunAsked(digest_of(found)))
+    body = msgspec.json.encode(RunRequest(digest_of(found)))
     started = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
     moves = counted(started.steps, "move")
     yield f"started: {moves} in domain {started.domain}, plan {started.digest}; multisched repair status shows the progress"
@@ -84,7 +84,7 @@ def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[st
 
 def status(server: Server, domain: str, output: str) -> str:
     """Returns the state of repair in the running process. Raises AskError."""
-    found = _status_of(server, f"/api/v1/repair/status{_query(RepairAsked(domain=domain))}")
+    found = _status_of(server, f"/api/v1/repair/status{_query(RepairRequest(domain=domain))}")
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(found), output)
     return "\n".join(map(escaped, _status_lines(found)))
@@ -133,7 +133,7 @@ def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str
     return "\n\n".join(parts)
 
 
-def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
+def _of_dump(dump: Dump, asked: RepairRequest) -> RepairPlan:
     from multisched.whatif.repair_trial import plan_on
     from multisched.whatif.sandbox import SchedulerSandbox
 
@@ -152,7 +152,7 @@ def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
     return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
-def _query(asked: RepairAsked) -> str:
+def _query(asked: RepairRequest) -> str:
     """Returns the query string of a URL."""
     query = [("domain", asked.domain)] if asked.domain else []
     for name, percent in asked.threshold_percent.items():
@@ -162,7 +162,7 @@ def _query(asked: RepairAsked) -> str:
     return f"{'?' if query else ''}{urlencode(query)}"
 
 
-def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
+def _of_server(server: Server, asked: RepairRequest) -> RepairPlan:
     return answer(server, f"/api/v1/repair/plan{_query(asked)}", decode_plan, timeout_s=TIMEOUT_S)
 
 
@@ -198,7 +198,7 @@ def _disruption(move: RepairMove) -> str:
     return f"1 of {move.replicas} of {move.service}{budgets}"
 
 
-def _left(left: Sequence[RepairLeft], *, is_wide: bool) -> str:
+def _left(left: Sequence[UnrepairedNode], *, is_wide: bool) -> str:
     shown = left if is_wide else left[:LEFT_SHOWN]
     table = as_table(("stays over", "peak", "why"), [(n.node, _peak(n.peak), n.why) for n in shown], is_wide=True)
     return table if len(shown) == len(left) else f"{table}\n... and {len(left) - len(shown)} more; -o wide has all"

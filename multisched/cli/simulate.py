@@ -7,65 +7,67 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from multisched.observe.tables import as_document
 from multisched.shell.garbage import collect_seldom
-from multisched.simulate.lessons import Lessons
-from multisched.simulate.page import page_of
-from multisched.simulate.report import Outcome, document_of, run_one, table_of
-from multisched.simulate.scenario import Scenario
-from multisched.simulate.scenario_file import load_scenario
+from multisched.simulate.contribution import Outcome, Simulation
+from multisched.simulate.html_report import html_of
+from multisched.simulate.report import text_of
+from multisched.simulate.scenario import Policy
+from multisched.simulate.simulation_file import load_simulation
 
 JOBS_MAX: Final = 64
 
-_given: list[tuple[Scenario, Lessons]] = []
+_runner: list[Callable[[Policy, int], Outcome]] = []
 """Set once per worker process, because scenarios are large."""
 
 
 def simulate(path: Path, output: str, jobs: int | None) -> tuple[str, bool]:
-    """Returns the report as `table`, `json` or `html`, and whether every pod was placed and no plugin failed.
+    """Returns the report as `table`, `json` or `html`, and whether every run is whole.
 
     Raises ConfigError for an invalid scenario, PluginSetupError for a plugin that cannot be built.
     """
-    scenario = load_scenario(path)
-    wanted = [(policy, seed) for policy in range(len(scenario.policies)) for seed in scenario.seeds]
-    found = list(_outcomes(scenario, wanted, min(jobs or os.cpu_count() or 1, len(wanted))))
-    outcomes: dict[str, list[Outcome]] = {policy.name: [] for policy in scenario.policies}
+    simulation = load_simulation(path)
+    wanted = [(policy, seed) for policy in simulation.policies for seed in simulation.seeds]
+    found = list(_outcomes(simulation, wanted, min(jobs or os.cpu_count() or 1, len(wanted))))
+    outcomes: dict[str, list[Outcome]] = {policy.name: [] for policy in simulation.policies}
     for (policy, _), outcome in zip(wanted, found, strict=True):
-        outcomes[scenario.policies[policy].name].append(outcome)
-    document = document_of(scenario, outcomes)
+        outcomes[policy.name].append(outcome)
+    report = simulation.report(outcomes)
     is_whole = all(outcome.is_whole for outcome in found)
-    if output == "html":
-        return page_of(document, outcomes), is_whole
-    return (table_of(document) if output == "table" else as_document(document, output)), is_whole
+    match output:
+        case "html":
+            return html_of(report), is_whole
+        case "table":
+            return text_of(report), is_whole
+    return as_document(report.document, output), is_whole
 
 
-def _outcomes(scenario: Scenario, wanted: list[tuple[int, int]], jobs: int) -> Iterator[Outcome]:
+def _outcomes(simulation: Simulation, wanted: list[tuple[Policy, int]], jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         before = logging.root.manager.disable
-        _begin(scenario)
+        _begin(simulation)
         try:
-            yield from map(_one, wanted)
+            yield from map(_run, wanted)
         finally:
-            _given.clear()
+            _runner.clear()
             logging.disable(before)
         return
-    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(scenario,)) as pool:
-        yield from pool.map(_one, wanted)
+    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(simulation,)) as pool:
+        yield from pool.map(_run, wanted)
 
 
-def _begin(scenario: Scenario) -> None:
+def _begin(simulation: Simulation) -> None:
     """Prepares a process. Disables logging, because every run would log the same warnings."""
     logging.disable(logging.ERROR)
     collect_seldom()
-    _given[:] = [(scenario, Lessons(scenario))]
+    _runner[:] = [simulation.runner()]
 
 
-def _one(wanted: tuple[int, int]) -> Outcome:
-    ((scenario, lessons),) = _given
-    policy, seed = wanted
-    return run_one(scenario, scenario.policies[policy], seed, lessons)
+def _run(wanted: tuple[Policy, int]) -> Outcome:
+    (runner,) = _runner
+    return runner(*wanted)

@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         reader.begin()
         self._settle(response)
         if is_reusable:
-            self._pool.give_back(self)
+            self._pool.release_connection(self)
         else:
             self.end()
 
@@ -266,7 +266,7 @@ class ConnectionPool:
 
     # ---- called by connections
 
-    def give_back(self, connection: Connection) -> None:
+    def release_connection(self, connection: Connection) -> None:
         """Accepts a connection whose response is complete."""
         connection.deadline = self._loop.time() + IDLE_TIMEOUT_S
         self._ring_at(connection.deadline)
@@ -322,7 +322,7 @@ class ConnectionPool:
         if handed is None:
             self._vacate()
         elif not handed.is_lost:
-            self.give_back(handed)
+            self.release_connection(handed)
 
     async def _open(self) -> Connection:
         """Opens a connection; the caller has counted it in `_places_taken`."""

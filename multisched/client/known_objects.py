@@ -84,7 +84,7 @@ class KnownObjects:
 
     def tombstone_replaced(self, uid: str, version: str, now_s: float) -> None:
         """Remembers that `uid`, replaced by another object, was deleted as of `version`."""
-        self._bury(uid, version, now_s)
+        self._tombstone(uid, version, now_s)
 
     def uid_of(self, key: str) -> str:
         """Returns the uid of the key; empty if unknown."""
@@ -99,18 +99,18 @@ class KnownObjects:
         """
         known = self._known.get(key)
         if known is None:
-            self._bury(uid, version, now_s)
+            self._tombstone(uid, version, now_s)
             return Observation.STALE
         if is_older(version, known.version):
             if known.uid != uid:
-                self._bury(uid, version, now_s)
+                self._tombstone(uid, version, now_s)
             return Observation.STALE
         del self._known[key]
-        self._bury(uid, version, now_s)
+        self._tombstone(uid, version, now_s)
         if known.uid == uid:
             return Observation.DELETE
         # A later object of the same name was created and deleted unseen, so the known one is deleted as well.
-        self._bury(known.uid, version, now_s)
+        self._tombstone(known.uid, version, now_s)
         return Observation.REPLACE
 
     def begin_replace(self) -> None:
@@ -121,7 +121,7 @@ class KnownObjects:
         """Ends a complete list: forgets and returns the keys that it lacked (the synthetic deletes)."""
         missing = [key for key, known in self._known.items() if known.pass_number != self._pass_number]
         for key in missing:
-            self._bury(self._known.pop(key).uid, list_version, now_s)
+            self._tombstone(self._known.pop(key).uid, list_version, now_s)
         return missing
 
     def distrust(self, key: str, uid: str) -> None:
@@ -143,7 +143,7 @@ class KnownObjects:
             return False
         return not is_older(tombstone[0], version)
 
-    def _bury(self, uid: str, version: str, now_s: float) -> None:
+    def _tombstone(self, uid: str, version: str, now_s: float) -> None:
         tombstones = self._tombstones
         before = tombstones.pop(uid, None)
         if before is not None and is_older(version, before[0]):

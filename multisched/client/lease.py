@@ -257,16 +257,16 @@ class LeaseKeeper:
         if was_leading and self._observed.record is not None:
             is_free = False
             with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_TIMEOUT_S):
-                is_free = await self._give_back(self._observed.record)
+                is_free = await self._release(self._observed.record)
                 while not is_free:
                     await asyncio.sleep(RELEASE_PAUSE_S)
-                    is_free = await self._read_and_give_back()
+                    is_free = await self._read_and_release()
             if not is_free:
                 logger.warning("lease not released; it will expire", extra={"lease": self._name})
         self._enter(LeaseState.RELEASED)
         self._stopped.set()
 
-    async def _read_and_give_back(self) -> bool:
+    async def _read_and_release(self) -> bool:
         """Releases the record that the server has now: a renewal without a response may have changed its version."""
         try:
             lease = await self._calls.read(RELEASE_TIMEOUT_S)
@@ -274,10 +274,10 @@ class LeaseKeeper:
             return False
         if lease is None or lease.spec.holder != self._identity:
             return True
-        return await self._give_back(lease)
+        return await self._release(lease)
 
-    async def _give_back(self, lease: LeaseRecord) -> bool:
-        return await self._calls.give_back(lease, self.annotations, RELEASE_TIMEOUT_S, is_ours=self.term.is_leading)
+    async def _release(self, lease: LeaseRecord) -> bool:
+        return await self._calls.release(lease, self.annotations, RELEASE_TIMEOUT_S, is_ours=self.term.is_leading)
 
     async def _pause(self, delay_s: float) -> None:
         """Sleeps until a stop is requested, at most `delay_s`."""

@@ -34,7 +34,7 @@ class NoAnswerError(Exception):
 
 
 class LeaseCalls:
-    """Calls of the process `identity` to the Lease `name`. All but `give_back` raise NoAnswerError and TransportError."""
+    """Calls of the process `identity` to the Lease `name`. All but `release` raise NoAnswerError and TransportError."""
 
     def __init__(
         self, transport: Transport, clock: Clock, *, namespace: str, name: str, identity: str, duration_s: float
@@ -77,7 +77,7 @@ class LeaseCalls:
             raise _refused("PUT", response)
         return _decoded(response) if response.status == 200 else None
 
-    async def give_back(
+    async def release(
         self, lease: LeaseRecord, annotations: Mapping[str, str], timeout_s: float, *, is_ours: bool
     ) -> bool:
         """Releases the lease; returns whether the server accepted it."""

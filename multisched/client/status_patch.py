@@ -41,13 +41,13 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def patch_between(stands: Document, fields: Document, conditions: Sequence[Document]) -> Document:
+def patch_between(current: Document, fields: Document, conditions: Sequence[Document]) -> Document:
     """Returns the merge patch of `status` that sets fields and conditions as given; empty if they are equal already."""
     patch: Document = {}
     for name, value in fields.items():
-        if stands.get(name) != value:
-            patch[name] = _difference(stands.get(name), value)
-    if conditions and list(conditions) != stands.get(CONDITIONS):
+        if current.get(name) != value:
+            patch[name] = _difference(current.get(name), value)
+    if conditions and list(conditions) != current.get(CONDITIONS):
         patch[CONDITIONS] = list(conditions)
     return patch
 
@@ -64,7 +64,7 @@ def _difference(before: Any, after: Any) -> Any:
 
 
 def merged_conditions(
-    stands: Document, wanted: Sequence[ObjectCondition], generation: int, now: str
+    current: Document, wanted: Sequence[ObjectCondition], generation: int, now: str
 ) -> Sequence[Document]:
     """Returns all conditions for the status: each wanted one replaces that of its type, new ones come last.
 
@@ -75,7 +75,7 @@ def merged_conditions(
     by_type = {one.type: one for one in wanted}
     found = [
         _entry(by_type.pop(entry["type"]), entry, generation, now) if entry.get("type") in by_type else entry
-        for entry in _entries(stands)
+        for entry in _entries(current)
     ]
     return [*found, *(_entry(one, {}, generation, now) for one in by_type.values())]
 
@@ -109,11 +109,11 @@ class OwnPart(msgspec.Struct, frozen=True, gc=False):
     annotations: tuple[str, ...] = ()
     """Annotation keys."""
 
-    def of(self, stands: Mapping[str, Any], annotations: Mapping[str, Any]) -> bytes:
+    def of(self, current: Mapping[str, Any], annotations: Mapping[str, Any]) -> bytes:
         """Returns a digest of the owned part of status and annotations."""
-        conditions = [entry for entry in _entries(stands) if entry.get("type") in self.types]
+        conditions = [entry for entry in _entries(current) if entry.get("type") in self.types]
         noted = [annotations.get(key) for key in self.annotations]
-        return _digest([[stands.get(name) for name in self.fields], conditions, noted])
+        return _digest([[current.get(name) for name in self.fields], conditions, noted])
 
 
 def own_part(wanted: ObjectStatus) -> OwnPart:

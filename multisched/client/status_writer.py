@@ -27,7 +27,7 @@ from multisched.client.background_write import wait_after_s
 from multisched.client.errors import sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import object_path, within
-from multisched.client.standing_status import StandingStatus, StandingStatuses
+from multisched.client.server_status import ServerStatus, ServerStatuses
 from multisched.client.status_patch import (
     Document,
     OwnPart,
@@ -113,7 +113,7 @@ class _Plan(msgspec.Struct, frozen=True):
     """One write, computed at one moment."""
 
     key: ObjectKey
-    stands: StandingStatus
+    current: ServerStatus
     part: OwnPart
     wanted: bytes
     """Digest of everything wanted."""
@@ -135,8 +135,8 @@ class _Record(msgspec.Struct, gc=False):
     rivals: int = 0
     """Number of our consecutive writes before which another writer had changed our part."""
 
-    def is_as_left(self, stands: StandingStatus) -> bool:
-        return bool(self.wanted) and self.part.of(stands.document(), stands.annotations()) == self.left
+    def is_as_left(self, current: ServerStatus) -> bool:
+        return bool(self.wanted) and self.part.of(current.document(), current.annotations()) == self.left
 
 
 class ApiStatusWriter:
@@ -146,7 +146,7 @@ class ApiStatusWriter:
         self, transport: Transport, limiter: WriteLimiter, clock: Clock, offer: StatusOffer, *, timeout_s: float
     ) -> None:
         """`timeout_s`: after which the server drops a write; at most the time for which a new leader waits."""
-        self.standing = StandingStatuses()
+        self.server_statuses = ServerStatuses()
         self.is_short = False
         """True if marks were dropped since this was last set to False."""
         self._transport = transport
@@ -249,7 +249,7 @@ class ApiStatusWriter:
 
     async def _write(self, key: ObjectKey) -> None:
         for _ in range(CONFLICTS_MAX):
-            is_known = self.standing.get(key) is not None
+            is_known = self.server_statuses.get(key) is not None
             if not is_known and (self._wanted(key) is None or not await self._read(key)):
                 return
             if self._plan(key, count=True) is None:
@@ -276,34 +276,34 @@ class ApiStatusWriter:
             return None
         wanted = self._offer.status_of(key)
         if wanted is None:
-            self.standing.forget(key)
+            self.server_statuses.forget(key)
         return wanted
 
     def _plan(self, key: ObjectKey, *, count: bool = False) -> _Plan | None:
         """Returns the write to send now; None if there is none."""
-        wanted, stands = self._wanted(key), self.standing.get(key)
-        if wanted is None or stands is None or wanted.uid != stands.uid:
+        wanted, current = self._wanted(key), self.server_statuses.get(key)
+        if wanted is None or current is None or wanted.uid != current.uid:
             return None
         try:
             fields = plain(wanted)
         except (TypeError, ValueError) as error:
             self._refuse(key, f"the plugin's status cannot be written: {error}")
             return None
-        document, of_wanted = stands.document(), digest_of(wanted, fields, stands.generation)
+        document, of_wanted = current.document(), digest_of(wanted, fields, current.generation)
         now = timestamp(self._clock.now())
         fields |= {name: document.get(name) or now for name in wanted.since}
-        patch = patch_between(document, fields, merged_conditions(document, wanted.conditions, stands.generation, now))
-        noted = {} if key[0].definition.has_status_path else _new_annotations(wanted, stands)
+        patch = patch_between(document, fields, merged_conditions(document, wanted.conditions, current.generation, now))
+        noted = {} if key[0].definition.has_status_path else _new_annotations(wanted, current)
         record = self._records.get(key)
-        is_kept_otherwise = record is not None and record.wanted == of_wanted and record.is_as_left(stands)
+        is_kept_otherwise = record is not None and record.wanted == of_wanted and record.is_as_left(current)
         if not (patch or noted) or is_kept_otherwise:
             self._results[key[0], "unchanged"] += count
             return None
-        metadata: Document = {"uid": stands.uid, "resourceVersion": stands.version}
+        metadata: Document = {"uid": current.uid, "resourceVersion": current.version}
         if noted:
             metadata["annotations"] = noted
         body = orjson.dumps({"metadata": metadata, "status": patch} if patch else {"metadata": metadata})
-        return _Plan(key, stands, own_part(wanted), of_wanted, body)
+        return _Plan(key, current, own_part(wanted), of_wanted, body)
 
     async def _send(self, key: ObjectKey) -> bool:
         """Sends one request; returns False if it is to be repeated at once. Does not await between the check of the
@@ -313,7 +313,7 @@ class ApiStatusWriter:
         if plan is None:
             return True
         record = self._records.setdefault(key, _Record())
-        record.not_before_s = self._clock.monotonic() + _pause_s(record, len(plan.stands.raw) + len(plan.body))
+        record.not_before_s = self._clock.monotonic() + _pause_s(record, len(plan.current.raw) + len(plan.body))
         path = object_path(self._offer.path_of(key[0]), key[1], key[2])
         path = within(f"{path}/status" if key[0].definition.has_status_path else path, self._timeout_s)
         try:
@@ -332,7 +332,7 @@ class ApiStatusWriter:
             self._wrote(plan, response)
         elif status == 409:
             self._results[key[0], "conflict"] += 1
-            self.standing.forget(key)
+            self.server_statuses.forget(key)
             return False
         elif status == 404:
             await self._missing(plan)
@@ -345,7 +345,7 @@ class ApiStatusWriter:
         else:
             record = self._records.get(key)
             if record is not None:
-                self._note(record, plan, plan.stands)
+                self._note(record, plan, plan.current)
             self._refuse(key, sentence_of(response))
         return True
 
@@ -357,9 +357,9 @@ class ApiStatusWriter:
         if record is None:
             return  # the object was deleted during the write
         if record.wanted:
-            record.rivals = 0 if record.is_as_left(plan.stands) else record.rivals + 1
+            record.rivals = 0 if record.is_as_left(plan.current) else record.rivals + 1
         if record.rivals:
-            size = len(plan.stands.raw)
+            size = len(plan.current.raw)
             record.not_before_s = max(record.not_before_s, self._clock.monotonic() + _pause_s(record, size))
         if record.rivals == RIVALS_LOGGED_AT:
             logger.warning(
@@ -367,14 +367,14 @@ class ApiStatusWriter:
                 extra=_named(key),
             )
         record.failures = 0
-        stands = self.standing.saw(key, response.body)
-        if stands is not None:
-            self._note(record, plan, stands)
+        current = self.server_statuses.record(key, response.body)
+        if current is not None:
+            self._note(record, plan, current)
 
     @staticmethod
-    def _note(record: _Record, plan: _Plan, stands: StandingStatus) -> None:
+    def _note(record: _Record, plan: _Plan, current: ServerStatus) -> None:
         record.wanted, record.part = plan.wanted, plan.part
-        record.left = plan.part.of(stands.document(), stands.annotations())
+        record.left = plan.part.of(current.document(), current.annotations())
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
@@ -383,8 +383,8 @@ class ApiStatusWriter:
         key, definition = plan.key, plan.key[0].definition
         if not await self._read(key):
             return
-        stands = self.standing.get(key)
-        if not definition.has_status_path or (stands is not None and stands.uid != plan.stands.uid):
+        current = self.server_statuses.get(key)
+        if not definition.has_status_path or (current is not None and current.uid != plan.current.uid):
             self._schedule(key, self._clock.monotonic() + SETTLE_S)
             return
         title = f"{definition.plural}.{definition.group}"
@@ -415,9 +415,9 @@ class ApiStatusWriter:
         except TransportError as error:
             self._fail(key, str(error))
             return False
-        if response.status == 200 and self.standing.saw(key, response.body) is not None:
+        if response.status == 200 and self.server_statuses.record(key, response.body) is not None:
             return True
-        self.standing.forget(key)
+        self.server_statuses.forget(key)
         if response.status == 404:
             self._results[key[0], "gone"] += 1
             self.forget(key)
@@ -427,7 +427,7 @@ class ApiStatusWriter:
 
     def _lost(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
         """Handles a lost response: the status may have been written."""
-        self.standing.forget(key)
+        self.server_statuses.forget(key)
         record = self._records.get(key)
         if record is not None:
             record.wanted = b""
@@ -462,8 +462,8 @@ def _pause_s(record: _Record, status_bytes: int) -> float:
     return max(pause_s, min(pause_s * (1 << min(record.rivals, 8)), RIVAL_PAUSE_MAX_S))
 
 
-def _new_annotations(wanted: ObjectStatus, stands: StandingStatus) -> dict[str, str]:
-    known = stands.annotations() if wanted.annotations else {}
+def _new_annotations(wanted: ObjectStatus, current: ServerStatus) -> dict[str, str]:
+    known = current.annotations() if wanted.annotations else {}
     return {name: text for name, text in wanted.annotations.items() if known.get(name) != text}
 
 

@@ -107,6 +107,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     """Victims of the preemption, NAMESPACE/NAME."""
     victim_nodes: tuple[str, ...] = ()
     """The node of each victim."""
+    is_of_gang: bool = False
+    """PostFilter ran for the pods that must start together, not for this pod alone."""
     message: str = ""
     status: Status = SUCCESS
     """The status that ended an attempt which was given up or failed."""
@@ -227,7 +229,7 @@ class AttemptRecords:
         """Returns a snapshot of the class for an attempt that is about to wait for remote responses."""
         return _snapshot_of(pod_class, self._stopwatch())
 
-    def placed_after_answers(
+    def placed_after_wait(
         self, pod: Pod, attempt: int, snapshot: ScoreSnapshot, at: int, node: str, passed_over: tuple[str, ...]
     ) -> None:
         """Records a placement, as `placed` does, for an attempt that waited. `snapshot`: its own, with the responses added."""
@@ -263,8 +265,7 @@ class AttemptRecords:
             self._refusals.keep(snapshot)
         if late or blocked:
             self._refusals.weigh(STATUS_BYTES * (len(late) + len(blocked)))
-        by_node = {} if preemption is None else preemption.victims
-        gone = [(node, victim) for node, victims in by_node.items() for victim in victims]
+        victims, victim_nodes = _victims(preemption)
         record = AttemptRecord(
             attempt,
             now_s,
@@ -276,11 +277,37 @@ class AttemptRecords:
             late=late,
             post_filter=post_filter,
             nominated_node=nominated_node,
-            victims=tuple(victim.key for _, victim in gone),
-            victim_nodes=tuple(node for node, _ in gone),
+            victims=victims,
+            victim_nodes=victim_nodes,
             message=message,
         )
         self._add(pod, record)
+
+    def gang_refused(
+        self,
+        pod: Pod,
+        attempt: int,
+        *,
+        post_filter: str,
+        nominated_node: str,
+        preemption: Preemption | None,
+        message: str,
+    ) -> None:
+        """Adds the result for the gang to the member's record of this attempt; a member that was not evaluated has none."""
+        kept = self._rare.get(pod.uid)
+        if not kept or kept[-1].attempt != attempt or kept[-1].outcome is not Outcome.REFUSED:
+            return
+        victims, victim_nodes = _victims(preemption)
+        record = replace(
+            kept[-1],
+            post_filter=post_filter,
+            nominated_node=nominated_node,
+            victims=victims,
+            victim_nodes=victim_nodes,
+            is_of_gang=True,
+            message=message,
+        )
+        self._rare.put(pod.uid, (*kept[:-1], record))
 
     def conflicted(self, pod: Pod, attempt: int, passed_over: tuple[str, ...], refusal: str) -> None:
         """Records that no candidate took the pod any more. `refusal`: why a ledger refused it; may be empty."""
@@ -336,6 +363,13 @@ class AttemptRecords:
             "sampled_bytes": self._samples.nbytes,
             "refused_bytes": self._refusals.nbytes,
         }
+
+
+def _victims(preemption: Preemption | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the keys of the victims, and the node of each."""
+    by_node = {} if preemption is None else preemption.victims
+    gone = [(node, victim) for node, victims in by_node.items() for victim in victims]
+    return tuple(victim.key for _, victim in gone), tuple(node for node, _ in gone)
 
 
 def _joined(placed: AttemptRecord, later: AttemptRecord) -> AttemptRecord:

@@ -56,22 +56,22 @@ class CommitStep:
         self._classes = classes
         self._records = records
         self._nominated = nominated
-        self._holds_up = bool(plugins.reserve or plugins.permit)
+        self._has_reserve_or_permit = bool(plugins.reserve or plugins.permit)
 
-    def at_once(
+    def commit_now(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None = None
     ) -> Result:
         """Assumes the pod on row number `at` of the class, which was read in this very step.
 
         `within`: the transaction of the gang attempt that the pod belongs to.
         """
-        result = self._assume_at_once(pod_class, pod, attempt, at, within)
+        result = self._assume_row(pod_class, pod, attempt, at, within)
         if not isinstance(result, Placed):
             return result
         self._records.placed(pod, attempt, pod_class, at, result.node)
-        return self._reserve(result) if self._holds_up else result
+        return self._reserve(result) if self._has_reserve_or_permit else result
 
-    def _assume_at_once(
+    def _assume_row(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None
     ) -> Placed | Conflicted:
         row, choose = pod_class.rows.item(at), self.chooser(pod_class.view)
@@ -85,7 +85,7 @@ class CommitStep:
         self._records.conflicted(pod, attempt, nodes, why.refusal)
         return Conflicted(pod, why.refusal, why.plugin, why.condition_reason)
 
-    def after_answers(
+    def commit_after_wait(
         self,
         pod_class: EquivalenceClass,
         view: CycleView,
@@ -136,7 +136,7 @@ class CommitStep:
         row = self._cache.nodes.row_of(node)
         taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
         at = int(snapshot.rows.searchsorted(candidates[taken].row))
-        self._records.placed_after_answers(pod, attempt, snapshot, at, node, self._names_of(candidates[:taken]))
+        self._records.placed_after_wait(pod, attempt, snapshot, at, node, self._names_of(candidates[:taken]))
 
     def _names_of(self, candidates: Sequence[Candidate]) -> tuple[str, ...]:
         """Returns the names of the candidates' nodes that still exist."""

@@ -15,7 +15,7 @@ plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
 
 
 class Effort:
-    """The effort of one search."""
+    """Counts the pauses of one search, and decides when it must pause or end."""
 
     def __init__(self, budget: StepBudget, pauses_max: int = PAUSES_MAX) -> None:
         self._budget = budget
@@ -31,7 +31,7 @@ class Effort:
         return True
 
     def begin_step(self) -> None:
-        """Restarts the step's budget. Called after a pause, once an undone trial has been repeated: that work is not counted."""
+        """Restarts the step's budget after a pause. Called once the changes that the pause undid are made again, which is not counted."""
         self._budget.begin()
 
     @property

@@ -29,7 +29,7 @@ from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.effort import PAUSES_MAX, Effort
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
-from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.group_trial import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import CLEARED, PostFilterOutcome
 from multisched.cycle.remote_responses import Choice, RemoteResponses
@@ -159,18 +159,18 @@ class GangAttempts:
         answers = (yield requests) if requests else {}
         topology = (yield from self._topology(gang, effort)) if gang.topology else None
         furthest: _Try | None = None
-        taken_back = 0
+        undone = 0
         for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
                 found = yield from self._try(gang, members, allowed, asked, answers, effort)
                 if found.is_kept:
                     return _some_of(gang, found)
-                taken_back += len(found.placed)
+                undone += len(found.placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
                 if effort.is_exhausted:
                     return _none_of(gang, furthest, TOO_LONG)
-            if taken_back > PLACEMENTS_MAX:
+            if undone > PLACEMENTS_MAX:
                 break
         if furthest is None and topology is not None:
             return (yield from self._with_room(gang, _none_of(gang, None, topology.shortage())))
@@ -200,7 +200,23 @@ class GangAttempts:
             search.close()
         if after.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
             after = replace(after, nominated_node=CLEARED)
-        return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
+        refused = tuple(_with_aftermath(one, after) for one in result.unplaced)
+        self._complete_records(gang, refused, after)
+        return GangResult((), refused)
+
+    def _complete_records(self, gang: QueuedGang, refused: Iterable[Unplaced], after: PostFilterOutcome) -> None:
+        """Adds to the members' records that PostFilter ran for all of them together."""
+        attempts = {entry.pod.uid: entry.attempts for entry in gang.members}
+        for one in refused:
+            kept = self._as_nominated(one.pod).nominated_node
+            self._records.gang_refused(
+                one.pod,
+                attempts[one.pod.uid],
+                post_filter=after.sentence,
+                nominated_node=kept if one.nominated_node is None else one.nominated_node,
+                preemption=one.preemption,
+                message=one.message,
+            )
 
     def _try(
         self,
@@ -266,8 +282,8 @@ class GangAttempts:
         is_elastic = len(gang.members) > sum(gang.needs.values())
         waiting = (yield from self._needs(gang.members, effort, is_loose=is_loose)) if is_elastic else ()
         nodes = self._cache.nodes
-        standing = np.array([row for row in map(nodes.row_of, gang.standing) if row is not None], np.intp)
-        return GangTopology(nodes, self._rows.rows, gang.topology, needs, standing, waiting)
+        placed_rows = np.array([row for row in map(nodes.row_of, gang.member_nodes) if row is not None], np.intp)
+        return GangTopology(nodes, self._rows.rows, gang.topology, needs, placed_rows, waiting)
 
     def _needs(self, members: Iterable[QueuedPod], effort: Effort, *, is_loose: bool) -> Paused[list[Need]]:
         """Groups identical members, with the rows feasible for one now; `is_loose`: all rows, as other pods may change that."""
@@ -376,7 +392,7 @@ class GangAttempts:
         at = self._chosen(pod, attempt, pod_class, feasible, asked, answers) if any_true(feasible) else None
         if at is None:
             return self._refused(pod, attempt, pod_class, found)
-        return self._commit.at_once(pod_class, pod, attempt, at, found.transaction)
+        return self._commit.commit_now(pod_class, pod, attempt, at, found.transaction)
 
     def _chosen(
         self,
@@ -520,9 +536,11 @@ def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
 
 def _some_of(gang: QueuedGang, found: _Try) -> GangResult:
     """Returns the result with the placed members; the others, beyond the minimum, stay pending."""
-    standing = {placed.pod.uid for placed in found.placed}
+    placed_uids = {placed.pod.uid for placed in found.placed}
     some = next(iter(found.refused.values()), None)
-    rest = [(entry, found.refused.get(entry.pod.uid, some)) for entry in gang.members if entry.pod.uid not in standing]
+    rest = [
+        (entry, found.refused.get(entry.pod.uid, some)) for entry in gang.members if entry.pod.uid not in placed_uids
+    ]
     unplaced = (_unplaced(entry, why, "" if why is None else why.message, frozenset()) for entry, why in rest)
     return GangResult(tuple(found.placed), tuple(unplaced))
 

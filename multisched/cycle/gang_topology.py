@@ -42,12 +42,12 @@ class GangTopology:
         rows: Rows,
         levels: Sequence[TopologyLevel],
         needs: Sequence[Need],
-        standing: Rows,
+        placed_rows: Rows,
         waiting: Sequence[Need] = (),
     ) -> None:
         """`rows`: of the scheduling domain. `needs`: the members that must start.
 
-        `standing`: rows of running members; required levels apply to those rows, too. `waiting`: all pending members, if there are
+        `placed_rows`: rows of running members; required levels apply to those rows, too. `waiting`: all pending members, if there are
         more of them than must start.
         """
         self._nodes = nodes
@@ -56,14 +56,14 @@ class GangTopology:
         self._fits = [_fits(nodes, need) for need in needs]
         self._waiting = [(need.count, _fits(nodes, need)) for need in waiting]
         self._idle = nodes.allocatable(CPU) - nodes.requested(CPU)
-        self._standing = standing
+        self._placed_rows = placed_rows
         levels = self._levels = sorted(levels, key=lambda level: _count(nodes.label_codes(level.key).take(rows)))
         self._narrowest = max((at for at, level in enumerate(levels) if level.is_required), default=-1)
         for level in levels:
             if level.is_required:
                 codes = nodes.label_codes(level.key)
                 rows = rows[codes.take(rows) > 0]
-                for row in standing.tolist():
+                for row in placed_rows.tolist():
                     rows = rows[codes.take(rows) == codes.item(row)]
         self._rows = rows
         self._domains = [_Domains(nodes, rows, levels[: at + 1]) for at in range(len(levels))]
@@ -101,7 +101,7 @@ class GangTopology:
         at = max(self._narrowest, 0)
         key, level = self._levels[at].key, self._domains[at]
         if not level.count:
-            beside = " among those open to the gang" if len(self._standing) else ""
+            beside = " among those open to the gang" if len(self._placed_rows) else ""
             return f"no node{beside} has the label {key}"
         rooms = self._rooms(level)
         most = int(
@@ -136,7 +136,7 @@ class GangTopology:
         for count, fit in self._waiting:
             left_out += np.maximum(count - level.sums(fit), 0)
         is_home = np.zeros(level.count, np.bool_)
-        is_home[level.number[np.isin(level.rows, self._standing)]] = True
+        is_home[level.number[np.isin(level.rows, self._placed_rows)]] = True
         order = np.lexsort((np.arange(level.count), level.sums(self._idle), left, left_out, ~is_home))
         found: list[int] = order[has_room[order]][:DOMAINS_MAX].tolist()
         return found
@@ -152,7 +152,7 @@ class GangTopology:
             return
         rooms = [room[inside] for room in self._rooms(level)]
         share = np.min([room / need.count for room, need in zip(rooms, self._needs, strict=True)], axis=0)
-        is_home = np.isin(inside, level.number[np.isin(level.rows, self._standing)])
+        is_home = np.isin(inside, level.number[np.isin(level.rows, self._placed_rows)])
         order = np.lexsort((np.arange(len(inside)), -share, ~is_home))
         for count in range(2, min(len(inside), DOMAINS_MAX) + 1):
             chosen = order[:count]

@@ -24,7 +24,7 @@ from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
 from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run_parts import DryRuns
-from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilterOutcome, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
@@ -80,7 +80,7 @@ class SchedulingCycle:
         if before is not None:
             self.classes.count_on(before.classes)
             self._commit.conflicts = before.conflicts
-        places = MemberPlaces(self.classes, self._nominated, self._best_row, self._commit.chooser)
+        places = MemberPlacer(self.classes, self._nominated, self._best_row, self._commit.chooser)
         self.group_post_filters = GroupPostFilters(runs, rows, places)
         """PostFilter for pods that must start together."""
         self._gangs = GangAttempts(
@@ -144,11 +144,11 @@ class SchedulingCycle:
                 found = self._diagnose(pod_class, pod, attempt)
                 return (yield from self._refused(pod_class, pod_class.view, pod, attempt, found, ()))
             if pod_class.is_of_one_row:  # as upstream, which does not score a single feasible node
-                return self._commit.at_once(pod_class, pod, attempt, 0)
+                return self._commit.commit_now(pod_class, pod, attempt, 0)
             self.classes.score(pod_class)
             choice = Choice(pod_class.rows, feasible, pod_class.total)
             (at,) = self._best(choice, pod, attempt, 1)
-            return self._commit.at_once(pod_class, pod, attempt, at)
+            return self._commit.commit_now(pod_class, pod, attempt, at)
         self.classes.score(pod_class)
         total = np.where(feasible, pod_class.total, NOWHERE).astype(
             np.int32
@@ -185,7 +185,7 @@ class SchedulingCycle:
             for at in self._best(choice, pod, attempt, CANDIDATES_MAX)
             for row in (choice.rows.item(at),)
         ]
-        return self._commit.after_answers(seen, view, pod, attempt, candidates, snapshot=snapshot)
+        return self._commit.commit_after_wait(seen, view, pod, attempt, candidates, snapshot=snapshot)
 
     # -- nominated pods --------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class SchedulingCycle:
         pod_class = self.classes.alone(pod, attempt, row, is_sole=not pod.nominated_node)
         if pod_class is None or not pod_class.feasible[0] or self._nominated.blocked(pod_class, pod, attempt):
             return None
-        return self._commit.at_once(pod_class, pod, attempt, 0)
+        return self._commit.commit_now(pod_class, pod, attempt, 0)
 
     def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
         """Returns why the node would refuse `replacement` once `leaving` has left its node; empty if it would take it.
@@ -216,13 +216,13 @@ class SchedulingCycle:
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
             return f"node {node} is not there for this domain"
-        stands = None if leaving is None else self._cache.placed(leaving.uid)
+        leaving_entry = None if leaving is None else self._cache.placed(leaving.uid)
         self._runner.begin_attempt()
         try:
             pod_class = self.classes.alone(replacement, 1, row)
             if pod_class is None:
                 return f"PreFilter leaves out node {node}"
-            left = None if stands is None or stands.row < 0 else (stands.pod, stands.row)
+            left = None if leaving_entry is None or leaving_entry.row < 0 else (leaving_entry.pod, leaving_entry.row)
             refusal = self._nominated.refusal_of_move(pod_class, replacement, row, left)
         except PluginFailure as failure:
             return failure.status.message

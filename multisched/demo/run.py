@@ -32,9 +32,9 @@ from multisched.config.options import DEFAULT_SERVER, DemoOptions, ExitCode, Ref
 from multisched.config.schema import Configuration
 from multisched.demo.cluster_process import cluster_process
 from multisched.demo.configuration import with_port
+from multisched.demo.demo_kubeconfig import found_by_commands
 from multisched.demo.fact_reader import FactReader
 from multisched.demo.facts import Facts
-from multisched.demo.place import found_by_commands
 from multisched.demo.screen import Header, Screen, open_screen
 from multisched.demo.story import CHECK_INTERVAL_S, Story
 from multisched.demo.world import ground, world_of

@@ -1,4 +1,4 @@
-"""AffinityGroup: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by `DemandPlaces`."""
+"""AffinityGroup: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by `DemandRows`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AffinityGroup:
         self.left_out = left_out
         """Topology keys that no node has: terms with these keys are left out."""
         self.places: dict[int, int] = {}
-        """Row -> index into the columns of `DemandPlaces`."""
+        """Row -> index into the columns of `DemandRows`."""
 
     @property
     def terms(self) -> int:

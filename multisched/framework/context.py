@@ -15,7 +15,7 @@ from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.object_status import NoStatusMarks, StatusMarks
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import VolumeWriter
-from multisched.framework.preemption import NoPreemptions, NoVictims, PreemptionsUnderWay, Victims
+from multisched.framework.preemption import NoPreemptions, NoVictims, PreemptionsInProgress, Victims
 from multisched.model.objects import Pod
 
 
@@ -108,7 +108,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     """
     volume_writer: VolumeWriter | None = None
     """Writes of VolumeBinding's PreBind; None if nothing may be written (what-if, conformance)."""
-    preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
+    preemptions: PreemptionsInProgress = msgspec.field(default_factory=NoPreemptions)
     """The pods whose preemptions are in progress."""
     victims: Victims = msgspec.field(default_factory=NoVictims)
     """Pods that this process has decided to evict, by any plan."""

@@ -31,6 +31,8 @@ class Resource(Enum):
     WILDCARD = "*"
     """Nodes, pods, and the kinds of objects whose definition says so; every other kind must be registered by name."""
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum's own hash is a Python call in each look-up
+
 
 EventResource = Resource | ObjectKind
 """What an event is about: nodes, pods, or any kind of object that plugins may read."""
@@ -75,6 +77,8 @@ class Action(Flag):
         | UPDATE_POD_DELETING
         | UPDATE
     )
+
+    __hash__ = object.__hash__  # as `Resource`: there is one member for each combination
 
 
 class ClusterEvent(msgspec.Struct, frozen=True):

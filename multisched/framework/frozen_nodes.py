@@ -34,7 +34,7 @@ class RowRecord:
         return RowRecord, (self.row, self.version, self.node, self.pods)
 
     @property
-    def standing(self) -> tuple[Pod, ...]:
+    def copied_pods(self) -> tuple[Pod, ...]:
         """The pods on the row. Raises LookupError if they were not copied."""
         if self.pods is None:
             raise LookupError("pods are not copied for a plugin that depends on nodes only; declare Dependency.ROW")
@@ -45,7 +45,7 @@ class RowRecord:
         if self._sums is None:
             requested: dict[str, int] = {}
             cpu = memory = 0
-            for pod in self.standing:
+            for pod in self.copied_pods:
                 for resource, amount in pod.requests.items():
                     requested[resource] = requested.get(resource, 0) + amount
                 scored = pod.scoring_requests
@@ -91,7 +91,7 @@ class FrozenNodes(NodeView):
 
     @property
     def pod_count(self) -> Int64:
-        return self._column(lambda r: len(r.standing))
+        return self._column(lambda r: len(r.copied_pods))
 
     @property
     def is_unschedulable(self) -> Bools:
@@ -140,7 +140,7 @@ class FrozenNodes(NodeView):
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         users: Users = {}
         for row, record in self._records.items():
-            for pod in record.standing:
+            for pod in record.copied_pods:
                 for held in pod.spec.host_ports:
                     if (held.protocol, held.port) == (protocol, port):
                         count_port(users, row, held.ip, 1)
@@ -149,13 +149,13 @@ class FrozenNodes(NodeView):
     @property
     def pod_counts(self) -> PodCountsView:
         if self._pod_counts is None:
-            self._pod_counts = counts_of((row, record.standing) for row, record in self._records.items())
+            self._pod_counts = counts_of((row, record.copied_pods) for row, record in self._records.items())
         return self._pod_counts
 
     @property
     def volume_users(self) -> VolumeUsers:
         if self._volume_users is None:
-            self._volume_users = users_of((row, record.standing) for row, record in self._records.items())
+            self._volume_users = users_of((row, record.copied_pods) for row, record in self._records.items())
         return self._volume_users
 
     def image_users(self, name: str) -> Mapping[int, int]:
@@ -175,7 +175,7 @@ class FrozenNodes(NodeView):
         return self._row_of.get(name)
 
     def pods_on(self, row: int) -> Sequence[Pod]:
-        return list(self._records[row].standing)
+        return list(self._records[row].copied_pods)
 
     def version(self, row: int) -> int:
         return self._records[row].version

@@ -8,7 +8,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from multisched.framework.standing_gangs import StandingGangs
+from multisched.framework.placed_gang_members import PlacedGangMembers
 
 GANG_PLUGIN: Final = "GangScheduling"
 """The plugin whose events requeue gangs, even if no plugin refused a member. A profile without it has no gangs."""
@@ -71,7 +71,7 @@ class GangCounts(msgspec.Struct, frozen=True):
     """schedulerNames of its members; if all have finished, of the latest."""
 
 
-class GangView(StandingGangs, Protocol):
+class GangView(PlacedGangMembers, Protocol):
     """Read access to the gang roster. A key is namespace/name."""
 
     def together_with(self, key: str) -> Sequence[str]:
@@ -114,7 +114,7 @@ class NoGangs:
     def reserving(self, key: str) -> Reserving:
         return Reserving.NO
 
-    def standing(self, key: str) -> Collection[str]:
+    def placed_members(self, key: str) -> Collection[str]:
         return ()
 
     def surplus(self, key: str) -> int:

@@ -111,7 +111,7 @@ class Worker(Protocol):
         ...
 
 
-class Workshop(Protocol):
+class WorkerFactory(Protocol):
     """Creates the workers of a program.
 
     Border: the shell implements it (`PluginWorkers`); the simulation has its own.
@@ -127,7 +127,7 @@ class Workshop(Protocol):
 class Isolator:
     """Wraps the isolated plugins of a profile; `registry.build_profile` calls it."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, workshop: WorkerFactory) -> None:
         self._workshop = workshop
 
     def __call__(self, plugin: Plugin, use: PluginUse, factory: Factory) -> Plugin:

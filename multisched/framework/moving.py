@@ -15,7 +15,7 @@ import msgspec
 
 from multisched.framework.points import Plugin
 from multisched.framework.ports import ObjectRef
-from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 
 STAND_IN: Final = "place-of/"
@@ -55,11 +55,11 @@ class Evictor(Protocol):
         ...
 
 
-class KeepAnswer(Enum):
+class DocumentAnswer(Enum):
     """The result of writing a document."""
 
-    KEPT = auto()
-    OVERTAKEN = auto()
+    WRITTEN = auto()
+    CONFLICT = auto()
     """Another writer has changed it since it was read: another process has taken over."""
     REFUSED = auto()
     """403 or another definite answer: the write failed for good."""
@@ -67,24 +67,24 @@ class KeepAnswer(Enum):
     """429, 5xx, timeout: it may have been written. Safe to retry."""
 
 
-class KeepReply(msgspec.Struct, frozen=True):
-    answer: KeepAnswer
+class DocumentReply(msgspec.Struct, frozen=True):
+    answer: DocumentAnswer
     message: str = ""
 
 
-class Keeper(Protocol):
+class DocumentStore(Protocol):
     """One document in the API server, written by one leader at a time."""
 
     async def read(self) -> bytes | None:
         """Reads the document consistently. None: it does not exist. Raises UnreachableError."""
         ...
 
-    async def write(self, document: bytes) -> KeepReply:
+    async def write(self, document: bytes) -> DocumentReply:
         """Replaces the version that the last `read` or `write` saw, never a newer one. Never raises, whatever the server does."""
         ...
 
 
-class Mover(Keeper, Evictor, Protocol):
+class Mover(DocumentStore, Evictor, Protocol):
     """Moves the pods of one domain. Everything except the writes is synchronous; it reserves one place at a time.
 
     Border: the shell implements it (`DomainMover`), and no plugin imports the shell.
@@ -97,11 +97,11 @@ class Mover(Keeper, Evictor, Protocol):
         """Reports whether the domain leads: called immediately before each change."""
         ...
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         """Returns a plan for the current cluster. Raises RepairRefusedError."""
         ...
 
-    def standing(self, uid: str) -> Pod | None:
+    def placed_pod(self, uid: str) -> Pod | None:
         """Returns the pod with its node; None if it has no node or does not exist."""
         ...
 
@@ -113,31 +113,31 @@ class Mover(Keeper, Evictor, Protocol):
         """Returns why a PodDisruptionBudget forbids evicting the pod now; empty if none does, as far as the watch has shown."""
         ...
 
-    async def reads(self, pod: ObjectRef) -> bool:
+    async def still_exists(self, pod: ObjectRef) -> bool:
         """Reports whether the pod of this uid exists and is not being deleted, by a consistent read. Raises UnreachableError."""
         ...
 
-    def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
+    def reserve(self, uid: str, like: Pod, node: str, *, on_assigned: Callable[[], None]) -> str:
         """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
 
         `like`: the pod itself, which leaves, or a peer in place of a deleted pod. Any place reserved before is
         released.
-        `handed`: called when the reservation has become the nomination of a replacement.
+        `on_assigned`: called when the reservation has become the nomination of a replacement.
         """
         ...
 
-    def hand_over(self, known: frozenset[str]) -> None:
+    def assign_to_replacement(self, known: frozenset[str]) -> None:
         """Assigns the place, from now on, to the first pending pod of the same owner and size.
 
         `known`: uids of pods that are no replacements.
         """
         ...
 
-    def taker(self) -> str:
+    def replacement(self) -> str:
         """Returns the uid of the pod that got the place; empty: it is still reserved, or was never."""
         ...
 
-    def is_kept(self) -> bool:
+    def is_reserved(self) -> bool:
         """Reports whether the place is reserved and not yet assigned; a more important pod may have taken it."""
         ...
 
@@ -196,7 +196,7 @@ class CarriesOutRepairs(Plugin, Protocol):
         """Returns the state of the repair."""
         ...
 
-    async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def request_repair(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """Starts the plan that was shown with this digest, if the cluster still yields the same plan. Raises RepairRefusedError."""
         ...
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from multisched.framework.affinity_group import ANY_LABELS, AffinityGroup, Tag, tags_of
-from multisched.framework.demand_places import DemandPlaces
+from multisched.framework.demand_rows import DemandRows
 from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.row_sums import AnySum, no_sum, sum_of
 from multisched.framework.term_columns import Column, IncomingPod, Int32, TermColumns
@@ -174,7 +174,7 @@ class PodDemands:
         """Including groups without pods, until the columns are rebuilt: their pods may come back."""
         self._numbered: list[AffinityGroup] = []
         self._by_identity: dict[tuple[int, str], AffinityGroup] = {}
-        self._places = DemandPlaces()
+        self._places = DemandRows()
         self._living = self._size = self._dead = 0
         """Groups with pods and terms; size of all groups; size of those without pods."""
         self._by_tag: dict[Tag, list[AffinityGroup]] = {}

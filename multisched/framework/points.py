@@ -62,7 +62,7 @@ class QueuedGang(msgspec.Struct, frozen=True):
     """uid of a member -> key of its gang."""
     topology: tuple[TopologyLevel, ...] = ()
     """The topology levels that constrain their placement."""
-    standing: tuple[str, ...] = ()
+    member_nodes: tuple[str, ...] = ()
     """Nodes of members that are already placed; only if there is a topology."""
     overdue: str = ""
     """How long it has been waiting, as a text for people, if longer than its timeout; else empty."""

@@ -19,7 +19,7 @@ from multisched.framework.node_view import Bools, Int32, Int64, Rows
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 
-NOBODY: Final = np.iinfo(np.int64).max
+ABOVE_EVERY_PRIORITY: Final = np.iinfo(np.int64).max
 """Priority of an empty entry: above every pod's, so that it is never displaceable."""
 
 Costs = NDArray[np.float64]
@@ -85,7 +85,7 @@ class PlacedPods(Protocol):
 
     rows: Rows
     priority: Int64
-    """int64[k, rows]; NOBODY if the row has fewer pods."""
+    """int64[k, rows]; ABOVE_EVERY_PRIORITY if the row has fewer pods."""
     started_s: NDArray[np.float64]
     """float64[k, rows]: seconds since the epoch; infinite for a pod that has not started."""
 
@@ -266,7 +266,7 @@ class GroupDryRun(Protocol):
         ...
 
 
-class PreemptionsUnderWay(Protocol):
+class PreemptionsInProgress(Protocol):
     """The pods whose preemptions are in progress."""
 
     def is_preempting(self, uid: str) -> bool:
@@ -275,7 +275,7 @@ class PreemptionsUnderWay(Protocol):
 
 
 class NoPreemptions:
-    """A `PreemptionsUnderWay` of processes that preempt nothing."""
+    """A `PreemptionsInProgress` of processes that preempt nothing."""
 
     def is_preempting(self, uid: str) -> bool:
         return False

@@ -309,14 +309,14 @@ def build_profile(
     context: PluginContext,
     isolate: Isolate | None = None,
     beside: Sequence[Plugin] = (),
-    standing: PluginSet | None = None,
+    in_force: PluginSet | None = None,
 ) -> PluginSet:
     """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be built, else
     RestartNeededError if any needs a restart.
 
-    `standing`: the plugins in force. A plugin whose use is unchanged, apart from its weight, is reused with its state.
+    `in_force`: the plugins in force. A plugin whose use is unchanged, apart from its weight, is reused with its state.
     """
-    kept = {} if standing is None else {one.use.name: one for one in standing.built}
+    kept = {} if in_force is None else {one.use.name: one for one in in_force.built}
     built, waiting = list[BuiltPlugin](), list[RestartNeededError]()
     for use in profile.plugins:
         known = kept.get(use.name)

@@ -1,10 +1,10 @@
 """Repair: the interface between callers that ask which pods should move, and the plugin that plans the moves.
 
-The shell (`whatif/repair_source.py`) copies the cluster into a *scene*, in a thread, and asks the domain's
+The shell (`whatif/repair_source.py`) copies the cluster into a `RepairInput`, in a thread, and asks the domain's
 `RepairingPlugin` for a plan; `PeakForecast` is one. Nothing here writes anything.
 
-    asked = RepairAsked(domain="forecast", threshold_percent={"log": 90.0}, moves=20)
-    plan = await RepairPlans(program).plan(asked)      # whatif/repair_source.py; on the loop, plans in a thread
+    request = RepairRequest(domain="forecast", threshold_percent={"log": 90.0}, moves=20)
+    plan = await RepairPlans(program).plan(request)     # whatif/repair_source.py; on the loop, plans in a thread
     for move in plan.moves:                            # in this order, one at a time
         move.uid, move.from_node, move.to_node, move.from_peaks_percent, move.to_peaks_percent, move.budgets, move.waits_for
 
@@ -26,10 +26,10 @@ from multisched.framework.points import Plugin
 from multisched.model.objects import Pod
 
 ALL_DIMENSIONS: Final = ""
-"""Key of `RepairAsked.threshold_percent` for every dimension that is not named."""
+"""Key of `RepairRequest.threshold_percent` for every dimension that is not named."""
 
 FitsOn = Callable[[Pod], Bools]
-"""Returns bool[len(scene.rows)]: the rows that could take this placed pod if it were on no row.
+"""Returns bool[len(cluster.rows)]: the rows that could take this placed pod if it were on no row.
 
 Every Filter of its domain applies except two: the repairing plugin's own, and free capacity (`NodeResourcesFit`). The
 planner tracks capacity itself as it moves pods.
@@ -44,7 +44,7 @@ class RepairRefusedError(Exception):
         self.status = status
 
 
-class RepairAsked(msgspec.Struct, frozen=True, kw_only=True):
+class RepairRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a plan. None: use the plugin's setting."""
 
     domain: str = ""
@@ -57,14 +57,14 @@ class RepairAsked(msgspec.Struct, frozen=True, kw_only=True):
     moves_per_service: int | None = None
 
 
-class RepairScene(msgspec.Struct, frozen=True):
+class RepairInput(msgspec.Struct, frozen=True):
     """A private copy of the cluster at one moment: the plugin may take its time."""
 
     domain: str
     nodes: NodeView
     rows: Rows
     """Of the domain, ascending."""
-    standing: Sequence[tuple[Pod, int]]
+    placed: Sequence[tuple[Pod, int]]
     """Every pod on any row, in any domain: bound, assumed, or waiting at Permit."""
     nominated: Sequence[tuple[Pod, int]]
     """Pending pods and the rows they are nominated to."""
@@ -73,7 +73,7 @@ class RepairScene(msgspec.Struct, frozen=True):
     """Of the domain."""
     fits: FitsOn
     notes: tuple[str, ...] = ()
-    """What this scene lacks."""
+    """What this copy lacks."""
 
 
 class RepairPeak(msgspec.Struct, frozen=True, rename="camel"):
@@ -122,7 +122,7 @@ class RepairMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
 
-class RepairLeft(msgspec.Struct, frozen=True, rename="camel"):
+class UnrepairedNode(msgspec.Struct, frozen=True, rename="camel"):
     """A node that stays above its threshold."""
 
     node: str
@@ -140,7 +140,7 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For every dimension."""
     moves: tuple[RepairMove, ...]
     mended: tuple[str, ...]
-    left: tuple[RepairLeft, ...]
+    left: tuple[UnrepairedNode, ...]
     least_moves: int
     """No plan that repairs these nodes has fewer moves."""
     worst_before: RepairPeak
@@ -164,8 +164,8 @@ class RepairingPlugin(Plugin, Protocol):
     Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
     """
 
-    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
-        """Returns the plan for this scene; the plugin's own ledgers know its rows. May take seconds, so it never runs on the loop.
+    def plan_repair(self, cluster: RepairInput, asked: RepairRequest) -> RepairPlan:
+        """Returns the plan; the plugin's own ledgers know its rows. May take seconds, so it never runs on the loop.
 
         Raises RepairRefusedError.
         """

@@ -124,8 +124,8 @@ class _TooManyError(Exception):
 class _Turns:
     """Limits the reviews of one kind: running at once, and waiting."""
 
-    def __init__(self, at_once: int) -> None:
-        self._free = asyncio.Semaphore(at_once)
+    def __init__(self, concurrency: int) -> None:
+        self._free = asyncio.Semaphore(concurrency)
         self._waiting = 0
 
     async def take(self) -> asyncio.Semaphore:

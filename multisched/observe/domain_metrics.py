@@ -18,7 +18,7 @@ from multisched.framework.durations import Durations, growing
 from multisched.framework.ports import ExtenderError
 from multisched.model.objects import Pod
 from multisched.observe.families import WAIT_S, counter, histogram
-from multisched.observe.seldom_metrics import SeldomMetrics
+from multisched.observe.rare_event_metrics import RareEventMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class DomainCountsCollector(Collector):
 class DomainMetrics:
     """Observes one domain (`shell.observer.DomainObserver`) and counts its events. Never raises."""
 
-    def __init__(self, seldom: SeldomMetrics, domain: str) -> None:
+    def __init__(self, seldom: RareEventMetrics, domain: str) -> None:
         self.counts = DomainCounts()
         self._seldom = seldom
         self._domain = domain

@@ -17,7 +17,7 @@ from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Code, Status
 from multisched.model.plural import counted
-from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PluginRefusal, PointSaid, Scored
+from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PluginRefusal, PointResult, Scored
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
 
@@ -94,11 +94,13 @@ class AttemptReader:
 
     def _seen(self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str) -> OnNode:
         said = [
-            PointSaid(point="Filter", plugin=column.plugin.name, said=_said(column, at)) for column in snapshot.filters
+            PointResult(point="Filter", plugin=column.plugin.name, said=_said(column, at))
+            for column in snapshot.filters
         ]
-        refusal = self._refusal(record, snapshot, at, node)
+        refusal, is_for_nominated = self._refusal(record, snapshot, at, node)
         if refusal is not None:
-            return OnNode(node=node, text=f"It is not feasible: {_words(refusal)}.", plugins=tuple(said))
+            kept = " once the pods nominated there are placed" if is_for_nominated else ""
+            return OnNode(node=node, text=f"It is not feasible: {_words(refusal)}{kept}.", plugins=tuple(said))
         if not len(snapshot.total):
             return OnNode(node=node, text="It is feasible; no plugin scored it.", plugins=tuple(said))
         scored = self._scored(snapshot, at)
@@ -119,17 +121,23 @@ class AttemptReader:
 
     # -- filters ---------------------------------------------------------------------------------------------------
 
-    def _refusal(self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str) -> Status | None:
+    def _refusal(
+        self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str
+    ) -> tuple[Status | None, bool]:
+        """Returns why the node is not feasible, and whether only pods nominated there make it so."""
         for column in snapshot.filters:
             if column.codes[at]:
-                return column.plugin.reasons.status(int(column.codes[at]))
+                return column.plugin.reasons.status(int(column.codes[at])), False
         if record.is_own_snapshot and at in record.blocked:
-            return record.blocked[at]
-        return next((status for name, status in record.late if name == node), None)
+            return record.blocked[at], True
+        return next((status for name, status in record.late if name == node), None), False
 
     def _verdicts(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[PluginRefusal]:
         unsettled = np.ones(len(snapshot.rows), np.bool_)
-        held = {at: status for at, status in record.blocked.items() if at < len(unsettled)}
+        refused_alone = np.zeros(len(snapshot.rows), np.bool_)
+        for column in snapshot.filters:
+            refused_alone |= column.codes != 0
+        held = {at: s for at, s in record.blocked.items() if at < len(unsettled) and not refused_alone[at]}
         unsettled[list(held)] = False
         for column in snapshot.filters:
             refused = unsettled & (column.codes != 0)
@@ -177,36 +185,37 @@ class AttemptReader:
 
     # -- extension points ------------------------------------------------------------------------------------------
 
-    def _points(self, record: AttemptRecord) -> Iterator[PointSaid]:
+    def _points(self, record: AttemptRecord) -> Iterator[PointResult]:
         snapshot, plugins = record.snapshot, self._plugins
         for plugin in plugins.pre_enqueue:
-            yield PointSaid(point="PreEnqueue", plugin=plugin.name, said="admits it")
+            yield PointResult(point="PreEnqueue", plugin=plugin.name, said="admits it")
         if snapshot is not None:
             yield from _pre_filters(snapshot, [plugin.name for plugin in plugins.pre_filter])
             for column in snapshot.filters:
                 refused = int(np.count_nonzero(column.codes))
                 said = f"refuses {refused} of {len(column.codes)} nodes" if refused else "passes every node"
-                yield PointSaid(point="Filter", plugin=column.plugin.name, said=said)
+                yield PointResult(point="Filter", plugin=column.plugin.name, said=said)
         for name in dict.fromkeys(status.plugin for _, status in record.late):
             count = sum(status.plugin == name for _, status in record.late)
-            yield PointSaid(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, by a request")
-        if record.outcome is Outcome.REFUSED and plugins.post_filter:
-            names = ", ".join(plugin.name for plugin in plugins.post_filter)
-            yield PointSaid(point="PostFilter", plugin=names, said=record.post_filter or "returns nothing")
+            yield PointResult(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, by a request")
+        post_filter = plugins.post_filter_group if record.is_of_gang else plugins.post_filter
+        if record.outcome is Outcome.REFUSED and post_filter:
+            names = ", ".join(plugin.name for plugin in post_filter)
+            yield PointResult(point="PostFilter", plugin=names, said=record.post_filter or "returns nothing")
         yield from self._points_after(record)
 
-    def _points_after(self, record: AttemptRecord) -> Iterator[PointSaid]:
+    def _points_after(self, record: AttemptRecord) -> Iterator[PointResult]:
         if record.outcome is Outcome.ERROR:
-            yield PointSaid(point="failed", plugin=record.status.plugin, said=record.status.message)
+            yield PointResult(point="failed", plugin=record.status.plugin, said=record.status.message)
         if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP):
             return
         scoring = {score.plugin for score in record.scores}
         for plugin in self._plugins.score if scoring and OTHERS not in scoring else ():
             if plugin.name not in scoring:
-                yield PointSaid(point="Score", plugin=plugin.name, said="skips this pod")
+                yield PointResult(point="Score", plugin=plugin.name, said="skips this pod")
         if record.outcome is Outcome.GIVEN_UP:
             said = f"refused it on {record.node}: {record.status.message}"
-            yield PointSaid(point="after that", plugin=record.status.plugin or "the API server", said=said)
+            yield PointResult(point="after that", plugin=record.status.plugin or "the API server", said=said)
 
 
 def _with(view: Attempt, **changes: object) -> Attempt:
@@ -242,12 +251,12 @@ def _said(column: FilterCopy, at: int) -> str:
     return column.plugin.reasons.status(code).message if code else "passes"
 
 
-def _pre_filters(snapshot: ScoreSnapshot, plugins: Sequence[str]) -> Iterator[PointSaid]:
+def _pre_filters(snapshot: ScoreSnapshot, plugins: Sequence[str]) -> Iterator[PointResult]:
     """Yields the results in the order of the calls; after a final refusal no further plugin is called."""
     is_over = False
     for plugin in plugins:
         said = "was not called any more" if is_over else _pre_filter_said(snapshot, plugin)
-        yield PointSaid(point="PreFilter", plugin=plugin, said=said)
+        yield PointResult(point="PreFilter", plugin=plugin, said=said)
         refusal = snapshot.refusal
         is_over |= refusal is not None and refusal.plugin == plugin and refusal.code is not Code.UNSCHEDULABLE
 

@@ -48,7 +48,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parts: tuple[Part, ...] = ()
 
 
-class PointSaid(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PointResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The result of one plugin at one extension point."""
 
     point: str
@@ -73,7 +73,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     looked_at: int = 0
     """Number of those that PreFilter left."""
     feasible: int = 0
-    points: tuple[PointSaid, ...] = ()
+    points: tuple[PointResult, ...] = ()
     refused: tuple[PluginRefusal, ...] = ()
     winner: Scored | None = None
     ties: int = 0
@@ -108,7 +108,7 @@ class OnNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     node: str
     text: str
-    plugins: tuple[PointSaid, ...] = ()
+    plugins: tuple[PointResult, ...] = ()
     """Result of each Filter plugin for this node."""
     scored: Scored | None = None
 

@@ -17,8 +17,8 @@ from prometheus_client.exposition import choose_encoder
 from multisched.observe.domain_metrics import DomainCountsCollector, DomainMetrics
 from multisched.observe.families import NAMESPACE
 from multisched.observe.kube_scheduler_names import KubeSchedulerNames
+from multisched.observe.rare_event_metrics import RareEventMetrics
 from multisched.observe.readings import Readings, ReadingsCollector
-from multisched.observe.seldom_metrics import SeldomMetrics
 
 
 class Metrics:
@@ -35,7 +35,7 @@ class Metrics:
         self.registry.register(self._counts)
         self._source: Callable[[], Readings] = Readings
         self._domains: dict[str, DomainMetrics] = {}
-        self._seldom = SeldomMetrics(self.registry)
+        self._seldom = RareEventMetrics(self.registry)
         self._readings.taken = self._taken()
         if profiles is not None:
             sources = (self._readings, self._counts, self._seldom)

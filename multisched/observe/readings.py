@@ -43,8 +43,8 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     bound_after_flush: int = 0
     """Pods bound in an attempt after the flush of unschedulable pods."""
     quarantined: int = 0
-    """Pods set aside because the API server keeps refusing them."""
-    set_aside: int = 0
+    """Pods in quarantine because the API server keeps refusing them."""
+    quarantines: int = 0
     """Times that a pod was set aside."""
     gangs_reserving: int = 0
     """Gangs for which freed resources are reserved."""
@@ -274,7 +274,9 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     kept = {(event, name): n for name, d in domains.items() for event, n in d.events_in_flight.items()}
     yield gauge("inflight_events", "Events kept for attempts in progress.", ("event", "domain"), kept)
     quarantined = {(name,): d.quarantined for name, d in domains.items()}
-    yield gauge("quarantined_pods", "Pods set aside because the API server keeps refusing them.", label, quarantined)
+    yield gauge(
+        "quarantined_pods", "Pods in quarantine because the API server keeps refusing them.", label, quarantined
+    )
     retrying = {(name,): d.namespaces_retrying for name, d in domains.items()}
     yield gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
     ahead = {(name,): d.namespaces_ahead for name, d in domains.items()}
@@ -311,8 +313,8 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     expired = {(name,): d.reservations_expired for name, d in domains.items()}
     text = "Reservations of gangs that ended before the gang started."
     yield counter("gang_reservations_expired", text, label, expired)
-    aside = {(name,): d.set_aside for name, d in domains.items()}
-    yield counter("pods_set_aside", "Times a pod was set aside as quarantined.", label, aside)
+    quarantines = {(name,): d.quarantines for name, d in domains.items()}
+    yield counter("pods_set_aside", "Times a pod was quarantined.", label, quarantines)
     passed = {(name,): d.passed_over for name, d in domains.items()}
     text = "Attempts given to others while retries waited for their namespace's share."
     yield counter("retries_passed_over", text, label, passed)

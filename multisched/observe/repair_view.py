@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from multisched.framework.moving import RepairStatus
-from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairPlan
+from multisched.framework.repair import ALL_DIMENSIONS, RepairPlan, RepairRequest
 
 PLAN_PARAMETERS: Final = ("domain", "threshold", "moves", "movesPerNode", "movesPerService")
 """Query parameters of a plan."""
@@ -30,18 +30,18 @@ class RepairSource(Protocol):
     Border: `whatif` has it (`RepairPlans`), above `observe`.
     """
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan: ...
+    async def plan(self, asked: RepairRequest) -> RepairPlan: ...
 
     def status(self, domain: str) -> RepairStatus:
         """Returns the state of repair; `domain` empty: of the only domain that can be repaired."""
         ...
 
-    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def run(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """Starts the plan that was shown with this digest, if planning still gives the same one."""
         ...
 
 
-class RunAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a POST to `/api/v1/repair/run`; the URL has the parameters of the plan."""
 
     digest: str

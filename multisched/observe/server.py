@@ -25,7 +25,7 @@ import orjson
 from aiohttp import web
 
 from multisched.framework.leading import PROBLEM_TYPE, NotLeadingError, Problem
-from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.repair import RepairRefusedError, RepairRequest
 from multisched.framework.views import NoViewError, ViewQuery, unknown_parameter
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.visible_text import escaped, escaped_lines
@@ -62,7 +62,7 @@ from multisched.observe.repair_view import (
     PLAN_MOVES_MAX,
     PLAN_PARAMETERS,
     RepairSource,
-    RunAsked,
+    RunRequest,
     encode_plan,
     encode_status,
     thresholds,
@@ -378,7 +378,7 @@ class _Routes:
         if request.content_type != "application/json":  # otherwise any web page could make a browser send one
             return _text(415, "send application/json")
         try:
-            wanted = msgspec.json.decode(await request.read(), type=RunAsked)
+            wanted = msgspec.json.decode(await request.read(), type=RunRequest)
         except UNREADABLE as error:
             return _text(400, f'the body is not {{"digest": "..."}}: {error}')
         try:
@@ -403,13 +403,13 @@ def _refuse_unknown(request: web.Request) -> None:
         raise web.HTTPBadRequest(reason=escaped(unknown))
 
 
-def _repair_asked(request: web.Request) -> RepairAsked:
+def _repair_asked(request: web.Request) -> RepairRequest:
     """Parses the query of a plan. Raises RepairRefusedError (400)."""
     try:
         percent = thresholds(request.query.getall("threshold", []))
     except ValueError as error:
         raise RepairRefusedError(str(error), 400) from error
-    return RepairAsked(
+    return RepairRequest(
         domain=request.query.get("domain", ""),
         threshold_percent=percent,
         moves=_optional(request, "moves"),

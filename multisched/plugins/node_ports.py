@@ -14,7 +14,7 @@ from multisched.framework.traits import Traits
 from multisched.model.objects import HostPort, Pod
 from multisched.plugins.columns import zeros
 
-_NOBODY: Mapping[str, int] = {}
+_NO_USERS: Mapping[str, int] = {}
 
 
 class NodePorts:
@@ -42,7 +42,7 @@ class NodePorts:
         for port in pod.spec.host_ports:
             users = cycle.nodes.port_users(port.protocol, port.port)
             if len(rows) <= len(users):
-                taken = (at for at, row in enumerate(rows.tolist()) if _conflicts(port.ip, users.get(row, _NOBODY)))
+                taken = (at for at, row in enumerate(rows.tolist()) if _conflicts(port.ip, users.get(row, _NO_USERS)))
                 codes[list(taken)] = self._taken
             elif held := sorted(row for row, ips in users.items() if _conflicts(port.ip, ips)):
                 at = rows.searchsorted(held)

@@ -8,6 +8,7 @@ because `PodQueue.next_wakeup_s` returns the instant. Only the order of early po
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -54,6 +55,9 @@ class BackoffPods:
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._expiry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._expiry)
 
     @property
     def items(self) -> int:

@@ -1,6 +1,6 @@
 """One pod's record in the queue, and the argument and result types of `PodQueue`.
 
-An `Entry` is owned by one queue, whose parts change it: `places` sets its place, `requeue_judge` counts its failures,
+An `Entry` is owned by one queue, whose parts change it: `entry_states` sets its state, `requeue_judge` counts its failures,
 and `PodQueue` does the rest. All other types here are frozen.
 """
 
@@ -20,18 +20,18 @@ from multisched.queueing.transitions import QueueState
 STORY_STEPS = 8
 """Moves that an entry remembers for the message of a QueueInvariantError."""
 
-HEALING_S: Final = -1.0
+RECOVERING_GANG_QUEUED_S: Final = -1.0
 """Queue time of a gang that has lost members, for QueueSort: before all gangs without placed members."""
 
-NOBODY: frozenset[str] = frozenset()
+NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class Failure(msgspec.Struct, frozen=True):
     """The result of a failed attempt. Without a plugin's name it is an error, as upstream."""
 
-    rejectors: frozenset[str] = NOBODY
+    rejectors: frozenset[str] = NO_PLUGINS
     """Plugins that returned Unschedulable or UnschedulableAndUnresolvable."""
-    pending: frozenset[str] = NOBODY
+    pending: frozenset[str] = NO_PLUGINS
     """Plugins that returned Pending: their events requeue the pod without backoff."""
     is_error: bool = False
     """An internal error (a plugin raised, a request failed): retried with the error backoff."""
@@ -43,12 +43,12 @@ class Failure(msgspec.Struct, frozen=True):
     """The API server's message, if it refused the pod; repeated equal messages quarantine the pod."""
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """The pod's place after a call. If GATED, `status` is the gate's refusal, for the pod's condition."""
+class QueueOutcome(msgspec.Struct, frozen=True):
+    """The pod's queue state after a call. If GATED, `status` is the gate's refusal, for the pod's condition."""
 
-    place: QueueState
+    state: QueueState
     status: Status = SUCCESS
-    set_aside: str = ""
+    quarantine_message: str = ""
     """If the pod was quarantined: the message for its owner."""
 
 
@@ -64,7 +64,7 @@ class Moved(msgspec.Struct, frozen=True):
 NOTHING_MOVED = Moved()
 
 
-class Addressees(msgspec.Struct, frozen=True):
+class ParkedPodFilter(msgspec.Struct, frozen=True):
     """Filters the parked pods that an event is for."""
 
     priority_max: float = math.inf
@@ -72,7 +72,7 @@ class Addressees(msgspec.Struct, frozen=True):
     """Only pods parked at this time or later."""
 
 
-EVERY_POD = Addressees()
+EVERY_POD = ParkedPodFilter()
 
 
 class QueueEntry(msgspec.Struct, frozen=True):
@@ -80,13 +80,13 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
     uid: str
     pod: Pod
-    place: QueueState
+    state: QueueState
     plugins: tuple[str, ...]
     """Names of the plugins that refused the pod last; for a gated pod, of the gate."""
     message: str
     attempts: int
     since_s: float
-    """When it moved to this place."""
+    """When it entered this state."""
     retry_at_s: float | None
     """When it moves if no event occurs; None if time alone does not move it."""
     added_s: float
@@ -123,7 +123,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     """Namespaces with active retries."""
     quarantined: int = 0
     """Unschedulable pods in quarantine because the API server repeatedly refuses them."""
-    set_aside: int = 0
+    quarantines: int = 0
     """Times a pod was quarantined."""
     bound_after_flush: int = 0
     """pod_scheduled_after_flush_total: bound in the attempt after a leftover flush; an event was missed."""
@@ -146,12 +146,12 @@ class Entry(msgspec.Struct, eq=False):
     """Rises with each requeue; the last tie-break."""
     queued_s: float
     added_s: float
-    place: QueueState = QueueState.ABSENT
+    state: QueueState = QueueState.ABSENT
     since_s: float = 0.0
     sort_key: tuple[Any, ...] | None = None
     ranks_as: Pod | None = None
     """The pod whose sort key it uses: the most important member of its gang. None: its own pod."""
-    is_healing: bool = False
+    is_recovering: bool = False
     """It leads a gang of which some members are placed: QueueSort compares it by HEALING_S, and `queued_s` stays as it is."""
     attempts: int = 0
     refusals: int = 0
@@ -164,8 +164,8 @@ class Entry(msgspec.Struct, eq=False):
     """The API server's last message."""
     refusals_alike: int = 0
     """How many times in a row the API server refused with this message."""
-    rejectors: frozenset[str] = NOBODY
-    pending: frozenset[str] = NOBODY
+    rejectors: frozenset[str] = NO_PLUGINS
+    pending: frozenset[str] = NO_PLUGINS
     message: str = ""
     was_flushed: bool = False
     """The leftover flush requeued it, and no attempt has failed since."""
@@ -179,12 +179,12 @@ class Entry(msgspec.Struct, eq=False):
 
     def rank_by_itself(self) -> None:
         """It leads no gang any more: QueueSort sees it by its own pod, since it came itself."""
-        self.ranks_as, self.is_healing, self.sort_key = None, False, None
+        self.ranks_as, self.is_recovering, self.sort_key = None, False, None
 
     @property
     def ranks_since_s(self) -> float:
         """When it last came to the queue, as QueueSort compares it."""
-        return HEALING_S if self.is_healing else self.queued_s
+        return RECOVERING_GANG_QUEUED_S if self.is_recovering else self.queued_s
 
     @property
     def schedulable_since_s(self) -> float:
@@ -203,7 +203,7 @@ class Entry(msgspec.Struct, eq=False):
     @property
     def is_quarantined(self) -> bool:
         """True while it is parked because of the API server's refusals."""
-        return self.place is QueueState.UNSCHEDULABLE and API_SERVER in self.rejectors
+        return self.state is QueueState.UNSCHEDULABLE and API_SERVER in self.rejectors
 
     def note_refusal(self, words: str) -> bool:
         """Counts the API server's refusal; returns True if the pod must be quarantined."""
@@ -222,14 +222,14 @@ class Entry(msgspec.Struct, eq=False):
         if self.gate.is_success:
             return self.rejectors, self.pending
         gate = frozenset({self.gate.plugin})
-        return (NOBODY, gate) if self.gate.code is Code.PENDING else (gate, NOBODY)
+        return (NO_PLUGINS, gate) if self.gate.code is Code.PENDING else (gate, NO_PLUGINS)
 
-    def remember(self, now_s: float, event: str, place: QueueState) -> None:
+    def remember(self, now_s: float, event: str, state: QueueState) -> None:
         story = self.story
-        story.append((now_s, event, place))
+        story.append((now_s, event, state))
         if len(story) > STORY_STEPS:
             del story[0]
 
     def history(self) -> list[str]:
         """Returns the latest moves as text, oldest first."""
-        return [f"{at_s:.3f}s {event} → {place}" for at_s, event, place in self.story]
+        return [f"{at_s:.3f}s {event} → {state}" for at_s, event, state in self.story]

@@ -24,7 +24,7 @@ POPPED = "PodPopped"
 """The label under which attempts in progress are counted among the events."""
 
 
-class Happened(msgspec.Struct, frozen=True):
+class RecordedEvent(msgspec.Struct, frozen=True):
     """One event with its objects. `uid`: the only pod it is for; empty: all pods."""
 
     event: ClusterEvent
@@ -33,14 +33,14 @@ class Happened(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class Since(msgspec.Struct, frozen=True):
+class MissedEvents(msgspec.Struct, frozen=True):
     """What happened since a pod was popped."""
 
     anything: bool
     """Whether any event occurred that wildcards match, including kinds that no plugin registered."""
     is_incomplete: bool
     """The log overflowed meanwhile, so `events` is incomplete."""
-    events: tuple[Happened, ...]
+    events: tuple[RecordedEvent, ...]
 
 
 class _Attempt(msgspec.Struct):
@@ -57,7 +57,7 @@ class EventsInFlight:
             raise ValueError(f"in_flight_events_max must be >= 1, got {limit}")
         self._limit = limit
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
-        self._log: list[Happened] = []
+        self._log: list[RecordedEvent] = []
         self._base = 0
         self._dropped = 0
         self._counted = 0
@@ -97,17 +97,17 @@ class EventsInFlight:
             return
         self._counted += event.is_in_wildcard
         if is_of_interest:
-            self._append(Happened(event, old, new))
+            self._append(RecordedEvent(event, old, new))
 
     def record_for(self, uid: str, event: ClusterEvent, old: Object, new: Object) -> None:
         """Records an event for this pod in flight only."""
         self._attempts[uid].is_touched = True
-        self._append(Happened(event, old, new, uid))
+        self._append(RecordedEvent(event, old, new, uid))
 
-    def since(self, uid: str) -> Since:
+    def since(self, uid: str) -> MissedEvents:
         attempt = self._attempts[uid]
         first = max(attempt.position - self._base, 0)
-        return Since(
+        return MissedEvents(
             anything=attempt.is_touched or self._counted > attempt.counted,
             is_incomplete=attempt.position < self._base,
             events=tuple(h for h in self._log[first:] if not h.uid or h.uid == uid),
@@ -123,7 +123,7 @@ class EventsInFlight:
         if needed is not None and self.kept and needed > self._base + self._dropped:
             raise QueueInvariantError(f"events since {self._base + self._dropped} kept, needed since {needed}")
 
-    def _append(self, happened: Happened) -> None:
+    def _append(self, happened: RecordedEvent) -> None:
         if self.kept >= self._limit:
             self.overflows += 1
             self._forget_all()

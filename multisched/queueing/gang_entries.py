@@ -42,6 +42,8 @@ class _Waiting(msgspec.Struct):
     """The gang's timeout when `due_s` was last computed."""
     turns: int = 0
     """Number of its turns to reserve capacity."""
+    held_in_vain: bool = False
+    """Its last attempt held capacity in pauses, and failed."""
 
 
 class Turns(msgspec.Struct):
@@ -66,7 +68,7 @@ class GangEntries:
         """uids of entries that follow their lead."""
         self._changed: dict[str, None] = {}
         """Gangs whose members may have to move, in the order in which they changed."""
-        self._healing: dict[str, None] = {}
+        self._recovering: dict[str, None] = {}
         """Partly placed gangs, in the order in which they became so; may contain others, which are ignored."""
         self._due: list[tuple[float, str]] = []
         """A heap of gangs by timeout; items of gangs that no longer wait are ignored."""
@@ -114,6 +116,7 @@ class GangEntries:
         """Records the current requirements of these entries' gangs at the start of their attempt."""
         for key in {key for one in entries if (key := self._gang_of.get(one.uid))}:
             self._gangs[key].tried = self._asked(key)
+            self._gangs[key].held_in_vain = False
 
     def asks_otherwise(self, key: str) -> bool:
         """Reports whether the gang's requirements, or its number of missing members, changed since members were last popped."""
@@ -201,12 +204,12 @@ class GangEntries:
         return [] if waiting is None else list(waiting.entries.values())
 
     def members(self, key: str) -> list[Entry]:
-        """Returns the entries of the gang, and of those that start with it and have not started, in any place."""
+        """Returns the entries of the gang, and of those that start with it and have not started, in any state."""
         keys = [one for one in self._roster.together_with(key) if one == key or not self._roster.has_started(one)]
         return [entry for one in keys if one in self._gangs for entry in self._gangs[one].entries.values()]
 
     def followers(self, lead: Entry) -> Iterator[Entry]:
-        return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.place is QueueState.GANG)
+        return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.state is QueueState.GANG)
 
     # -- leads -----------------------------------------------------------------------------------------------------
 
@@ -246,21 +249,33 @@ class GangEntries:
             entry.rank_by_itself()
             self.changed(key)
 
-    def heal(self, entry: Entry) -> bool:
+    def note_recovering(self, entry: Entry) -> bool:
         """Reports whether this lead's gang is partly placed: such gangs go before gangs with no member placed."""
         key = self._gang_of.get(entry.uid, "")
         gang = self._roster.gang(key)
-        if gang is None or not gang.standing:
+        if gang is None or not gang.placed_count:
             return False
-        self._healing[key] = None
+        self._recovering[key] = None
         return True
 
-    def healing(self) -> Iterator[Entry]:
+    def note_held_in_vain(self, uid: str) -> None:
+        """Records that an attempt of the pod's gang held capacity and failed. Partly placed gangs are exempt: they go before others."""
+        key = self._gang_of.get(uid, "")
+        for one in self._roster.together_with(key) if key else ():
+            gang, waiting = self._roster.gang(one), self._gangs.get(one)
+            if waiting is not None and gang is not None and not gang.placed_count:
+                waiting.held_in_vain = True
+
+    def has_held_in_vain(self, entry: Entry) -> bool:
+        waiting = self._gangs.get(self._gang_of.get(entry.uid, ""))
+        return waiting is not None and waiting.held_in_vain
+
+    def recovering(self) -> Iterator[Entry]:
         """Yields the leads of partly placed gangs."""
-        for key in list(self._healing):
+        for key in list(self._recovering):
             waiting, gang = self._gangs.get(key), self._roster.gang(key)
-            if waiting is None or waiting.lead is None or gang is None or not gang.standing:
-                del self._healing[key]
+            if waiting is None or waiting.lead is None or gang is None or not gang.placed_count:
+                del self._recovering[key]
             else:
                 yield waiting.lead
 
@@ -374,7 +389,7 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
         gang_of,
         _topology([gang for gang in gangs if gang.key in gang_of.values()]),
         tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
-        next((gang.lateness for gang in gangs if gang.is_overdue), ""),
+        next((gang.overdue_text for gang in gangs if gang.is_overdue), ""),
     )
 
 
@@ -396,4 +411,4 @@ def _nodes(gang: Gang) -> Iterator[str]:
     spec = gang.spec
     if spec is None or not spec.topology:
         return iter(())
-    return (member.node for member in gang.members.values() if member.stays)
+    return (member.node for member in gang.members.values() if member.is_placed)

@@ -30,27 +30,24 @@ class Gates:
 
     def ask(self, pod: Pod, held_by: str) -> Status:
         """Returns Success, or the first refusal with its plugin's name. The gate that held the pod runs first."""
-        refusal = SUCCESS
-        for plugin in self.plugins:
-            if plugin.name == held_by:
-                refusal = self._ask(plugin, pod)
-        for plugin in self.plugins:
-            if not refusal.is_success:
-                break
-            if plugin.name != held_by:
-                refusal = self._ask(plugin, pod)
-        return refusal
+        plugins = self.plugins
+        if held_by:
+            plugins = tuple(sorted(plugins, key=lambda plugin: plugin.name != held_by))
+        for plugin in plugins:
+            try:
+                found = plugin.pre_enqueue(pod)
+                if found is SUCCESS:
+                    continue
+                status = _status(found)
+            except Exception as error:  # noqa: BLE001  (a plugin's failure must not propagate)
+                return self._failure(plugin, error)
+            if not (status.is_success or status.code is Code.SKIP):
+                return status.by(plugin.name)
+        return SUCCESS
 
-    def _ask(self, plugin: PreEnqueuePlugin, pod: Pod) -> Status:
-        try:
-            status = _status(plugin.pre_enqueue(pod))
-        except Exception as error:  # noqa: BLE001  (a plugin's failure must not propagate)
-            self._on_error(plugin.name, POINT, error)
-            text = sentence(plugin, POINT, f"{type(error).__name__}: {error}")
-            return Status(Code.ERROR, plugin.name, (text,))
-        if status.is_success or status.code is Code.SKIP:
-            return SUCCESS
-        return status.by(plugin.name)
+    def _failure(self, plugin: PreEnqueuePlugin, error: Exception) -> Status:
+        self._on_error(plugin.name, POINT, error)
+        return Status(Code.ERROR, plugin.name, (sentence(plugin, POINT, f"{type(error).__name__}: {error}"),))
 
 
 def _status(found: object) -> Status:

@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from multisched.framework.dependency import Dependency, dependency_of
 from multisched.framework.durations import Durations, growing
-from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
+from multisched.framework.events import (
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    EventResource,
+    Hint,
+    QueueingHint,
+    Resource,
+)
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implementing
 from multisched.model.objects import Pod
@@ -61,8 +70,8 @@ class HintTable:
         self._registrations: dict[str, Sequence[EventRegistration]] = {}
         self._of_rows: frozenset[str] = frozenset()
         self._on_error = on_error
-        self._kinds: dict[tuple[str, int], dict[str, tuple[Listener, ...]]] = {}
-        self._of_interest: dict[tuple[str, int], bool] = {}
+        self._kinds: dict[tuple[EventResource, Action], dict[str, tuple[Listener, ...]]] = {}
+        self._of_interest: dict[tuple[EventResource, Action], bool] = {}
         self.register(plugins)
         self._stopwatch = stopwatch
         self.calls = 0
@@ -83,7 +92,7 @@ class HintTable:
         """Reports whether some plugin has registered this kind of event, not counting plugins that react to any event."""
         if is_wildcard(event):
             return True
-        kind = (event.resource.value, event.action.value)
+        kind = (event.resource, event.action)
         known = self._of_interest.get(kind)
         if known is None:
             known = any(self._registered(name, event) for name in self._registrations)
@@ -96,7 +105,7 @@ class HintTable:
 
     def listeners(self, event: ClusterEvent, plugins: Iterable[str]) -> list[tuple[str, tuple[Listener, ...]]]:
         """Returns those of `plugins` that registered this kind of event, with their hints, by name."""
-        kind = self._kinds.setdefault((event.resource.value, event.action.value), {})
+        kind = self._kinds.setdefault((event.resource, event.action), {})
         found = []
         for name in sorted(plugins):
             hints = kind.get(name)

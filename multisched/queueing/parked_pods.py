@@ -31,7 +31,7 @@ OVERDUE_PER_FLUSH: Final = 128
 """Classes without hints that are requeued at a time."""
 
 Refusers = tuple[QueueState, frozenset[str], frozenset[str]]
-"""(place, rejector plugins, pending plugins)"""
+"""(state, rejector plugins, pending plugins)"""
 ClassKey = tuple[PodSpec, *tuple[Hashable, ...]]
 _Classes = dict[ClassKey, dict[str, Entry]]
 
@@ -80,8 +80,8 @@ class ParkedPods:
     def __contains__(self, uid: object) -> bool:
         return uid in self._keys
 
-    def count(self, place: QueueState) -> int:
-        return self._counts[place]
+    def count(self, state: QueueState) -> int:
+        return self._counts[state]
 
     def count_by_plugin(self) -> dict[str, int]:
         """Returns the number of pods that each plugin parks here."""
@@ -105,7 +105,7 @@ class ParkedPods:
         return next(iter(self._deadlines.values()), None)
 
     def add(self, entry: Entry, deadline_s: float) -> None:
-        """Parks the entry at its place; an entry that is already here is indexed again with a new deadline."""
+        """Parks the entry in its state; an entry that is already here is indexed again with a new deadline."""
         self._unindex(entry.uid)
         self._index(entry)
         self._deadlines[entry.uid] = deadline_s
@@ -188,7 +188,7 @@ class ParkedPods:
                 for key, members in classes.items():
                     for uid, entry in members.items():
                         seen += 1
-                        at = (entry.place, *entry.waits_for)
+                        at = (entry.state, *entry.waits_for)
                         if self._keys.get(uid) != (refusers, namespace, key) or at != refusers:
                             said = "; ".join(entry.history())
                             raise QueueInvariantError(f"pod {uid} is indexed under {refusers} [{said}]")
@@ -196,7 +196,7 @@ class ParkedPods:
             raise QueueInvariantError(f"{seen} pods parked, {len(self._keys)} keys, {len(self._deadlines)} deadlines")
 
     def _index(self, entry: Entry) -> None:
-        refusers, key, namespace = (entry.place, *entry.waits_for), class_of(entry.pod), entry.namespace
+        refusers, key, namespace = (entry.state, *entry.waits_for), class_of(entry.pod), entry.namespace
         classes = self._groups.setdefault(refusers, {}).setdefault(namespace, {})
         members = classes.get(key)
         if members is None:
@@ -204,7 +204,7 @@ class ParkedPods:
             self._costs[refusers, namespace] = self._costs.get((refusers, namespace), 0) + hint_cost(entry.pod.spec)
         members[entry.uid] = entry
         self._keys[entry.uid] = (refusers, namespace, key)
-        self._counts[entry.place] += 1
+        self._counts[entry.state] += 1
 
     def _unindex(self, uid: str) -> None:
         known = self._keys.pop(uid, None)

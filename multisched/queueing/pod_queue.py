@@ -1,7 +1,7 @@
 """The pending pods of one domain, and which of them is scheduled next.
 
 Owns every pod that is gated, active, in backoff, unschedulable or in flight, keyed by uid. A pod recreated
-under the same name is another entry (k/k#138316). Each pod it knows is in exactly one place (I3). No event during an
+under the same name is another entry (k/k#138316). Each pod it knows is in exactly one state (I3). No event during an
 attempt is lost, and every index is bounded (I10). Equal calls give equal results (I12): it never awaits, never reads a
 clock (`now_s` is the caller's monotonic time) and never draws a random number.
 
@@ -9,7 +9,7 @@ Used by the domain's cycle and shell. The caller of `pop` must end each attempt 
 `done`, even if the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless
 noted otherwise.
 
-This is the only entry point: callers pass pods, and the parts behind it use entries. `places` moves them,
+This is the only entry point: callers pass pods, and the parts behind it use entries. `entry_states` moves them,
 `requeue_judge` decides how they are requeued, `gating` runs the gates. The members of a gang that has not started are
 one unit: `gang_entries` decides which member leads, and popping the lead pops all of them (`QueuedGang`). Each member
 ends its attempt separately, as any pod does.
@@ -31,20 +31,20 @@ from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import (
     EVERY_POD,
     NOTHING_MOVED,
-    Addressees,
     Entry,
     Failure,
     Moved,
-    Placement,
+    ParkedPodFilter,
     QueueEntry,
+    QueueOutcome,
     QueueStatistics,
 )
+from multisched.queueing.entry_states import PARKED, POPPED, EntryStates
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
-from multisched.queueing.places import PARKED, POPPED, EntryStates
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import ServerRefusals, sentence
 from multisched.queueing.readmission import Readmission, Tally
@@ -93,15 +93,15 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
-        self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
-        self._places = EntryStates(
-            self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
+        self.gangs = GangEntries(gangs if gangs is not None else GangRoster())
+        self._states = EntryStates(
+            self._active, self._backoff, self._parked, self._events, sort_keys, self.gangs, leftover_s
         )
-        self._back = Readmission(self._gates, self._places, self._gangs)
+        self._back = Readmission(self._gates, self._states, self.gangs)
         self._back.reservations.policy = _reserve_policy(plugins)
-        self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
-        self._entries: Mapping[str, Entry] = self._places.entries
-        self._set_aside = self._after_flush = 0
+        self._judge = RequeueJudge(self._hints, self._events, self.gangs, backoff)
+        self._entries: Mapping[str, Entry] = self._states.entries
+        self._quarantines = self._after_flush = 0
         self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0
         self.changes_in_flight = 0
@@ -116,20 +116,20 @@ class PodQueue:
 
     # Adding, updating and removing pods
 
-    def add(self, pod: Pod, now_s: float) -> Placement:
+    def add(self, pod: Pod, now_s: float) -> QueueOutcome:
         """Adds a pending pod of this domain; updates a known one."""
         self._now_s = now_s
         entry = self._entries.get(pod.uid)
         if entry is None:
             return self._admit(pod)
-        if entry.place is not QueueState.LEAVING:
+        if entry.state is not QueueState.LEAVING:
             return self._replace(entry, pod)
         entry.pod = pod
-        self._places.move(entry, QueueState.IN_FLIGHT, ADDED, now_s)
+        self._states.move(entry, QueueState.IN_FLIGHT, ADDED, now_s)
         self._events.record_for(entry.uid, _COME_BACK, None, pod)
         return _placement(entry)
 
-    def update(self, old: Pod, new: Pod, now_s: float) -> Placement | None:
+    def update(self, old: Pod, new: Pod, now_s: float) -> QueueOutcome | None:
         """Updates a pod; returns None for an unknown one, which the caller may add.
 
         A change of status alone never moves it. Gates run again for a gated pod; an unschedulable one moves if a hint queues it.
@@ -142,38 +142,38 @@ class PodQueue:
         return None if entry is None else self._replace(entry, new)
 
     def remove(self, uid: str) -> QueueState | None:
-        """Removes a pod that was deleted or left the domain; returns its place. In flight it stays as LEAVING until its attempt ends."""
+        """Removes a pod that was deleted or left the domain; returns its state. In flight it stays as LEAVING until its attempt ends."""
         entry = self._entries.get(uid)
-        if entry is None or entry.place is QueueState.LEAVING:
+        if entry is None or entry.state is QueueState.LEAVING:
             return None if entry is None else QueueState.LEAVING
-        origin = entry.place
+        origin = entry.state
         self.changes_in_flight += origin is QueueState.IN_FLIGHT
-        self._places.move(
+        self._states.move(
             entry, QueueState.LEAVING if origin is QueueState.IN_FLIGHT else QueueState.ABSENT, "Removed", self._now_s
         )
         return origin
 
-    def activate(self, uid: str, now_s: float) -> Placement | None:
+    def activate(self, uid: str, now_s: float) -> QueueOutcome | None:
         """Moves a pending pod to active at once if its gates admit it. A pod in flight is requeued when its attempt fails."""
         self._now_s = now_s
         entry = self._entries.get(uid)
         if entry is None:
             return None
-        if entry.place in POPPED:
+        if entry.state in POPPED:
             self._events.record_for(entry.uid, FORCED, None, entry.pod)
-        elif entry.place is QueueState.BACKOFF:
-            self._places.move(entry, QueueState.ACTIVE, FORCED.label, now_s)
-        elif entry.place in PARKED:
+        elif entry.state is QueueState.BACKOFF:
+            self._states.move(entry, QueueState.ACTIVE, FORCED.label, now_s)
+        elif entry.state in PARKED:
             self._back.requeue(entry, Requeue.AT_ONCE, FORCED.label, self._now_s)
-        elif entry.place is QueueState.GANG:
-            lead = self._gangs.lead_of(entry)
+        elif entry.state is QueueState.GANG:
+            lead = self.gangs.lead_of(entry)
             return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
 
     def configure(self, backoff: BackoffPolicy, leftover_s: float) -> None:
         """Sets the backoff for failures from now on, and the leftover time for all parked pods."""
-        self._parked.delay(leftover_s - self._places.leftover_s)
-        self._judge.policy, self._places.leftover_s = backoff, leftover_s
+        self._parked.delay(leftover_s - self._states.leftover_s)
+        self._judge.policy, self._states.leftover_s = backoff, leftover_s
 
     def use(self, plugins: PluginSet, now_s: float, *, is_tried: bool) -> Moved:
         """Applies another profile. Pods keep their waiting times and failures.
@@ -184,7 +184,7 @@ class PodQueue:
         self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
         self._back.reservations.policy = _reserve_policy(one.plugin for one in plugins.built)
         self._gates.plugins = plugins.pre_enqueue
-        self._places.use(plugins.queue_sort, now_s)
+        self._states.use(plugins.queue_sort, now_s)
         if not is_tried:
             return NOTHING_MOVED
         gated = self._back.ask_again(PROFILE_CHANGED.label, now_s)
@@ -193,7 +193,7 @@ class PodQueue:
 
     def gang_changed(self, key: str) -> None:
         """Notes that a gang's placed members or its requirements changed; `regroup` handles it."""
-        self._gangs.changed(key)
+        self.gangs.changed(key)
 
     def listen(self, on_gated: Callable[[str], None]) -> None:
         """Sets a callback for the uid of each pod that a gate refuses; it must not call back."""
@@ -202,11 +202,11 @@ class PodQueue:
     @property
     def has_changed_gangs(self) -> bool:
         """True if `regroup` has work, for example because a gate refused a lead and its gang needs another."""
-        return self._gangs.has_changed
+        return self.gangs.has_changed
 
     def regroup(self, now_s: float) -> Moved:
-        """Moves members of changed gangs to their new places. Must be called before `pop`."""
-        if not self._gangs.has_changed:
+        """Moves members of changed gangs to their new states. Must be called before `pop`."""
+        if not self.gangs.has_changed:
             return NOTHING_MOVED
         self._now_s, tally = now_s, Tally()
         self._back.regroup(now_s, tally)
@@ -217,7 +217,7 @@ class PodQueue:
     @property
     def has_ready(self) -> bool:
         """Reports whether `pop` would return a pod now."""
-        return bool(len(self._active) or self._backoff.early or self._gangs.has_changed)
+        return bool(len(self._active) or self._backoff.early or self.gangs.has_changed)
 
     def pop(self, now_s: float) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
@@ -226,36 +226,36 @@ class PodQueue:
         """
         self._now_s = now_s
         if len(self._backoff):
-            self._places.release_backoff(now_s)
+            self._states.release_backoff(now_s)
         entries = self._back.take(now_s)
         if not entries:
             return None
         entry = entries[0]
-        if self._gangs.are_any and (self._gangs.must_start_together(entry) or self._gangs.has_topology(entry)):
-            return self._gangs.queued(entries)
+        if self.gangs.are_any and (self.gangs.must_start_together(entry) or self.gangs.has_topology(entry)):
+            return self.gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
-    def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
+    def fail(self, uid: str, failure: Failure, now_s: float) -> QueueOutcome:
         """Ends an attempt without a bind: requeues the pod according to the failure and the events during the attempt."""
         self._now_s = now_s
         entry = self._attempted(uid)
-        if entry.place is QueueState.LEAVING:
-            self._places.move(entry, QueueState.ABSENT, FAILED, now_s)
+        if entry.state is QueueState.LEAVING:
+            self._states.move(entry, QueueState.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s)
-        entry.queued_s, entry.order, entry.sort_key, entry.is_healing = now_s, next(self._order), None, False
+        entry.queued_s, entry.order, entry.sort_key, entry.is_recovering = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
-        self._gangs.refused(entry, failure.message)
+        self.gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
-            self._places.move(entry, QueueState.GANG, FAILED, now_s)
+            self._states.move(entry, QueueState.GANG, FAILED, now_s)
             if how is not Requeue.SKIP:
                 self._back.wake_lead(entry, now_s)
-        elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
-            self._places.move(entry, QueueState.UNSCHEDULABLE, FAILED, now_s)
+        elif how is Requeue.SKIP and not self.gangs.is_outdated(entry):
+            self._states.move(entry, QueueState.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
-                self._set_aside += 1
-                entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
-                return Placement(entry.place, set_aside=entry.message)
+                self._quarantines += 1
+                entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._states.leftover_s)
+                return QueueOutcome(entry.state, quarantine_message=entry.message)
         else:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
@@ -263,7 +263,7 @@ class PodQueue:
     def took(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
         entry = self._entries.get(uid)
-        if entry is not None and entry.place in POPPED:
+        if entry is not None and entry.state in POPPED:
             self._active.charge_cost(entry.namespace, seconds, is_retry=entry.is_retry)
 
     def done(self, uid: str) -> bool:
@@ -271,14 +271,14 @@ class PodQueue:
         if uid not in self._entries:
             return False
         entry = self._attempted(uid)
-        self._after_flush += entry.was_flushed and entry.place is QueueState.IN_FLIGHT
-        self._places.move(entry, QueueState.ABSENT, "Done", self._now_s)
+        self._after_flush += entry.was_flushed and entry.state is QueueState.IN_FLIGHT
+        self._states.move(entry, QueueState.ABSENT, "Done", self._now_s)
         return True
 
     # Events, time and gangs
 
     def on_event(
-        self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: Addressees = EVERY_POD
+        self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
         """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
@@ -291,7 +291,7 @@ class PodQueue:
         if len(self._events):
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
-            own = _own_uids(event, old, new, self._gangs)
+            own = _own_uids(event, old, new, self.gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
                 if is_meant and entry.uid not in own:
@@ -309,7 +309,7 @@ class PodQueue:
     def flush(self, now_s: float) -> Moved:
         """Moves what is due: pods whose backoff has ended, and pods parked for LEFTOVER_S (gates run again for gated ones)."""
         self._now_s = now_s
-        tally = Tally(active=self._places.release_backoff(now_s))
+        tally = Tally(active=self._states.release_backoff(now_s))
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
             self._overdue_at_s = now_s + OVERDUE_PAUSE_S
             for entry in self._parked.overdue():
@@ -317,7 +317,7 @@ class PodQueue:
         self._back.overdue(now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
-            entry.was_flushed = entry.place is QueueState.UNSCHEDULABLE
+            entry.was_flushed = entry.state is QueueState.UNSCHEDULABLE
             self._back.wake(entry, Requeue.AFTER_BACKOFF, FLUSH.label, self._now_s, tally)
         return tally.moved()
 
@@ -331,7 +331,7 @@ class PodQueue:
 
     def where(self, uid: str) -> QueueState | None:
         entry = self._entries.get(uid)
-        return None if entry is None else entry.place
+        return None if entry is None else entry.state
 
     def pod(self, uid: str) -> Pod | None:
         """Returns the latest version of the pod, even if its attempt uses an earlier one."""
@@ -340,7 +340,7 @@ class PodQueue:
 
     def entry(self, uid: str) -> QueueEntry | None:
         entry = self._entries.get(uid)
-        return None if entry is None else self._places.describe(entry)
+        return None if entry is None else self._states.describe(entry)
 
     def schedulable_since_s(self, uid: str) -> float | None:
         """Returns when the pod could first have been scheduled; None for an unknown pod."""
@@ -348,17 +348,17 @@ class PodQueue:
         return None if entry is None else entry.schedulable_since_s
 
     def story(self, uid: str) -> Sequence[tuple[float, str, QueueState]]:
-        """Returns the pod's latest moves, oldest first: time, event, place. Empty for an unknown pod."""
+        """Returns the pod's latest moves, oldest first: time, event, state. Empty for an unknown pod."""
         entry = self._entries.get(uid)
         return () if entry is None else tuple(entry.story)
 
-    def entries(self, place: QueueState | None = None) -> Iterator[QueueEntry]:
-        """Yields all pods, or those in one place, in the order they were added. Call nothing else here during iteration."""
-        return (self._places.describe(one) for one in self._entries.values() if place is None or one.place is place)
+    def entries(self, state: QueueState | None = None) -> Iterator[QueueEntry]:
+        """Yields all pods, or those in one state, in the order they were added. Call nothing else here during iteration."""
+        return (self._states.describe(one) for one in self._entries.values() if state is None or one.state is state)
 
     def statistics(self) -> QueueStatistics:
-        return self._places.statistics(
-            hint_calls=self._hints.calls, set_aside=self._set_aside, bound_after_flush=self._after_flush
+        return self._states.statistics(
+            hint_calls=self._hints.calls, quarantines=self._quarantines, bound_after_flush=self._after_flush
         )
 
     def events_in_flight(self) -> Mapping[str, int]:
@@ -366,32 +366,32 @@ class PodQueue:
         return self._events.kept_by_label()
 
     def validate(self) -> None:
-        """Raises QueueInvariantError unless every pod is in exactly one index, that of its place (I3, I10). O(pods)."""
-        self._places.validate()
+        """Raises QueueInvariantError unless every pod is in exactly one index, that of its state (I3, I10). O(pods)."""
+        self._states.validate()
 
-    def _admit(self, pod: Pod) -> Placement:
+    def _admit(self, pod: Pod) -> QueueOutcome:
         entry = Entry(pod.uid, pod, next(self._order), self._now_s, self._now_s)
-        self._places.admit(entry)
-        self._gangs.join(entry)
+        self._states.admit(entry)
+        self.gangs.join(entry)
         self._back.requeue(entry, Requeue.AT_ONCE, ADDED, self._now_s)
         return _placement(entry)
 
-    def _replace(self, entry: Entry, pod: Pod) -> Placement:
+    def _replace(self, entry: Entry, pod: Pod) -> QueueOutcome:
         known, entry.pod = entry.pod, pod
-        is_elsewhere = self._gangs.join(entry)
+        is_elsewhere = self.gangs.join(entry)
         event = own_event(known, pod)
-        if entry.place in POPPED:
+        if entry.state in POPPED:
             self.changes_in_flight += 1
             if event is not None:
                 self._events.record_for(entry.uid, event, known, pod)
             return _placement(entry)
-        if is_elsewhere and entry.place is QueueState.GANG:
+        if is_elsewhere and entry.state is QueueState.GANG:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, ADDED, self._now_s)
             return _placement(entry)
-        self._places.find_anew(entry, self._now_s)
-        if event is not None and entry.place is QueueState.GANG:
+        self._states.find_anew(entry, self._now_s)
+        if event is not None and entry.state is QueueState.GANG:
             self._back.wake_lead(entry, self._now_s)
-        elif event is not None and entry.place in PARKED:
+        elif event is not None and entry.state in PARKED:
             self._wake_by_itself(entry, event, known)
         return _placement(entry)
 
@@ -403,23 +403,23 @@ class PodQueue:
         entry = self._entries.get(uid)
         if entry is None:
             return
-        if entry.place in POPPED:
+        if entry.state in POPPED:
             self._events.record_for(entry.uid, event, None, entry.pod)
-        elif entry.place in PARKED:
+        elif entry.state in PARKED:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, _label(event), self._now_s, tally)
-        elif entry.place is QueueState.GANG and (lead := self._gangs.lead_of(entry)) is not None:
+        elif entry.state is QueueState.GANG and (lead := self.gangs.lead_of(entry)) is not None:
             self._wake_one(lead.uid, event, tally)
 
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
-        if entry is None or entry.place not in POPPED:
-            place, story = (QueueState.ABSENT, []) if entry is None else (entry.place, entry.history())
-            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {place} [{'; '.join(story)}]")
+        if entry is None or entry.state not in POPPED:
+            state, story = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(story)}]")
         return entry
 
 
-def _placement(entry: Entry) -> Placement:
-    return Placement(entry.place, entry.gate)
+def _placement(entry: Entry) -> QueueOutcome:
+    return QueueOutcome(entry.state, entry.gate)
 
 
 def _reserve_policy(plugins: Iterable[Plugin]) -> ReservePolicy | None:

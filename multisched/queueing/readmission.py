@@ -13,11 +13,11 @@ from multisched.framework.events import ATTEMPT_UNDONE
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
+from multisched.queueing.entry_states import PARKED, POPPED, EntryStates
 from multisched.queueing.gang_entries import STARTED, GangEntries
 from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
-from multisched.queueing.places import PARKED, POPPED, EntryStates
 from multisched.queueing.transitions import QueueState
 
 GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
@@ -46,11 +46,11 @@ class Tally(msgspec.Struct):
 class Readmission:
     """Requeues the entries of one queue."""
 
-    __slots__ = ("_gangs", "_gates", "_places", "on_gated", "reservations")
+    __slots__ = ("_gangs", "_gates", "_states", "on_gated", "reservations")
 
-    def __init__(self, gates: Gates, places: EntryStates, gangs: GangEntries) -> None:
+    def __init__(self, gates: Gates, states: EntryStates, gangs: GangEntries) -> None:
         self._gates = gates
-        self._places = places
+        self._states = states
         self._gangs = gangs
         self.on_gated: Callable[[str], None] = _nobody
         """Called with the uid of each pod that a gate refuses; must not call back."""
@@ -65,15 +65,17 @@ class Readmission:
         entry.gate = SUCCESS
         if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s, tally):
             return
+        if how is Requeue.AFTER_BACKOFF:
+            self._states.yield_to_refused(entry)
         backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > now_s
-        self._places.move(entry, QueueState.BACKOFF if backs_off else QueueState.ACTIVE, event, now_s)
+        self._states.move(entry, QueueState.BACKOFF if backs_off else QueueState.ACTIVE, event, now_s)
         if tally is not None:
             tally.backoff += backs_off
             tally.active += not backs_off
 
     def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally) -> None:
         """Requeues one of several entries; skips entries that were already requeued with their gang."""
-        if entry.place in PARKED:
+        if entry.state in PARKED:
             is_undone = event == ATTEMPT_UNDONE.label
             entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry)
             self.requeue(entry, how, event, now_s, tally)
@@ -81,8 +83,8 @@ class Readmission:
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
         """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
         tally = Tally()
-        for entry in list(self._places.entries.values()):
-            if entry.place in (QueueState.ACTIVE, QueueState.BACKOFF):
+        for entry in list(self._states.entries.values()):
+            if entry.state in (QueueState.ACTIVE, QueueState.BACKOFF):
                 gate = self._gates.ask(entry.pod, "")
                 if not gate.is_success:
                     self._hold(entry, gate, event, now_s, tally)
@@ -93,10 +95,10 @@ class Readmission:
         self._gangs.step_back(entry)
         self._gangs.wait(entry, now_s)
         is_news, entry.gate = gate != entry.gate, gate
-        if is_news or entry.place is not QueueState.GATED:
-            self._places.move(entry, QueueState.GATED, event, now_s)
+        if is_news or entry.state is not QueueState.GATED:
+            self._states.move(entry, QueueState.GATED, event, now_s)
         else:
-            self._places.park_anew(entry, now_s)
+            self._states.park_anew(entry, now_s)
         if is_news and tally is not None:
             tally.gated.append((entry.pod, gate))
         self.on_gated(entry.uid)
@@ -108,7 +110,7 @@ class Readmission:
         if not self._gangs.must_start_together(entry):
             return False
         lead = self._gangs.lead_of(entry)
-        if lead is not None and lead is not entry and lead.place not in POPPED:
+        if lead is not None and lead is not entry and lead.state not in POPPED:
             return True
         self._gangs.lead(entry, now_s)
         return False
@@ -122,7 +124,7 @@ class Readmission:
                 if why == STARTED:
                     self._gangs.start(key)
                 for entry in self._gangs.own(key):
-                    if entry.place not in POPPED:
+                    if entry.state not in POPPED:
                         self._sort(entry, why, now_s, tally)
             if self._gangs.asks_otherwise(key):
                 self._try_anew(key, now_s, tally)
@@ -130,13 +132,13 @@ class Readmission:
     def _try_anew(self, key: str, now_s: float, tally: Tally) -> None:
         """Requeues the gang's unschedulable entries, because its requirements have changed since they were refused."""
         for entry in self._gangs.own(key):
-            if entry.place is QueueState.UNSCHEDULABLE:
+            if entry.state is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
     def wake_lead(self, entry: Entry, now_s: float, tally: Tally | None = None) -> None:
         """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for events."""
         lead = self._gangs.lead_of(entry)
-        if lead is not None and lead.place is QueueState.UNSCHEDULABLE:
+        if lead is not None and lead.state is QueueState.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: Tally) -> None:
@@ -146,7 +148,7 @@ class Readmission:
         """
         for key in self._gangs.overdue(now_s):
             for entry in self._gangs.own(key):
-                if entry.place in (QueueState.GATED, QueueState.UNSCHEDULABLE):
+                if entry.state in (QueueState.GATED, QueueState.UNSCHEDULABLE):
                     self.requeue(entry, Requeue.AT_ONCE, OVERDUE, now_s, tally)
         if key := self.reservations.change(now_s):
             self._reserve(key, now_s, tally)
@@ -159,14 +161,14 @@ class Readmission:
     def _reserve(self, key: str, now_s: float, tally: Tally) -> None:
         """Tries the gang at once: its turn to reserve capacity has begun or ended."""
         for entry in self._gangs.members(key):
-            if entry.place is QueueState.UNSCHEDULABLE:
+            if entry.state is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AT_ONCE, RESERVES, now_s, tally)
 
     def take(self, now_s: float) -> list[Entry]:
         """Starts the attempt of the first entry, or of all members of its gang; returns them."""
-        while (entry := self._places.head()) is not None:
+        while (entry := self._states.head()) is not None:
             if not self._gangs.are_any or not self._gangs.must_start_together(entry):
-                self._places.pop(entry, now_s)
+                self._states.pop(entry, now_s)
                 if self._gangs.are_any:
                     self._gangs.tries((entry,))
                 return [entry]
@@ -174,18 +176,18 @@ class Readmission:
             if lead is None:
                 self._gangs.lead(entry, now_s)
             elif lead is not entry:
-                self._places.move(entry, QueueState.GANG, GATHERED, now_s)
+                self._states.move(entry, QueueState.GANG, GATHERED, now_s)
                 continue
-            entry = self._healing_before(entry)
+            entry = self._recovering_gang_before(entry)
             entries = [entry, *(one for one in self._gangs.followers(entry) if self._is_admitted(one, now_s))]
             for one in entries:
                 one.was_flushed = entry.was_flushed
-                self._places.pop(one, now_s)
+                self._states.pop(one, now_s)
             self._gangs.tries(entries)
             return entries
         return []
 
-    def _healing_before(self, entry: Entry) -> Entry:
+    def _recovering_gang_before(self, entry: Entry) -> Entry:
         """Returns the lead of a partly placed gang that sorts before this entry, even if it is in backoff; else this entry.
 
         Otherwise a gang with a longer backoff would lose all capacity that becomes free to gangs with a shorter one.
@@ -193,10 +195,10 @@ class Readmission:
         able = (QueueState.ACTIVE, QueueState.BACKOFF)
         leads = [
             one
-            for one in self._gangs.healing()
-            if one.place in able and not (one.failed_by_error or one.waits_out_backoff)
+            for one in self._gangs.recovering()
+            if one.state in able and not (one.failed_by_error or one.waits_out_backoff)
         ]
-        return min((entry, *leads), key=self._places.sort_key)
+        return min((entry, *leads), key=self._states.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:
         """Returns whether the gates admit the follower; gates it if not, for example while its victims are being deleted.
@@ -207,7 +209,7 @@ class Readmission:
         if not gate.is_success:
             self._gangs.wait(entry, now_s)
             entry.gate = gate
-            self._places.move(entry, QueueState.GATED, GATHERED, now_s)
+            self._states.move(entry, QueueState.GATED, GATHERED, now_s)
             self.on_gated(entry.uid)
         return gate.is_success
 
@@ -215,38 +217,38 @@ class Readmission:
         """Returns True if the entry leads its gang; else makes it follow the lead."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead is not entry:
-            if entry.place is not QueueState.GANG:
-                self._places.move(entry, QueueState.GANG, event, now_s)
+            if entry.state is not QueueState.GANG:
+                self._states.move(entry, QueueState.GANG, event, now_s)
             self._came(entry, lead, now_s, tally)
             return False
         if lead is None:
             self._gangs.lead(entry, now_s)
-        entry.is_healing, entry.sort_key = self._gangs.heal(entry), None
+        entry.is_recovering, entry.sort_key = self._gangs.note_recovering(entry), None
         return True
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
         """Handles a new follower: the gang may sort earlier now, and may fit now."""
         self.wake_lead(entry, now_s, tally)
-        if lead.place in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
+        if lead.state in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)
-            self._places.sort_anew(lead, now_s)
+            self._states.sort_anew(lead, now_s)
 
     def _sort(self, entry: Entry, why: str, now_s: float, tally: Tally) -> None:
         """Moves a member of a changed gang."""
         if why == STARTED:
-            if entry.place in (QueueState.GANG, QueueState.GATED):
+            if entry.state in (QueueState.GANG, QueueState.GATED):
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
-            elif entry.place is not QueueState.UNSCHEDULABLE:
-                self._places.sort_anew(entry, now_s)
-        elif why or entry.place is QueueState.GATED:
+            elif entry.state is not QueueState.UNSCHEDULABLE:
+                self._states.sort_anew(entry, now_s)
+        elif why or entry.state is QueueState.GATED:
             self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
         elif (lead := self._gangs.lead_of(entry)) is None:
-            if entry.place is QueueState.GANG:
+            if entry.state is QueueState.GANG:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
             else:
                 self._gangs.lead(entry, now_s)
-        elif lead is not entry and entry.place is not QueueState.GANG:
-            self._places.move(entry, QueueState.GANG, GATHERED, now_s)
+        elif lead is not entry and entry.state is not QueueState.GANG:
+            self._states.move(entry, QueueState.GANG, GATHERED, now_s)
 
 
 def _nobody(uid: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from multisched.framework.events import ATTEMPT_UNDONE, ClusterEvent
 from multisched.model.objects import Pod
 from multisched.queueing.backoff import BackoffPolicy
-from multisched.queueing.entry import NOBODY, Entry, Failure
-from multisched.queueing.events_in_flight import EventsInFlight, Happened
+from multisched.queueing.entry import NO_PLUGINS, Entry, Failure
+from multisched.queueing.events_in_flight import EventsInFlight, RecordedEvent
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.hints import HintTable, Requeue, is_wildcard
 from multisched.queueing.quarantine import API_SERVER
@@ -40,7 +40,7 @@ class RequeueJudge:
 
     def after_failure(self, entry: Entry, failure: Failure, now_s: float) -> Requeue:
         """Counts the failure, sets the backoff, and checks the events since the pop."""
-        entry.rejectors = entry.pending = NOBODY
+        entry.rejectors = entry.pending = NO_PLUGINS
         if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
             entry.conflicts += 1
             entry.backoff_until_s = now_s
@@ -59,12 +59,12 @@ class RequeueJudge:
 
     def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:
         """Decides after an update of a parked entry's pod; `known` is the old version. For a gated entry the gates always run again."""
-        if entry.place is not QueueState.UNSCHEDULABLE:
+        if entry.state is not QueueState.UNSCHEDULABLE:
             return Requeue.AFTER_BACKOFF
         listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
         return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
 
-    def _is_own(self, entry: Entry, undone: Happened) -> bool:
+    def _is_own(self, entry: Entry, undone: RecordedEvent) -> bool:
         """Reports whether the undone attempt was that of the entry's own gang."""
         return isinstance(undone.old, Pod) and undone.old.uid in self._gangs.uids_with(entry.uid)
 

@@ -1,4 +1,4 @@
-"""The places of a pod in the queue, and every step between two places: allowed or forbidden, with the reason.
+"""The states of a pod in the queue, and every step between two states: allowed or forbidden, with the reason.
 
 Pure. `EntryPlaces` calls `check` for a step that is not allowed; a forbidden step is a bug and raises with the entry's
 latest moves.
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class QueueState(StrEnum):
-    """Where a pod is. A pod the queue does not know is ABSENT; every other pod is in exactly one place (I3)."""
+    """The state of a pod in the queue. A pod the queue does not know is ABSENT; every other pod is in exactly one state (I3)."""
 
     ABSENT = "absent"
     GATED = "gated"

@@ -31,8 +31,8 @@ from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.long_attempts import LongAttempts
 from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.shell.scheduling.scheduling_loop import SchedulingLoop
-from multisched.shell.scheduling.settlement import Settlement
 from multisched.shell.scheduling.wait_group import WaitGroup
 from multisched.state.cluster_cache import ClusterCache
 
@@ -110,6 +110,7 @@ class DomainWorker:
             binder=outside.binder,
             lease=outside.lease,
             check=check,
+            stamps=lambda annotations: cache.ledgers.stamps(annotations, outside.clock.now()),
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )
@@ -126,9 +127,9 @@ class DomainWorker:
             self._under_way,
             outside,
         )
-        self.settlement = Settlement(queue, self.nominations, self.failures, self.binding, outside.observer)
+        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, outside.observer)
         ports = outside, cache, check, listeners
-        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, *ports, cycles=sizes.cycles)
+        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *ports, cycles=sizes.cycles)
 
     @property
     def cycle(self) -> SchedulingCycle:
@@ -165,14 +166,14 @@ class DomainWorker:
         self.intake.is_leading = True
         self.intake.wake()
 
-    def hold(self) -> None:
-        """Pauses scheduling until `go_on`: the cache may be out of date."""
+    def pause_scheduling(self) -> None:
+        """Pauses scheduling until `resume_scheduling`: the cache may be out of date."""
         self.intake.is_held = True
 
-    def go_on(self, turned_back: str = "") -> None:
-        """Resumes scheduling. `turned_back`: reason to cancel all binds that have not been sent; empty: they continue."""
-        if turned_back:
-            self.binding.turn_back_all(Status.error(turned_back))
+    def resume_scheduling(self, cancel_binds: str = "") -> None:
+        """Resumes scheduling. `cancel_binds`: reason to cancel all binds that have not been sent; empty: they continue."""
+        if cancel_binds:
+            self.binding.cancel_all(Status.error(cancel_binds))
         self.intake.is_held = False
         self.intake.wake()
 
@@ -200,14 +201,14 @@ class DomainWorker:
             await self._under_way.wait()
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a victim whose bind has not been sent. Returns False for other pods.
+        """Cancels the bind of a victim if it has not been sent. Returns False for other pods.
 
         If a paused attempt has assumed the pod, that attempt is undone. Returns True also for a pending pod without a node: it
-        was turned back together with another victim of its gang.
+        was cancelled together with another victim of its gang.
         """
         if self._cache.placed(uid) is None and self.nominations.still_waits(uid):
             return True
-        return self.long_attempts.turn_back(uid, f"preempted by {plugin}") or self.binding.preempt(uid, plugin)
+        return self.long_attempts.cancel(uid, f"preempted by {plugin}") or self.binding.preempt(uid, plugin)
 
     # -- another configuration -------------------------------------------------------------------------------------
 

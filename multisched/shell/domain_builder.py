@@ -19,7 +19,7 @@ from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import Placed, PluginContext
 from multisched.framework.gangs import GANG_PLUGIN
-from multisched.framework.isolation import Isolator, Worker, Workshop
+from multisched.framework.isolation import Isolator, Worker, WorkerFactory
 from multisched.framework.ledger import ClusterLedger, Ledger, LedgerSettingsError
 from multisched.framework.measures import Measures
 from multisched.framework.object_status import StatusMarks
@@ -33,10 +33,10 @@ from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.domain import DomainWorker, Sizes
+from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.leases import Leases
-from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
@@ -66,15 +66,15 @@ class SharedParts(msgspec.Struct, frozen=True):
     pending: Callable[[], Iterable[Pod]]
     """Returns the pods of all domains without a node, according to the API server."""
     extenders: Extenders
-    news: NewsShare
+    news: EventTimeShare
     steps: Steps
-    workshop: Workshop
+    workshop: WorkerFactory
     measures: Measures | None
     observer: Callable[[str], DomainObserver]
     """Domain name -> its observer."""
 
 
-class StandingLedgers:
+class RegisteredLedgers:
     """The `framework.context.Ledgers` for plugins that are built at run time: refuses new ledgers.
 
     A new ledger would lack the pods that are on nodes already.
@@ -97,8 +97,8 @@ class StandingLedgers:
         return self._ledgers.placed(uid)
 
 
-class StandingWorkshop:
-    """The `framework.isolation.Workshop` at run time: refuses new workers, which are created only at the start."""
+class ClosedWorkerFactory:
+    """The `framework.isolation.WorkerFactory` at run time: refuses new workers, which are created only at the start."""
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker:
         raise RestartNeededError(
@@ -130,7 +130,7 @@ class DomainBuilder:
         self._registry = registry
         self._shared = shared
         self._isolator = Isolator(shared.workshop)
-        self._standing = Isolator(StandingWorkshop())
+        self._runtime_isolator = Isolator(ClosedWorkerFactory())
 
     def add_all(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
         """Registers every domain with cache and router. Returns schedulerName -> tolerations added to its pods."""
@@ -147,10 +147,10 @@ class DomainBuilder:
 
         Raises PluginSetupError; RestartNeededError if the profile needs another ledger or worker. Does not change the domain.
         """
-        hold = StandingLedgers(self._shared.cache.ledgers)
+        hold = RegisteredLedgers(self._shared.cache.ledgers)
         context = replace(domain.context, hold=hold)
         return build_profile(
-            profile, self._registry, context, self._standing, domain.beside, standing=domain.worker.plugins
+            profile, self._registry, context, self._runtime_isolator, domain.beside, in_force=domain.worker.plugins
         )
 
     def cycle_of(self, domain: BuiltDomain, plugins: PluginSet) -> SchedulingCycle:

@@ -56,7 +56,7 @@ class Extenders:
             await client.close()
 
 
-class UnaskedExtender:
+class OfflineExtender:
     """An `ExtenderClient` for sandboxes: calls no extender, and needs no certificate and no network."""
 
     def __init__(self, settings: ExtenderSettings) -> None:

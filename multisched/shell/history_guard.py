@@ -25,11 +25,11 @@ class HistoryGuard:
         is_rewritten = is_trusted and self._history.rewritten != self._rewritten
         for worker in self._router.workers():
             if not is_trusted:
-                worker.hold()
+                worker.pause_scheduling()
             elif is_rewritten:
-                worker.go_on(turned_back=WENT_BACK)
+                worker.resume_scheduling(cancel_binds=WENT_BACK)
             else:
-                worker.go_on()
+                worker.resume_scheduling()
         if is_rewritten:
             self._rewritten = self._history.rewritten
             for forget in self._on_rewritten:

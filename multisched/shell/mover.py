@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from multisched.client.binder import READ_TIMEOUT_S
-from multisched.framework.moving import EvictAnswer, Evictor, EvictReply, KeepAnswer, Keeper, KeepReply
+from multisched.framework.moving import DocumentAnswer, DocumentReply, DocumentStore, EvictAnswer, Evictor, EvictReply
 from multisched.framework.ports import Binder, Clock, Event, EventSink, ObjectRef
-from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import PodIngest
@@ -43,9 +43,9 @@ class MoverPorts(msgspec.Struct, frozen=True):
 
     binder: Binder
     evictor: Evictor
-    keeper: Keeper
+    document: DocumentStore
     events: EventSink
-    plan: Callable[[RepairAsked], Awaitable[RepairPlan]]
+    plan: Callable[[RepairRequest], Awaitable[RepairPlan]]
     is_closing: Callable[[], bool]
     reporter: str
     """The schedulerName that events report as their source."""
@@ -67,12 +67,12 @@ class DomainMover:
     def may_act(self) -> bool:
         return self._worker.is_leading and not self._hands.is_closing() and self._worker.lease.may_bind()
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         return await self._hands.plan(msgspec.structs.replace(asked, domain=self._worker.name))
 
     # -- cluster state ---------------------------------------------------------------------------------------------
 
-    def standing(self, uid: str) -> Pod | None:
+    def placed_pod(self, uid: str) -> Pod | None:
         entry = self._view.cache.placed(uid)
         if entry is None or self._view.cache.is_assumed(uid):
             return None
@@ -100,13 +100,13 @@ class DomainMover:
                 return f"PodDisruptionBudget {budget.key} allows no disruption"
         return ""
 
-    async def reads(self, pod: ObjectRef) -> bool:
+    async def still_exists(self, pod: ObjectRef) -> bool:
         truth = await self._hands.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
-        stands = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
-        if not stands:
+        exists = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
+        if not exists:
             self._view.removals.sent(pod.uid)
         self._stop_removal()
-        return stands
+        return exists
 
     def has_node(self, name: str) -> bool:
         row = self._view.cache.nodes.row_of(name)
@@ -114,37 +114,37 @@ class DomainMover:
 
     # -- the reservation -------------------------------------------------------------------------------------------
 
-    def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
+    def reserve(self, uid: str, like: Pod, node: str, *, on_assigned: Callable[[], None]) -> str:
         self.release()
         if not self.may_act():
             return NOT_LEADING
         stand_in = stand_in_of(like, node)
         refusal = self._worker.cycle.refusal_of_move(like if like.uid == uid else None, stand_in, node)
         if not refusal:
-            self._view.reservations.hold(uid, stand_in, node, handed)
+            self._view.reservations.reserve(uid, stand_in, node, on_assigned)
             self._held = uid, stand_in
         return refusal
 
-    def hand_over(self, known: frozenset[str]) -> None:
+    def assign_to_replacement(self, known: frozenset[str]) -> None:
         if self._held is None:
             return
         reservations, placed = self._view.reservations, self._view.cache.placed
-        reservations.hand_over(self._held[0], known)
+        reservations.assign_to_replacement(self._held[0], known)
         waiting = [pod for pod in self._view.pods.pending.values() if placed(pod.uid) is None]
         if any(reservations.offer(pod) for pod in waiting):  # the replacement may already be pending after a restart
             self._worker.intake.wake()
 
-    def taker(self) -> str:
-        return "" if self._held is None else self._view.reservations.taker(self._held[0])
+    def replacement(self) -> str:
+        return "" if self._held is None else self._view.reservations.replacement(self._held[0])
 
-    def is_kept(self) -> bool:
-        return self._held is not None and self._view.reservations.is_kept(self._held[0])
+    def is_reserved(self) -> bool:
+        return self._held is not None and self._view.reservations.is_reserved(self._held[0])
 
     def release(self) -> None:
         self._stop_removal()
         if self._held is None:
             return
-        (uid, stand_in), is_free = self._held, self.is_kept()
+        (uid, stand_in), is_free = self._held, self.is_reserved()
         self._held = None
         self._view.reservations.release(uid)
         if is_free:
@@ -155,7 +155,7 @@ class DomainMover:
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
         if not self.may_act():
             return EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
-        victim = self.standing(pod.uid)
+        victim = self.placed_pod(pod.uid)
         refusal = "" if victim is None or victim.is_deleting else self._removal_refusal(victim)
         if refusal:
             return EvictReply(EvictAnswer.NOT_NOW, message=refusal)
@@ -166,7 +166,7 @@ class DomainMover:
         reply = await self._hands.evictor.evict(pod, timeout_s=timeout_s)
         if reply.answer in (EvictAnswer.EVICTED, EvictAnswer.GONE):
             self._view.removals.sent(pod.uid)
-        if reply.answer is not EvictAnswer.UNKNOWN:  # after UNKNOWN, `reads` finds the outcome
+        if reply.answer is not EvictAnswer.UNKNOWN:  # after UNKNOWN, `still_exists` finds the outcome
             self._stop_removal()
         return reply
 
@@ -187,12 +187,12 @@ class DomainMover:
             self._victim = None
 
     async def read(self) -> bytes | None:
-        return await self._hands.keeper.read()
+        return await self._hands.document.read()
 
-    async def write(self, document: bytes) -> KeepReply:
+    async def write(self, document: bytes) -> DocumentReply:
         if not self.may_act():
-            return KeepReply(KeepAnswer.UNKNOWN, NOT_LEADING)
-        return await self._hands.keeper.write(document)
+            return DocumentReply(DocumentAnswer.UNKNOWN, NOT_LEADING)
+        return await self._hands.document.write(document)
 
     def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
         self._hands.events.record(Event(regarding, kind, reason, "Repairing", note, self._hands.reporter))

@@ -19,7 +19,7 @@ from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
 from multisched.model.object_kinds import ObjectKind
-from multisched.shell.audit.sides import Here, NamedSide, Side
+from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNamedKind, CachedObject
 from multisched.shell.ingest.objects import Notify, ObjectIngest, OnState
 from multisched.state.object_store import ObjectStore
 
@@ -69,12 +69,13 @@ class ObjectWatch:
         reporter: str,
         watching: Watching,
         on_state: OnState,
+        reads_nothing: Callable[[], bool],
     ) -> None:
-        """`watching`: wraps the handler of a kind with further observers. `on_state`: see `ObjectIngest`."""
+        """`watching`: wraps the handler of a kind with further observers. `on_state`, `reads_nothing`: see `ObjectIngest`."""
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         for ingest in self.ingests.values():
-            ingest.on_state = on_state
+            ingest.on_state, ingest.reads_nothing = on_state, reads_nothing
         self.reflectors: Mapping[ObjectKind, Reflector] = {
             kind: build(
                 kind.definition.path,
@@ -100,12 +101,12 @@ class ObjectWatch:
         """Reports whether an object of the kind is known. False for a kind that is not watched."""
         return bool(self._store.all(kind))
 
-    def sides(self) -> Sequence[Side]:
+    def audited_kinds(self) -> Sequence[AuditedKind]:
         """Returns one side per kind, for the audit."""
-        return [ObjectSide(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]
+        return [AuditedObjects(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]
 
 
-class ObjectSide(NamedSide):
+class AuditedObjects(AuditedNamedKind):
     """The audit's view of one kind; objects are identified by namespace/name or name."""
 
     selector = ""
@@ -125,14 +126,14 @@ class ObjectSide(NamedSide):
         """Returns the keys of all objects."""
         return [item.key for item in self._store.all(self._ingest.kind)]
 
-    def here(self, handle: str) -> Here | None:
+    def cached(self, handle: str) -> CachedObject | None:
         namespace, _, name = handle.rpartition("/")
         item = self._store.get(self._ingest.kind, namespace, name)
         node_of = self._ingest.kind.definition.node_of
-        return Here(handle, item.uid, item.version, node_of(item)) if item is not None else None
+        return CachedObject(handle, item.uid, item.version, node_of(item)) if item is not None else None
 
-    def drop(self, here: Here) -> None:
-        self._ingest.delete(here.key, None)
+    def drop(self, cached: CachedObject) -> None:
+        self._ingest.delete(cached.key, None)
 
-    def move(self, here: Here, raw: msgspec.Raw) -> None:
-        self._ingest.upsert(here.key, raw)
+    def move(self, cached: CachedObject, raw: msgspec.Raw) -> None:
+        self._ingest.upsert(cached.key, raw)

@@ -152,7 +152,7 @@ class _Held(msgspec.Struct, frozen=True, eq=False):
 
 
 class Preemptor:
-    """Executor of preemptions; implements `framework.preemption.PreemptionsUnderWay`."""
+    """Executor of preemptions; implements `framework.preemption.PreemptionsInProgress`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Preemptor:
         self._jobs: dict[str, _Job] = {}
         """uid of each preemptor -> its preemption in progress."""
         self._waiting: deque[_Job] = deque()
-        self._going: dict[str, asyncio.Event] = {}
+        self._removals_in_flight: dict[str, asyncio.Event] = {}
         """uid of each victim whose removal is in flight -> event that is set when it has ended."""
         self._held: dict[str, _Held] = {}
         """uid of each preemptor that waits for the watch."""
@@ -196,13 +196,13 @@ class Preemptor:
     def start(self, preemption: Preemption, home: PreemptorDomain) -> bool:
         """Starts a preemption. `is_preempting` is true for its preemptors from this call until they are released.
 
-        Returns False if there is nothing to do: all victims are deleting or their binds are being turned back, or the same
+        Returns False if there is nothing to do: all victims are deleting or their binds are being cancelled, or the same
         preemption was started for another of its preemptors. The victims' deletions then requeue the preemptors. Turning back
         such a bind again would end at once and release the preemptors at once, in an endless loop.
         """
         victims, job = preemption.every_victim, _Job(preemption, home)
         known = self._jobs.get(job.first.uid)
-        is_done = all(victim.is_deleting or self._is_turned_back(victim, home) for victim in victims)
+        is_done = all(victim.is_deleting or self._is_cancelled(victim, home) for victim in victims)
         if is_done or (known is not None and known.preemption is preemption):
             return False
         home.observer.preemption_began(len(victims))
@@ -213,8 +213,8 @@ class Preemptor:
         self._wake.set()
         return True
 
-    def _is_turned_back(self, victim: Pod, home: PreemptorDomain) -> bool:
-        """Reports whether the victim's bind is being turned back. It may still be assumed, until its binding cycle ends."""
+    def _is_cancelled(self, victim: Pod, home: PreemptorDomain) -> bool:
+        """Reports whether the victim's bind is being cancelled. It may still be assumed, until its binding cycle ends."""
         return self.removals.is_sent(victim.uid) and not home.is_standing(victim.uid)
 
     def drop_waiting(self, home: PreemptorDomain) -> None:
@@ -246,7 +246,7 @@ class Preemptor:
 
     async def _carry_out(self, job: _Job) -> None:
         if not job.still_waits:  # a preemptor was deleted, or its gang lost a member: no victim is needed
-            await self._end_in_vain(job)
+            await self._fail(job)
             return
         began = self._clock.monotonic()
         problems: list[str] = []
@@ -271,9 +271,9 @@ class Preemptor:
         if not failures:
             self._hold(job)
             return
-        await self._end_in_vain(job)
+        await self._fail(job)
 
-    async def _end_in_vain(self, job: _Job) -> None:
+    async def _fail(self, job: _Job) -> None:
         """Ends the nominations, and releases the preemptors after a pause."""
         # First, because pods requeued by the end of the nominations must not count these victims as leaving.
         self.removals.release(job, job.preemption.every_victim)
@@ -390,21 +390,21 @@ class Preemptor:
     # -- one victim ------------------------------------------------------------------------------------------------
 
     async def _remove(self, job: _Job, victim: Pod, node: str, failures: list[str]) -> None:
-        going = self._going.get(victim.uid)
-        if going is not None:
-            await going.wait()  # another preemption deletes it; a failure shows in this preemptor's next attempt
+        removal = self._removals_in_flight.get(victim.uid)
+        if removal is not None:
+            await removal.wait()  # another preemption deletes it; a failure shows in this preemptor's next attempt
             return
-        going = self._going[victim.uid] = asyncio.Event()
+        removal = self._removals_in_flight[victim.uid] = asyncio.Event()
         try:
             problem = await self._removed(job, victim, node)
         finally:
-            del self._going[victim.uid]
-            going.set()
+            del self._removals_in_flight[victim.uid]
+            removal.set()
         if problem:
             failures.append(f"victim {victim.key} was not removed: {problem}")
 
     async def _removed(self, job: _Job, victim: Pod, node: str) -> str:
-        """Removes a victim. Returns why that failed; empty: it is deleted, deleting or turned back. `node`: its node."""
+        """Removes a victim. Returns why that failed; empty: it is deleted, deleting or its bind is cancelled. `node`: its node."""
         group = job.preemption.group
         note = f"Preempted by {f'podgroup {group}' if group else f'pod {job.first.uid}'} on node {node}"
         home = self._home_of(victim)

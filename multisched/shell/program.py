@@ -32,23 +32,26 @@ from multisched.config.plugins import plugin_registry
 from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.events import ClusterEvent, EventObject
-from multisched.framework.isolation import Workshop
+from multisched.framework.isolation import WorkerFactory
 from multisched.framework.measures import Measures
 from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
-from multisched.model.decode import Decoder
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.decode import DESCRIPTION_BYTES_MAX, Decoder
 from multisched.model.gang import ANNOTATIONS
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
+from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNodes, AuditedPods
 from multisched.shell.audit.auditor import Audit
-from multisched.shell.audit.pod_mending import PodMending
-from multisched.shell.audit.sides import NodeSide, PodSide, Side
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts, annotations_of
+from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.half_gangs import GangsBelowMinimum
+from multisched.shell.gangs_below_minimum import GangsBelowMinimum
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
@@ -56,6 +59,7 @@ from multisched.shell.ingest.gang_objects import mark_gang, note_gang, note_kind
 from multisched.shell.ingest.key_remarks import KeyRemarks
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
+from multisched.shell.kept_objects import KeptObjects
 from multisched.shell.leadership.cluster_lists import ClusterLists
 from multisched.shell.leadership.handover import Handover
 from multisched.shell.leadership.lease_runner import LeaseRunner, LeasesOnLoop
@@ -63,7 +67,6 @@ from multisched.shell.leadership.leases import Leases
 from multisched.shell.leadership.takeover import Takeover
 from multisched.shell.missing_plugins import MissingPlugins
 from multisched.shell.mover import MoverView
-from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
@@ -110,7 +113,7 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     """Called once, when all caches have synced for the first time."""
     registry: Registry | None = None
     """Plugins by name; None: the built-in ones."""
-    workshop: Workshop | None = None
+    workshop: WorkerFactory | None = None
     """Runs isolated plugins; None: in threads and processes."""
     open_extender: OpenExtender | None = None
     """Opens the client of an extender; None: over HTTP."""
@@ -136,8 +139,7 @@ class Program:
         self._configuration = configuration
         """The configuration at the start."""
         self._registry = outside.registry if outside.registry is not None else plugin_registry()
-        self.clock = outside.clock
-        self.transport = outside.transport
+        self.clock, self.transport = outside.clock, outside.transport
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
         self.limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, self.limiter)
@@ -186,7 +188,7 @@ class Program:
         self.statuses.serve(self.router.workers())
         self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
         self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, outside.clock)
-        self.mending = self._pod_mending()
+        self.pod_repair = self._pod_repair()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = _node_ingest_of(self, nodes, reporter)
         self.reflectors = self._reflectors()
@@ -195,9 +197,10 @@ class Program:
         self.missing_plugins = MissingPlugins(self.transport, self.objects, self.router.workers)
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
-        self.repairs = self._repairs()
         self._reload = self._reloader(domains)
-        self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock)
+        self.repairs = _repairs_of(self)
+        self.kept_objects = _kept_objects_of(self)
+        self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock, self.kept_objects.read)
         self.catch_up = CatchUp(lambda: [(worker.plugins, worker.runner) for worker in self.router.workers()])
         self.audit = self._audit()
         self.judge = _judge_of(self, reporter)
@@ -221,7 +224,7 @@ class Program:
             statuses=self.statuses,
             pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
-            news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
+            news=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
             steps=outside.steps if outside.steps is not None else StepClock(self.clock.monotonic),
             workshop=self.workshop,
             measures=outside.measures,
@@ -243,7 +246,8 @@ class Program:
 
     def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
         """`tolerations`: schedulerName -> tolerations that its domain adds to its pods."""
-        self.decoder.keep(self.cache.ledgers.annotations.union(ANNOTATIONS, annotations_of(tolerations)))
+        self.decoder.keep(self.cache.ledgers.node_annotations, DESCRIPTION_BYTES_MAX)
+        self.decoder.keep(self.cache.ledgers.read_annotations.union(ANNOTATIONS, annotations_of(tolerations)))
         return PodIngest(
             self.cache,
             self.nominator,
@@ -251,7 +255,7 @@ class Program:
             self.decoder,
             self.clock,
             tolerations=tolerations,
-            going=self.preemptor.on_victim_deleting,
+            on_deleting=self.preemptor.on_victim_deleting,
             offer=self.reservations.offer,
             remark=KeyRemarks(self.events).see,
         )
@@ -260,9 +264,9 @@ class Program:
         """Builds the reflector of finished pods. It does not affect the trust in history, as no decision depends on it alone."""
         return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
 
-    def _pod_mending(self) -> PodMending:
-        return PodMending(
-            self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.on_victim_deleting
+    def _pod_repair(self) -> PodRepair:
+        return PodRepair(
+            self.pods, self.cache, self.router, self.decoder, self.clock, on_deleting=self.preemptor.on_victim_deleting
         )
 
     def _handover(self) -> Handover:
@@ -305,6 +309,7 @@ class Program:
             reporter=reporter,
             watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
             on_state=partial(note_kind, self.cache.gangs),
+            reads_nothing=lambda: all(one.staleness_s() > 0.0 for one in self.reflectors.values()),
         )
 
     def _reflector(
@@ -334,10 +339,10 @@ class Program:
         )
 
     def _audit(self) -> Audit:
-        sides: list[Side] = [
-            NodeSide(self.cache, self.nodes, self.reflectors["nodes"]),
-            PodSide(self.cache, self.pods, self.mending, self.reflectors["pods"], RUNNING_PODS),
-            *self.objects.sides(),
+        audited_kinds: list[AuditedKind] = [
+            AuditedNodes(self.cache, self.nodes, self.reflectors["nodes"]),
+            AuditedPods(self.cache, self.pods, self.pod_repair, self.reflectors["pods"], RUNNING_PODS),
+            *self.objects.audited_kinds(),
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
         threads = self._outside.background_threads
@@ -346,8 +351,8 @@ class Program:
             self.binder,
             self.cache,
             self.pods,
-            self.mending,
-            sides,
+            self.pod_repair,
+            audited_kinds,
             self.history,
             self.clock,
             rng,
@@ -356,23 +361,11 @@ class Program:
             period_s=self._configuration.client.audit_period_s,
         )
 
-    def _repairs(self) -> Repairs:
-        plans = self._outside.plan_repairs
-        return Repairs(
-            MoverView(self.cache, self.pods, self.reservations, self.preemptor.removals, self.router, self.clock),
-            self.transport,
-            self.limiter,
-            self.binder,
-            self.events,
-            namespace=self._outside.lease_namespace,
-            name_prefix=self._configuration.lease.name_prefix,
-            scheduler_names=self.scheduler_names,
-            open_planner=None if plans is None else partial(plans, self),
-            is_closing=self._closing.is_set,
-        )
-
     def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         note_gang(self.cache.gangs, event.resource, old, new)
+        changed = new or old
+        if isinstance(event.resource, ObjectKind) and isinstance(changed, ClusterObject):
+            self.cache.object_changed(event.resource, changed.namespace, changed.name)
         self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -426,6 +419,7 @@ class Program:
                 tasks.start_soon(reflector.run)
             for run in (self.finished_members.run, self.half_gangs.run, self.missing_plugins.run, self.events.run):
                 tasks.start_soon(run)
+            tasks.start_soon(self.kept_objects.run)
             tasks.start_soon(self.conditions.run)
             if self.statuses.kinds:
                 tasks.start_soon(self.statuses.run)
@@ -488,6 +482,42 @@ def _node_ingest_of(program: Program, nodes: NodeRouter, reporter: str) -> NodeI
         reporter,
         disputed=nodes.disputed,
         unknown_domain=nodes.unknown_domain,
+    )
+
+
+def _repairs_of(program: Program) -> Repairs:
+    plans = program.outside.plan_repairs
+    return Repairs(
+        MoverView(
+            program.cache,
+            program.pods,
+            program.reservations,
+            program.preemptor.removals,
+            program.router,
+            program.clock,
+        ),
+        program.transport,
+        program.limiter,
+        program.binder,
+        program.events,
+        namespace=program.outside.lease_namespace,
+        name_prefix=program.configuration.lease.name_prefix,
+        scheduler_names=program.scheduler_names,
+        open_planner=None if plans is None else partial(plans, program),
+        is_closing=lambda: program.is_closing,
+    )
+
+
+def _kept_objects_of(program: Program) -> KeptObjects:
+    return KeptObjects(
+        program.transport,
+        program.limiter,
+        program.clock,
+        lambda: program.router.workers(),
+        lambda kind, raw: program.objects.ingests[kind].recall(raw),
+        lambda: program.is_closing,
+        namespace=program.outside.lease_namespace,
+        name_prefix=program.configuration.lease.name_prefix,
     )
 
 

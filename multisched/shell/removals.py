@@ -49,7 +49,7 @@ class Removals:
             if entry is None or entry.pod.is_deleting:
                 continue
             if not entry.pod.is_victim:
-                self._plans[victim.uid] = set()  # drops entries from an earlier node that the pod was turned back from
+                self._plans[victim.uid] = set()  # drops entries from an earlier node on which its bind was cancelled
                 self._cache.set_victim(victim.uid, is_victim=True)
                 self.version += 1
             self._plans.setdefault(victim.uid, set()).add(plan)
@@ -62,7 +62,7 @@ class Removals:
             asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
 
     def is_sent(self, uid: str) -> bool:
-        """Reports whether the pod's deletion was sent, or its bind is turned back."""
+        """Reports whether the pod's deletion was sent, or its bind was cancelled."""
         return any(isinstance(one, _Sent) for one in self._plans.get(uid, ()))
 
     def release(self, plan: object, victims: Iterable[Pod]) -> None:

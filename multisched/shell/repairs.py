@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from multisched.client.evictor import ApiEvictor
-from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
+from multisched.client.stored_document import ConfigMapDocument
 from multisched.framework.ports import Binder, EventSink
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairPlan, RepairRefusedError, RepairRequest
 from multisched.model.wire import Transport
 from multisched.shell.domain import DomainWorker
 from multisched.shell.mover import DomainMover, MoverPorts, MoverView
 
-PlanRepair = Callable[[RepairAsked], Awaitable[RepairPlan]]
+PlanRepair = Callable[[RepairRequest], Awaitable[RepairPlan]]
 """Returns a plan for the current cluster state. Raises RepairRefusedError."""
 
 
@@ -62,7 +62,7 @@ class Repairs:
             MoverPorts(
                 self._binder,
                 ApiEvictor(self._transport, self._limiter),
-                ConfigMapKeeper(self._transport, self._limiter, self._namespace, name),
+                ConfigMapDocument(self._transport, self._limiter, self._namespace, name),
                 self._events,
                 self.plan,
                 self._is_closing,
@@ -70,7 +70,7 @@ class Repairs:
             ),
         )
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         """Plans a repair for the current cluster state, in a thread. Raises RepairRefusedError."""
         if self._planner is None:
             if self._open_planner is None:

@@ -84,7 +84,7 @@ class Statuses:
         """Returns the handler of a kind's reflector, wrapped to observe changes if statuses of the kind are written."""
         if kind not in self._sources:
             return handler
-        return self._writer.standing.watching(kind, handler, self._changed)
+        return self._writer.server_statuses.watching(kind, handler, self._changed)
 
     def _changed(self, key: ObjectKey) -> None:
         """Marks an added, updated or deleted object. A deleted one is marked too: the status of others may depend on it."""

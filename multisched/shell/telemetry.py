@@ -61,7 +61,7 @@ class ProgramQueues:
                         domain=worker.name,
                         state="quarantined"
                         if entry.is_quarantined
-                        else _state(entry.place, is_at_permit=pod.uid in at_permit),
+                        else _state(entry.state, is_at_permit=pod.uid in at_permit),
                         namespace=pod.namespace,
                         name=pod.name,
                         uid=pod.uid,
@@ -71,7 +71,7 @@ class ProgramQueues:
                         waiting_s=now_s - entry.added_s,
                         # Only PreEnqueue runs again for a gated pod: that is not an attempt.
                         retry_in_s=0.0
-                        if entry.place is QueueState.GATED
+                        if entry.state is QueueState.GATED
                         else max(0.0, (entry.retry_at_s or now_s) - now_s),
                         plugins=entry.plugins,
                         message=entry.message,
@@ -225,7 +225,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         hint_calls=queue.hint_calls,
         bound_after_flush=queue.bound_after_flush,
         quarantined=queue.quarantined,
-        set_aside=queue.set_aside,
+        quarantines=queue.quarantines,
         gangs_reserving=queue.gangs_reserving,
         reservations=queue.reservations,
         reservations_expired=queue.reservations_expired,

@@ -1,7 +1,7 @@
-"""`multisched simulate`: the real scheduler over days of recorded use, in virtual time on the embedded cluster.
+"""`multisched simulate`: the real scheduler in virtual time on the embedded cluster, one policy and one seed at a time.
 
-A scenario (`scenario_file`) names nodes, services, their use (`usage_table`), timed events, and policies (`policies`).
-`course` runs the program through it, one policy and one seed at a time. `judge` computes how evenly and how fully the nodes
-were loaded. `report` and `page` present the figures. May import everything except `app` and `cli`. The scenario's seeds are the
-only source of randomness.
+A scenario names a workload, policies and seeds. The workload of this folder is recorded services (`recorded_services`): their
+replicas use what was recorded, and `judge` computes how evenly and how fully the nodes were loaded. Domains add policies and
+workloads (`contribution`). `report` and `html_report` present the figures. May import everything except `app` and `cli`, and no
+domain. The scenario's seeds are the only source of randomness.
 """

@@ -1,4 +1,4 @@
-"""How evenly and how fully the nodes were loaded: figures of a course over the judged days, computed on arrays.
+"""How evenly and how fully the nodes were loaded: figures of a run over the judged days, computed on arrays.
 
 Load is what all pods of a node use in a step, over the node's capacity, per dimension. The two busiest hours of a day
 are the steps with the most use over all nodes, two hours in total, per dimension. A pod counts in each step at whose
@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.simulate.course import Course
-from multisched.simulate.moments import DAY_S
+from multisched.simulate.recorded_run import RunResult
 from multisched.simulate.scenario import Scenario
+from multisched.simulate.scenario_time import DAY_S
 from multisched.simulate.usage_table import filled
 
 Load = NDArray[np.float64]
@@ -58,8 +58,8 @@ class Figures(msgspec.Struct, frozen=True):
     nodes_over_100: int
 
 
-class CourseFigures(msgspec.Struct, frozen=True):
-    """Figures of one course, per dimension in the order of the usage's dimensions."""
+class RunFigures(msgspec.Struct, frozen=True):
+    """Figures of one run, per dimension in the order of the usage's dimensions."""
 
     whole: tuple[Figures, ...]
     days: tuple[tuple[Figures, ...], ...]
@@ -67,13 +67,13 @@ class CourseFigures(msgspec.Struct, frozen=True):
     """float64[dimensions, hours]: the highest load of any node in each hour, for plots."""
 
 
-def node_load(scenario: Scenario, course: Course) -> Load:
+def node_load(scenario: Scenario, result: RunResult) -> Load:
     """Returns the load of all nodes in the judged days."""
     usage = scenario.usage
     begin, end = usage.step_at(scenario.judged_from_s), usage.step_at(scenario.judged_to_s)
     values, _ = filled(usage.values[:, :, begin:end])
     load = np.zeros((len(scenario.nodes), *values.shape[1:]))
-    for stay in course.placement_intervals:
+    for stay in result.placement_intervals:
         first, last = (_first_step(at_s, scenario, values.shape[2]) for at_s in (stay.begin_s, stay.end_s))
         load[stay.node, :, first:last] += values[stay.series, :, first:last]
     load /= scenario.capacities()[:, :, None]
@@ -86,9 +86,9 @@ def _first_step(epoch_s: float, scenario: Scenario, steps: int) -> int:
     return math.ceil(min(max(passed, 0.0), steps))
 
 
-def judge(scenario: Scenario, course: Course) -> CourseFigures:
-    """Returns the figures of a course, over all judged days and per day."""
-    load = node_load(scenario, course)
+def judge(scenario: Scenario, result: RunResult) -> RunFigures:
+    """Returns the figures of a run, over all judged days and per day."""
+    load = node_load(scenario, result)
     step_s = scenario.usage.step_s
     per_day = DAY_S // step_s
     count = load.shape[2] // per_day
@@ -107,7 +107,7 @@ def judge(scenario: Scenario, course: Course) -> CourseFigures:
         )
 
     hours = load.max(0).reshape(load.shape[1], count * 24, -1) if per_day % 24 == 0 else load.max(0)[:, :, None]
-    return CourseFigures(of(0, count), tuple(of(day, day + 1) for day in range(count)), hours.max(2))
+    return RunFigures(of(0, count), tuple(of(day, day + 1) for day in range(count)), hours.max(2))
 
 
 def _busiest_steps(total: Load, per_day: int, step_s: int) -> NDArray[np.int64]:

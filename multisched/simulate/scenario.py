@@ -1,8 +1,7 @@
-"""A scenario, read and validated: values that are sent to the processes that run it."""
+"""A scenario of recorded services, read and validated: values that are sent to the processes that run it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from multisched.config.schema import Configuration
 from multisched.simulate.usage_table import UsageTable
 
 CAPACITY_ANNOTATION = "multisched.io/capacity-"
-"""Prefix of node annotations with the usable amount of a dimension; PeakForecast reads them."""
+"""Prefix of node annotations with the usable amount of a dimension, for plugins that know more than requests."""
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -43,30 +42,16 @@ class Event(msgspec.Struct, frozen=True):
     scale: Mapping[int, int] = msgspec.field(default_factory=dict)
 
 
-class Repair(msgspec.Struct, frozen=True):
-    """What PeakForecast may repair in the judged days."""
-
-    args: Mapping[str, Any]
-    """The section `repair:` of its args, without the moves per window."""
-    moves_per_100_replicas: float
-    """Over all judged days."""
-    moves_per_window: int | None
-
-    def moves(self, replicas: int) -> tuple[int, int]:
-        """Returns the allowed moves over all judged days, and in one window."""
-        whole = math.floor(self.moves_per_100_replicas * replicas / 100 + 1e-9)
-        return whole, whole if self.moves_per_window is None else self.moves_per_window
-
-
 class Policy(msgspec.Struct, frozen=True):
     """A policy: the configuration that places the pods."""
 
     name: str
     configuration: Configuration
     scheduler_name: str
-    reads_moment: bool = False
-    """Scores by current use (`MomentLoad`)."""
-    repair: Repair | None = None
+    uses_current_load: bool = False
+    """Scores by current use (`CurrentLoad`)."""
+    sections: Mapping[str, Any] = {}
+    """What domains have read from their sections of the policy's entry (`contribution.PolicySection`)."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -98,16 +83,3 @@ class Scenario(msgspec.Struct, frozen=True):
     def capacities(self) -> NDArray[np.float64]:
         """float64[nodes, dimensions]"""
         return np.array([node.capacity for node in self.nodes])
-
-    def history(self, end: int) -> NDArray[np.float64]:
-        """Returns float64[services, dimensions, end]: use per replica before step `end`, the mean over its series; NaN in gaps."""
-        values = self.usage.values[:, :, :end]
-        return np.stack([_mean(values[sorted(set(own))]) for own in self.series])
-
-
-def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the mean over the first axis, ignoring NaN."""
-    count = (~np.isnan(values)).sum(0)
-    total = np.nansum(values, axis=0)
-    mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return mean

@@ -1,4 +1,4 @@
-"""Reads a scenario and all files it names. Raises ConfigError with all problems: file, line, field and fix."""
+"""Reads the sections of a scenario of recorded services, and all files that they name."""
 
 from __future__ import annotations
 
@@ -8,57 +8,42 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.config import loading
-from multisched.config.document import ConfigError, Document, Problem, read_document
+from multisched.config.document import ConfigError, Document, Problem
 from multisched.config.document import Path as Place
-from multisched.config.structure import nearest, validated
+from multisched.config.structure import nearest
 from multisched.model.quantity import parse_milli
-from multisched.simulate.moments import DAY_S, Moment, written
-from multisched.simulate.policies import read_policy
-from multisched.simulate.repairs import openings
+from multisched.simulate.contribution import contributions
+from multisched.simulate.policies import sections
+from multisched.simulate.recorded_services import RecordedServices
 from multisched.simulate.scenario import Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import NODES_MAX, NodeTemplate, ScenarioFile
+from multisched.simulate.scenario_time import DAY_S, ScenarioTime, format_time
 from multisched.simulate.services_file import read_services
 from multisched.simulate.usage_table import UsageTable, filled, read_usage
 
 PODS_MAX = 100_000
 PODS_DEFAULT = "110"
 NAMES_SHOWN = 5
-WEEK_DAYS = 7
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Reads and validates a scenario file."""
-    document = read_document(
-        loading.read_text(path), str(path), if_empty="; config/examples has scenarios to start from"
-    )
-    _name_policies(document)
-    written_down = validated(document, ScenarioFile)
-    if written_down is None:
-        raise ConfigError(document.problems)
-    return _Resolver(document, written_down, path).scenario()
-
-
-def _name_policies(document: Document) -> None:
-    """Replaces a policy given as a bare name by an entry with that name."""
-    policies = document.data.get("policies") if isinstance(document.data, dict) else None
-    if isinstance(policies, list):
-        policies[:] = [{"name": entry} if isinstance(entry, str) else entry for entry in policies]
+def read_recorded(document: Document, file: ScenarioFile, policies: tuple[Policy, ...], path: Path) -> RecordedServices:
+    """Reads the files that a validated scenario of recorded services names. Raises ConfigError."""
+    return RecordedServices(_Resolver(document, file, policies, path).scenario())
 
 
 class _Resolver:
     """Resolves one scenario file: adds problems to the document, and remarks for the report to `notes`."""
 
-    def __init__(self, document: Document, file: ScenarioFile, path: Path) -> None:
+    def __init__(self, document: Document, file: ScenarioFile, policies: tuple[Policy, ...], path: Path) -> None:
         self._document = document
         self._file = file
+        self._policies = policies
         self._path = path
         self._notes: list[str] = []
 
     def scenario(self) -> Scenario:
         file, folder = self._file, self._path.parent
         services = self._services(folder)
-        policies = self._policies(folder)
         problems: list[Problem] = []
         usage = read_usage([folder / name for name in file.usage.files], problems)
         self._document.problems += problems
@@ -77,7 +62,7 @@ class _Resolver:
             tuple(services),
             tuple(nodes),
             tuple(events),
-            tuple(policies),
+            self._policies,
             file.seeds,
             file.create.order,
             create_s,
@@ -87,9 +72,11 @@ class _Resolver:
             series,
         )
         self._check_order(scenario)
-        self._check_repairs(scenario)
+        self._check_sections(scenario)
         self._fail()
         self._note_gaps(scenario)
+        for contribution in contributions():
+            self._notes += contribution.notes(scenario)
         return replace(scenario, notes=tuple(self._notes))
 
     def _fail(self) -> None:
@@ -114,20 +101,6 @@ class _Resolver:
                 self._document.add(at, f"service {entry.name!r} is already listed above; remove one")
             seen.add(entry.name)
             found.append(Service(entry.name, entry.replicas, dict(entry.requests)))
-        return found
-
-    def _policies(self, folder: Path) -> list[Policy]:
-        found: list[Policy] = []
-        for index, entry in enumerate(self._file.policies):
-            if any(entry.name == other.name for other in self._file.policies[:index]):
-                at = ("policies", index)
-                self._document.add(at, f"policy {entry.name!r} is already listed above; give each a unique name")
-                continue
-            policy = read_policy(self._document, index, entry, folder)
-            if policy is not None:
-                found.append(policy)
-        if len(set(self._file.seeds)) < len(self._file.seeds):
-            self._document.add(("seeds",), "names a seed twice; remove one")
         return found
 
     def _nodes(self, usage: UsageTable) -> list[NodeSpec]:
@@ -183,16 +156,18 @@ class _Resolver:
 
     def _periods(self, usage: UsageTable) -> tuple[int, int, int]:
         file, first = self._file, usage.first_day_s
-        span = f"the usage goes from {written(usage.start_s)} to {written(usage.end_s)}"
+        span = f"the usage goes from {format_time(usage.start_s)} to {format_time(usage.end_s)}"
         known_s = file.known.until.end_s(first)
         from_s, to_s = file.judged.begin.begin_s(first), file.judged.end.end_s(first)
         if not usage.start_s < known_s <= usage.end_s:
-            self._document.add(("known", "until"), f"{written(known_s)}: {span}; write a moment within it")
+            self._document.add(("known", "until"), f"{format_time(known_s)}: {span}; write a moment within it")
         elif known_s > from_s:
-            text = f"{written(known_s)} is after {written(from_s)}, when judging begins: policies would know the future"
+            text = f"{format_time(known_s)} is after {format_time(from_s)}, when judging begins: policies would know the future"
             self._document.add(("known", "until"), f"{text}; write an earlier moment")
         if not usage.start_s <= from_s < to_s <= usage.end_s:
-            self._document.add(("judged",), f"{written(from_s)} to {written(to_s)}: {span}; write days within it")
+            self._document.add(
+                ("judged",), f"{format_time(from_s)} to {format_time(to_s)}: {span}; write days within it"
+            )
         elif from_s % DAY_S or to_s % DAY_S:
             self._document.add(("judged",), "whole days are judged; write days without times")
         return known_s, from_s, to_s
@@ -206,7 +181,7 @@ class _Resolver:
         known_s: int,
     ) -> int:
         moment = self._file.create.at
-        if isinstance(moment, Moment):
+        if isinstance(moment, ScenarioTime):
             return moment.begin_s(usage.first_day_s)
         end = usage.step_at(known_s)
         begin = max(0, end - DAY_S // usage.step_s)
@@ -217,35 +192,19 @@ class _Resolver:
 
     def _check_order(self, scenario: Scenario) -> None:
         if not scenario.usage.start_s <= scenario.create_s <= scenario.judged_from_s:
-            text = f"{written(scenario.create_s)} is not between the first sample and the first judged day"
+            text = f"{format_time(scenario.create_s)} is not between the first sample and the first judged day"
             self._document.add(("create", "at"), f"{text}; write a moment there, or trough")
         for index, event in enumerate(self._file.events):
             at_s = event.at.begin_s(scenario.usage.first_day_s)
             if not scenario.create_s < at_s < scenario.judged_to_s:
-                text = f"{written(at_s)} is not between the creation and the last judged day"
+                text = f"{format_time(at_s)} is not between the creation and the last judged day"
                 self._document.add(("events", index, "at"), f"{text}; write a moment there")
 
-    def _check_repairs(self, scenario: Scenario) -> None:
-        for policy in scenario.policies:
-            if policy.repair is None:
-                continue
-            index = next(i for i, entry in enumerate(self._file.policies) if entry.name == policy.name)
-            at = ("policies", index, "repair")
-            thresholds, known = policy.repair.args.get("thresholdPercent"), scenario.usage.dimensions
-            for name in thresholds if isinstance(thresholds, Mapping) else ():
-                if name not in known:
-                    text = f"the usage has no dimension {name!r}; it has {', '.join(known)}"
-                    place = (*at, "thresholdPercent", name)
-                    self._document.add(place, text, suggestion=nearest(name, known), of_key=True)
-            in_all, in_window = policy.repair.moves(scenario.replicas)
-            if not openings(policy.repair, scenario):
-                self._document.add((*at, "windows"), "none opens on a judged day; write one that does")
-            if in_all < 1:
-                text = f"allows no move of {scenario.replicas} replicas; write more"
-                self._document.add((*at, "movesPer100Replicas"), text)
-            elif in_window > in_all:
-                text = f"{in_window} are more than the {in_all} that movesPer100Replicas allows in all; write fewer"
-                self._document.add((*at, "movesPerWindow"), text)
+    def _check_sections(self, scenario: Scenario) -> None:
+        added = sections()
+        for index, policy in enumerate(scenario.policies):
+            for name, value in policy.sections.items():
+                added[name].check(self._document, ("policies", index, name), value, scenario)
 
     # -- usage -----------------------------------------------------------------------------------------------------
 
@@ -299,18 +258,6 @@ class _Resolver:
         holes = int(history[used].sum())
         if holes:
             self._notes.append(f"{holes} samples of the history are missing; policies see the gaps")
-        names = (*usage.services, *usage.pods)
-        unknown = [names[series] for series in used if history[series].all()]
-        if unknown:
-            more = ", …" if len(unknown) > NAMES_SHOWN else ""
-            text = f"{len(unknown)} names have no history: {', '.join(unknown[:NAMES_SHOWN])}{more}"
-            self._notes.append(f"{text}; PeakForecast uses its fallbacks for them, last their requests")
-        days = (scenario.known_until_s - usage.start_s) / DAY_S
-        if days < WEEK_DAYS:
-            text = f"the history has {days:.1f} days, less than a week"
-            self._notes.append(
-                f"{text}; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
-            )
 
 
 def _series_of(service: Service, replica: int, of_service: dict[str, int], of_pod: dict[str, int]) -> int | None:

@@ -14,15 +14,13 @@ from msgspec import Meta, field
 from multisched.config.schema import ProfileConfig
 from multisched.config.sections import Before, Section
 from multisched.model.quantity import QuantityError, parse_milli
-from multisched.simulate.moments import Moment, parse_moment
+from multisched.simulate.scenario_time import ScenarioTime, parse_time
 
 API_VERSION: Final = "multisched.io/v1alpha1"
 KIND: Final = "Scenario"
 SERVICES_MAX, REPLICAS_MAX, NODES_MAX = 5_000, 10_000, 5_000
 EVENTS_MAX, POLICIES_MAX, SEEDS_MAX = 10_000, 16, 1_000
-REPAIR_MOVES_MAX: Final = 10_000
 TROUGH: Final = "trough"
-BUILT_IN_POLICIES: Final = ("least-allocated", "realtime", "peak-forecast")
 
 SERVICE_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 Name = Annotated[str, Meta(pattern=SERVICE_NAME)]
@@ -40,12 +38,12 @@ def _quantity(value: object) -> str:
     return str(value)
 
 
-def _moment(value: object) -> object:
-    return value if isinstance(value, Moment) else parse_moment(value)
+def _time(value: object) -> object:
+    return value if isinstance(value, ScenarioTime) else parse_time(value)
 
 
-def _moment_or_trough(value: object) -> object:
-    return None if value == TROUGH else _moment(value)
+def _time_or_trough(value: object) -> object:
+    return None if value == TROUGH else _time(value)
 
 
 def _seeds(value: object) -> object:
@@ -60,8 +58,8 @@ def _seeds(value: object) -> object:
 
 
 Quantity = Annotated[str, Before(_quantity)]
-At = Annotated[Any, Before(_moment)]
-"""`day 20`, `day 20 04:00` or ISO 8601; a `Moment` once read."""
+At = Annotated[Any, Before(_time)]
+"""`day 20`, `day 20 04:00` or ISO 8601; a `ScenarioTime` once read."""
 
 
 class UsageFiles(Section, frozen=True):
@@ -122,7 +120,7 @@ class Judged(Section, frozen=True):
 class Create(Section, frozen=True):
     """When and in which order the services are created in the empty cluster."""
 
-    at: Annotated[Any, Before(_moment_or_trough)] = None
+    at: Annotated[Any, Before(_time_or_trough)] = None
     """A moment, or `trough`: the step of the last known day with the least use of all replicas, relative to capacity.
     Default: trough."""
     order: Literal["random", "services", "listed"] = "random"
@@ -144,22 +142,9 @@ class Event(Section, frozen=True):
             raise ValueError("nothing happens; write release: [SERVICE] or scale: {SERVICE: REPLICAS}")
 
 
-class RepairEntry(Section, frozen=True):
-    """PeakForecast repairs in windows of the judged days, with one budget for all of them."""
-
-    windows: Any
-    """As in `repair:` in the args of PeakForecast: `[{from: "05:00", to: "07:00"}]`; in UTC unless a zone is named."""
-    moves_per_100_replicas: Annotated[float, Meta(gt=0, le=1_000)] = 3.0
-    """Over all judged days, relative to the initial number of replicas, rounded down."""
-    moves_per_window: Annotated[int, Meta(ge=1, le=REPAIR_MOVES_MAX)] | None = None
-    """Default: the whole budget, so the first window may spend all of it."""
-    threshold_percent: Any = "auto"
-    """As in the args of PeakForecast."""
-
-
 class PolicyEntry(Section, frozen=True):
-    """One policy: the built-in `least-allocated`, `realtime` or `peak-forecast`, or a profile or configuration of its own.
-    In the file, a name alone may replace the entry."""
+    """One policy: the name of a built-in one or of a domain's, or a profile or configuration of its own.
+    In the file, a name alone may replace the entry. Domains add sections (`policies.entry_type`)."""
 
     name: Name
     profile: ProfileConfig | None = None
@@ -168,8 +153,6 @@ class PolicyEntry(Section, frozen=True):
     """A configuration file, relative to the scenario."""
     domain: str | None = None
     """The domain of the configuration that places the services. Default: the first."""
-    repair: RepairEntry | None = None
-    """Only for a policy that runs PeakForecast."""
 
     def __post_init__(self) -> None:
         if self.profile is not None and self.configuration is not None:
@@ -178,13 +161,22 @@ class PolicyEntry(Section, frozen=True):
             raise ValueError("a domain needs a configuration; name its file")
 
 
-class ScenarioFile(Section, frozen=True, kw_only=True):
-    """The whole file."""
+class ScenarioHeader(Section, frozen=True, kw_only=True):
+    """What every scenario file has, whatever its workload."""
 
     api_version: Literal["multisched.io/v1alpha1"]
     kind: Literal["Scenario"]
     name: Annotated[str, Meta(max_length=80)] = ""
     """Title of the report. Default: the file's name."""
+    policies: Annotated[tuple[Any, ...], Meta(min_length=1, max_length=POLICIES_MAX)]
+    """Plain data of policy entries, which `policies` validates. Default: those of the workload."""
+    seeds: Annotated[tuple[int, ...], Before(_seeds), Meta(min_length=1, max_length=SEEDS_MAX)] = (0,)
+    """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""
+
+
+class ScenarioFile(ScenarioHeader, frozen=True, kw_only=True):
+    """A scenario of recorded services."""
+
     usage: UsageFiles
     services: Services
     nodes: Annotated[tuple[NodeTemplate, ...], Meta(min_length=1, max_length=100)]
@@ -192,8 +184,3 @@ class ScenarioFile(Section, frozen=True, kw_only=True):
     judged: Judged
     create: Create = Create()
     events: Annotated[tuple[Event, ...], Meta(max_length=EVENTS_MAX)] = ()
-    policies: Annotated[tuple[PolicyEntry, ...], Meta(min_length=1, max_length=POLICIES_MAX)] = tuple(
-        PolicyEntry(name=name) for name in BUILT_IN_POLICIES
-    )
-    seeds: Annotated[tuple[int, ...], Before(_seeds), Meta(min_length=1, max_length=SEEDS_MAX)] = (0,)
-    """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.config.document import Problem
-from multisched.simulate.moments import DAY_S, written
+from multisched.simulate.scenario_time import DAY_S, format_time
 
 Values = NDArray[np.float64]
 
@@ -220,7 +220,7 @@ class UsageReader:
         seconds, lines = np.frombuffer(series.seconds), np.frombuffer(series.lines, np.int64)
         steps, beside = np.divmod(seconds - start_s, step_s)
         for place in np.flatnonzero(beside)[:1]:
-            text = f"{written(seconds[place])} is off the grid of {step_s} s that begins at {written(start_s)}"
+            text = f"{format_time(seconds[place])} is off the grid of {step_s} s that begins at {format_time(start_s)}"
             self._report_at(lines[place], "timestamp", f"{text}; round the timestamps")
         numbers = steps.astype(np.int64)
         order = np.argsort(numbers, kind="stable")

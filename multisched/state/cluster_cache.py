@@ -4,7 +4,7 @@ States of a pod: unassumed -> assumed -> confirmed -> removed. There is no timer
 the watch (confirm, remove) ends the assumed state; before the bind is sent, unreserve (forget) may end it too. A
 forbidden transition means a corrupted cache and raises: the process must not go on placing pods with it.
 
-The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`, `settled_labels`) are fixed at the bind:
+The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`, `fixed_labels`) are fixed at the bind:
 they keep the values they had when the pod was assumed, or first seen on its node, and later versions are ignored.
 Otherwise a user who may edit a running pod could free what it still uses, or take what it was never given.
 
@@ -22,14 +22,15 @@ from enum import Enum, auto
 import msgspec
 
 from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
-from multisched.model.objects import Node, Pod
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod, reports_anew
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
+from multisched.state.external_pod_changes import ExternalPodChanges
 from multisched.state.gang_roster import GangRoster
-from multisched.state.ledgers import LedgerRegistry, RowlessLedger
+from multisched.state.ledgers import Concerned, LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from multisched.state.pod_news import ExternalPodChanges
 from multisched.state.pods_by_priority import PodsByPriority
 
 NO_ROW = -1
@@ -151,19 +152,27 @@ class ClusterCache:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
+    def assume(
+        self,
+        pod: Pod,
+        row: int,
+        choices: Choices = NO_CHOICES,
+        concerned: Concerned | None = None,
+        *,
+        is_tentative: bool = False,
+    ) -> Assumption:
         """Accounts for an unbound pod on a row. Called only by `transaction.assume`, after checking that it fits (I1).
 
-        `is_tentative`: as in `GangMember`.
+        `concerned`: as `LedgerRegistry.concerned` returned it in this step. `is_tentative`: as in `GangMember`.
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
-        annotations = self.ledgers.take(pod, row, choices)
+        annotations = self.ledgers.take(pod, row, choices, concerned)
         pod = self.bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
-        self.gangs.stands(pod.uid, node, is_tentative=is_tentative)
+        self.gangs.set_member_node(pod.uid, node, is_tentative=is_tentative)
         return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:
@@ -229,12 +238,14 @@ class ClusterCache:
             elif pod.is_deleting and not known.pod.is_deleting:
                 self.news.left(pod)  # spreading no longer counts it
             self.nodes.replace_pod(known.row, pod)
+            if known.pod.phase != pod.phase and reports_anew(known.pod, pod, self.ledgers.reported):
+                self.nodes.touch(known.row)
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
         else:
             self.ledgers.restore_cluster(pod)
         known.pod = pod
-        self.gangs.stands(pod.uid, pod.node, is_bound=True)
+        self.gangs.set_member_node(pod.uid, pod.node, is_bound=True)
         return before
 
     def set_victim(self, uid: str, *, is_victim: bool) -> None:
@@ -259,7 +270,12 @@ class ClusterCache:
             self._drop(entry)
         return entry
 
-    def mend_row(self, row: int) -> None:
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> None:
+        """Handles an added, updated or deleted object of a kind that ledgers read: what is computed from its rows may have changed."""
+        for row in self.ledgers.object_changed(kind, namespace, name):
+            self.nodes.touch(row)
+
+    def repair_row(self, row: int) -> None:
         """Rebuilds a row, its columns and its pods from the entries, after the audit found a difference.
 
         Decisions based on the old row, and on counts of its pods, must be checked again.
@@ -271,7 +287,7 @@ class ClusterCache:
     def _add(self, pod: Pod) -> None:
         row = self.nodes.row_of(pod.node)
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
-        self.gangs.stands(pod.uid, pod.node, is_bound=True)
+        self.gangs.set_member_node(pod.uid, pod.node, is_bound=True)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             self.ledgers.restore_cluster(pod)
@@ -295,7 +311,7 @@ class ClusterCache:
     def _settled(self, before: Pod, after: Pod) -> Pod:
         """Returns a newer version of a placed pod, with the annotations and labels that are fixed at the bind taken from the old one."""
         annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
-        labels = _kept(before.labels, after.labels, self.ledgers.settled_labels)
+        labels = _kept(before.labels, after.labels, self.ledgers.fixed_labels)
         if annotations is after.annotations and labels is after.labels:
             return after
         return msgspec.structs.replace(after, annotations=annotations, labels=labels)
@@ -328,7 +344,7 @@ class ClusterCache:
             self.nodes.remove_pod(entry.row, uid)
         self.ledgers.release(uid)
         del self._placed[uid]
-        self.gangs.stands(uid, "")
+        self.gangs.set_member_node(uid, "")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

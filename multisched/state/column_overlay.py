@@ -33,37 +33,37 @@ class ColumnOverlay(Overlay):
         super().__init__(table)
         self._nominated = nominated
         self._nominated_pods = nominated_pods
-        self._standing: PodColumns | None = None
-        self._away: Bools | None = None
+        self._candidates: PodColumns | None = None
+        self._removed_mask: Bools | None = None
         self._columns: dict[str, Int64] = {}
         self._amounts: dict[str, Int64] = {}
         self._users: dict[PortKey, Users] = {}
 
-    def take_away(self, pods: PodColumns, away: Bools) -> None:
-        """Removes pods. `away`: bool[k, rows of `pods`]. Called once, before anything is read."""
-        self._standing = pods
-        self._away = away.copy()
+    def remove(self, pods: PodColumns, removed: Bools) -> None:
+        """Removes pods. `removed`: bool[k, rows of `pods`]. Called once, before anything is read."""
+        self._candidates = pods
+        self._removed_mask = removed.copy()
 
-    def give_back(self, k: int, at: Rows) -> None:
+    def restore(self, k: int, at: Rows) -> None:
         """Restores the k-th pods of the rows at these positions."""
         self._move(k, at, 1)
 
-    def take_again(self, k: int, at: Rows) -> None:
+    def remove_again(self, k: int, at: Rows) -> None:
         self._move(k, at, -1)
 
     def _move(self, k: int, at: Rows, sign: int) -> None:
-        assert self._standing is not None
-        assert self._away is not None
-        self._away[k, at] = sign < 0
-        rows = self._standing.rows[at]
+        assert self._candidates is not None
+        assert self._removed_mask is not None
+        self._removed_mask[k, at] = sign < 0
+        rows = self._candidates.rows[at]
         for resource, column in self._columns.items():
             if resource == PODS:
                 column[rows] += sign
             elif resource in self._amounts:
                 column[rows] += sign * self._amounts[resource][k].take(at)
         if self._users:
-            for i in at[self._standing.has_ports[k].take(at)].tolist():
-                self._account_ports(int(self._standing.rows[i]), self._standing.pod(k, i), sign, self._users)
+            for i in at[self._candidates.has_ports[k].take(at)].tolist():
+                self._account_ports(int(self._candidates.rows[i]), self._candidates.pod(k, i), sign, self._users)
 
     # -- NodeView --------------------------------------------------------------------------------------------------
 
@@ -92,20 +92,20 @@ class ColumnOverlay(Overlay):
         column = np.array(self._table.requested(resource))
         if not self._table.has_column(resource):
             return column  # no node has this resource, so the requests for it are not counted
-        if self._standing is not None and self._away is not None:
+        if self._candidates is not None and self._removed_mask is not None:
             if resource == PODS:
-                column[self._standing.rows] -= self._away.sum(axis=0)
+                column[self._candidates.rows] -= self._removed_mask.sum(axis=0)
             else:
-                amounts = self._amounts[resource] = self._standing.requested(resource)
-                column[self._standing.rows] -= (amounts * self._away).sum(axis=0)
+                amounts = self._amounts[resource] = self._candidates.requested(resource)
+                column[self._candidates.rows] -= (amounts * self._removed_mask).sum(axis=0)
         if self._nominated is not None:
             column[self._nominated.rows] += self._nominated.amounts(resource)
         return column
 
     def _add_ports(self, users: dict[PortKey, Users]) -> None:
-        if self._standing is not None and self._away is not None:
-            for k, i in np.argwhere(self._away & self._standing.has_ports).tolist():
-                self._account_ports(int(self._standing.rows[i]), self._standing.pod(k, i), -1, users)
+        if self._candidates is not None and self._removed_mask is not None:
+            for k, i in np.argwhere(self._removed_mask & self._candidates.has_ports).tolist():
+                self._account_ports(int(self._candidates.rows[i]), self._candidates.pod(k, i), -1, users)
         if self._nominated is not None:
             for row, pod in self._nominated_pods():
                 self._account_ports(row, pod, 1, users)

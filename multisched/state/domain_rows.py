@@ -136,7 +136,7 @@ class DomainRows:
         return self._are_first
 
     def has(self, row: int) -> bool:
-        return row < len(self._member) and bool(self._member[row])
+        return row < len(self._member) and self._member.item(row)
 
     def why_not(self, row: int, node: Node) -> str:
         """Returns why no pod of the domain may be placed on a row outside `rows`, as the end of a sentence about its node."""

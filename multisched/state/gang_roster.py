@@ -20,6 +20,8 @@ from multisched.model.objects import Pod
 
 FINISHED_MAX: Final = 100_000
 """Finished members remembered over all gangs: the oldest are dropped."""
+DEPARTED_MAX: Final = 10_000
+"""Placed members remembered, over all gangs, that disappeared without having been deleted: they may have succeeded."""
 NAMED_MAX: Final = 4
 """Members, schedulers or minimums that a message names."""
 NO_TERMS: Final = "no member says how many start together"
@@ -59,7 +61,7 @@ class GangMember(msgspec.Struct):
         return self.is_deleting or self.is_victim
 
     @property
-    def stays(self) -> bool:
+    def is_placed(self) -> bool:
         """It has a node, and is not leaving."""
         return bool(self.node) and not self.is_leaving
 
@@ -94,7 +96,7 @@ class Gang:
         """uid of an owner, empty for none -> finished members that count for living members of the same owner."""
         self.owners: Counter[str] = Counter()
         """The same for living members that are not being deleted."""
-        self.standing = 0
+        self.placed_count = 0
         """Members that are bound or assumed and not leaving."""
         self.tentative = 0
         """Those of them that an attempt in progress may forget."""
@@ -104,12 +106,12 @@ class Gang:
         """Members that are leaving: they do not count, so that their replacements start together."""
         self.has_started = False
         """Its minimum was bound once, and since then it always had a placed or finished member."""
-        self.said: Counter[GangSpec] = Counter()
+        self.declared: Counter[GangSpec] = Counter()
         """Requirements that members declare themselves -> number of members."""
         self.described: GangSpec | None = None
         """The requirements in its object."""
         self.object_problem = ""
-        self.fellows: tuple[str, ...] = ()
+        self.linked: tuple[str, ...] = ()
         """Other gangs that it must start with, as of the last change."""
         self.refusal = ""
         """Why its members found no nodes in the last attempt; empty once enough have."""
@@ -149,7 +151,7 @@ class Gang:
         """Its requirements; None if none are declared, or members contradict each other."""
         if self.described is not None:
             return self.described
-        return next(iter(self.said)) if len(self.said) == 1 else None
+        return next(iter(self.declared)) if len(self.declared) == 1 else None
 
     @property
     def problem(self) -> str:
@@ -159,13 +161,13 @@ class Gang:
         if len(self.schedulers) > 1:
             names = " and ".join(sorted(self.schedulers)[:NAMED_MAX])
             return f"its members name the schedulers {names}; write the same in all of them"
-        counts = sorted({spec.min_members for spec in self.said})
+        counts = sorted({spec.min_members for spec in self.declared})
         if self.described is not None and counts and counts != [self.described.min_members]:
             return (
                 f"its PodGroup asks for a minimum of {self.described.min_members}, and its members for"
                 f" {' and '.join(map(str, counts[:NAMED_MAX]))}; write the same in both"
             )
-        if self.described is None and len(self.said) > 1:
+        if self.described is None and len(self.declared) > 1:
             what = (
                 f"minimums of {' and '.join(map(str, counts[:NAMED_MAX]))}" if len(counts) > 1 else "different things"
             )
@@ -187,9 +189,9 @@ class Gang:
         return TIMEOUT_S if self.spec is None else self.spec.timeout_s
 
     @property
-    def lateness(self) -> str:
+    def overdue_text(self) -> str:
         """The part of the message after that time."""
-        if self.standing:
+        if self.placed_count:
             return f"has been below its minimum for {self.timeout_s:g} s"
         return f"has not started within {self.timeout_s:g} s"
 
@@ -199,32 +201,32 @@ class Gang:
         spec = self.spec
         if spec is None:
             return 1
-        if self.stays_started:
+        if self.starts_members_singly:
             return 0
-        return spec.min_members - (self.standing - self.tentative) - self.succeeded
+        return spec.min_members - (self.placed_count - self.tentative) - self.succeeded
 
     @property
-    def stays_started(self) -> bool:
+    def starts_members_singly(self) -> bool:
         """True if further members need not wait for others."""
         return self.spec is not None and self.spec.is_once and self.has_started
 
     @property
-    def staying(self) -> Sequence[str]:
-        """uids of the `standing` members."""
-        return [uid for uid, member in self.members.items() if member.stays]
+    def placed_uids(self) -> Sequence[str]:
+        """uids of the `placed_count` members."""
+        return [uid for uid, member in self.members.items() if member.is_placed]
 
     @property
     def surplus(self) -> int:
         """How many of those can be removed without falling below the minimum; 0 if its requirements are unknown."""
-        spec, standing = self.spec, self.standing
-        return 0 if spec is None else min(max(standing + self.succeeded - spec.min_members, 0), standing)
+        spec, placed = self.spec, self.placed_count
+        return 0 if spec is None else min(max(placed + self.succeeded - spec.min_members, 0), placed)
 
     @property
-    def outlook(self) -> tuple[object, ...]:
+    def wait_reason_key(self) -> tuple[object, ...]:
         """Everything that determines why pods wait for the gang's members: if equal, the reason is unchanged."""
         spec = self.spec
         is_complete = spec is not None and self.present >= spec.min_members
-        return len(self.schedulers), len(self.said), spec, self.held, is_complete, self.lacks, max(self.needs, 0)
+        return len(self.schedulers), len(self.declared), spec, self.held, is_complete, self.lacks, max(self.needs, 0)
 
     @property
     def lacks(self) -> int:
@@ -246,9 +248,9 @@ class GangRoster:
     def __init__(self) -> None:
         self._gangs: dict[str, Gang] = {}
         self.version = 0
-        """Raised with each change of `standing` or `surplus`."""
+        """Raised with each change of `placed_count` or `surplus`."""
         self._key_of: dict[str, str] = {}
-        self._said_by: dict[str, GangSpec] = {}
+        self._declared_by: dict[str, GangSpec] = {}
         self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
         self.troubles: dict[GangApi, str] = {}
         """Why the PodGroups of an API are unknown; written by `note_kind`."""
@@ -258,11 +260,15 @@ class GangRoster:
         """uid -> key of its gang and NAMESPACE/NAME, oldest first."""
         self._finished_uids: dict[str, str] = {}
         """NAMESPACE/NAME -> uid of the finished pods that exist in the API server."""
-        self.on_first: Callable[[], None] = _nothing
+        self._departed: dict[str, None] = {}
+        """uids of placed members of started gangs that disappeared without having been deleted, oldest first. The watch of
+        running pods does not show how they ended, and may be ahead of the watch of succeeded pods.
+        """
+        self.on_first: Callable[[], None] = _ignore
         """Called when the first gang appears."""
-        self.on_change: Callable[[str], None] = _nobody
+        self.on_change: Callable[[str], None] = _ignore_key
         """Called with the key of a gang whose members may have another reason to wait."""
-        self.on_count: Callable[[str], None] = _nobody
+        self.on_count: Callable[[str], None] = _ignore_key
         """Called with the key of a gang whose `counts` changed."""
 
     def __len__(self) -> int:
@@ -287,7 +293,7 @@ class GangRoster:
     def needs(self, key: str, *, missing: int = 0) -> int:
         """Returns how many more members must start together, not counting `missing` of the placed ones; 0: each may start alone."""
         gang = self._gangs.get(key)
-        if gang is None or (missing and gang.stays_started):
+        if gang is None or (missing and gang.starts_members_singly):
             return 0
         return max(gang.needs + missing, 0)
 
@@ -295,12 +301,12 @@ class GangRoster:
         """Reports whether no member of the gang has to wait for others."""
         return not self.needs(key)
 
-    # -- `StandingGangs` -------------------------------------------------------------------------------------------
+    # -- `PlacedGangMembers` -------------------------------------------------------------------------------------------
 
-    def standing(self, key: str) -> Collection[str]:
+    def placed_members(self, key: str) -> Collection[str]:
         """Returns the uids of members that are bound or assumed, and are neither being deleted nor victims."""
         gang = self._gangs.get(key)
-        return () if gang is None else gang.staying
+        return () if gang is None else gang.placed_uids
 
     def surplus(self, key: str) -> int:
         """Returns how many of those can be removed without falling below the minimum; 0 if the requirements are unknown."""
@@ -335,7 +341,7 @@ class GangRoster:
             self._forget_finished(pod.uid)  # after the restore of a backup in which the pod has not finished
         key = f"{pod.namespace}/{membership.name}"
         gang = self._gang(key, membership)
-        before_it = gang.outlook
+        before_it = gang.wait_reason_key
         member = _member(pod, membership)
         before = None
         if known is not None:
@@ -348,17 +354,17 @@ class GangRoster:
                 before = None
         if before != member:
             self._replace(gang, pod.uid, before, member)
-        if member.is_running != (pod.phase == "Running"):  # does not change `standing`, so `version` is not raised
+        if member.is_running != (pod.phase == "Running"):  # does not change `placed_count`, so `version` is not raised
             gang.members[pod.uid].is_running = not member.is_running
             self.on_count(key)
         asked = gang.spec
-        self._say(gang, pod.uid, membership.spec)
+        self._declare(gang, pod.uid, membership.spec)
         if gang.spec != asked:
             gang.refusal = ""
-        if gang.outlook != before_it:
+        if gang.wait_reason_key != before_it:
             self._changed(key)
         else:
-            self._note_fellows(gang, self.together_with(key))
+            self._link(gang, self.together_with(key))
         return membership
 
     def remove(self, uid: str) -> None:
@@ -367,8 +373,13 @@ class GangRoster:
         if key is None:
             return
         gang = self._gangs[key]
-        self._say(gang, uid, None)
-        self._replace(gang, uid, gang.members[uid], None)
+        member = gang.members[uid]
+        if gang.has_started and member.node and not member.is_deleting:
+            self._departed[uid] = None
+            if len(self._departed) > DEPARTED_MAX:
+                del self._departed[next(iter(self._departed))]
+        self._declare(gang, uid, None)
+        self._replace(gang, uid, member, None)
         self._tidy(gang)
         self._changed(key)
 
@@ -383,6 +394,10 @@ class GangRoster:
         # Added before the pod is removed from the members, so that the gang is not dropped in between.
         gang.add_finished(pod.uid, FinishedMember(_owner_uid(pod)))
         self.remove(pod.uid)
+        if pod.uid in self._departed:
+            del self._departed[pod.uid]
+            # The gang ended with this member only because its success was not known yet.
+            gang.has_started |= not gang.owners or _owner_uid(pod) in gang.owners
         self._finished[pod.uid] = gang.key, pod.key
         self._finished_uids[pod.key] = pod.uid
         if len(self._finished) > FINISHED_MAX:
@@ -452,13 +467,13 @@ class GangRoster:
 
     # -- written by the cache --------------------------------------------------------------------------------------
 
-    def stands(self, uid: str, node: str, *, is_bound: bool = False, is_tentative: bool = False) -> None:
+    def set_member_node(self, uid: str, node: str, *, is_bound: bool = False, is_tentative: bool = False) -> None:
         """Sets the node on which the pod was assumed or seen; empty: none any more. `is_tentative`: as in `GangMember`."""
         key = self._key_of.get(uid)
         if key is None:
             return
         gang = self._gangs[key]
-        member, before = gang.members[uid], gang.outlook
+        member, before = gang.members[uid], gang.wait_reason_key
         is_foreign = is_bound and not member.node and not member.is_leaving
         self.version += node != member.node
         _tally(gang, member, -1)
@@ -470,7 +485,7 @@ class GangRoster:
         else:
             _note_end(gang)
         self.on_count(key)
-        if gang.outlook != before:
+        if gang.wait_reason_key != before:
             self._changed(key)
 
     def set_victim(self, uid: str, *, is_victim: bool) -> None:
@@ -479,12 +494,12 @@ class GangRoster:
         if key is None:
             return
         gang = self._gangs[key]
-        member, before = gang.members[uid], gang.outlook
+        member, before = gang.members[uid], gang.wait_reason_key
         _tally(gang, member, -1)
         member.is_victim = is_victim
         _tally(gang, member, 1)
         self.version += 1
-        if gang.outlook != before:
+        if gang.wait_reason_key != before:
             self._changed(key)
 
     # -- internal --------------------------------------------------------------------------------------------------
@@ -494,20 +509,20 @@ class GangRoster:
         if gang is not None:
             if gang.needs <= 0:
                 gang.is_overdue, gang.refusal = False, ""
-            self._note_fellows(gang, self.together_with(key))
+            self._link(gang, self.together_with(key))
         for one in dict.fromkeys((key, *self.together_with(key), *sorted(self._named_by.get(key, ())))):
             self.on_change(one)
 
-    def _note_fellows(self, gang: Gang, fellows: Sequence[str]) -> None:
-        fellows = tuple(one for one in fellows if one != gang.key)
-        if gang.fellows == fellows:
+    def _link(self, gang: Gang, linked: Sequence[str]) -> None:
+        linked = tuple(one for one in linked if one != gang.key)
+        if gang.linked == linked:
             return
-        for one in gang.fellows:
+        for one in gang.linked:
             self._named_by[one].discard(gang.key)
             if not self._named_by[one]:
                 del self._named_by[one]
-        gang.fellows = fellows
-        for one in gang.fellows:
+        gang.linked = linked
+        for one in gang.linked:
             self._named_by.setdefault(one, set()).add(gang.key)
 
     def _gang(self, key: str, membership: Membership) -> Gang:
@@ -558,20 +573,20 @@ class GangRoster:
         gang.drop_finished(uid)
         self._tidy(gang)
 
-    def _say(self, gang: Gang, uid: str, spec: GangSpec | None) -> None:
-        before = self._said_by.pop(uid, None)
+    def _declare(self, gang: Gang, uid: str, spec: GangSpec | None) -> None:
+        before = self._declared_by.pop(uid, None)
         self.version += before != spec
         if before is not None:
-            _count(gang.said, before, -1)
+            _count(gang.declared, before, -1)
         if spec is not None:
-            self._said_by[uid] = spec
-            _count(gang.said, spec, 1)
+            self._declared_by[uid] = spec
+            _count(gang.declared, spec, 1)
 
     def _tidy(self, gang: Gang) -> None:
         if gang.members or any(one.is_there for one in gang.finished.values()):
             return
         del self._gangs[gang.key]
-        self._note_fellows(gang, ())
+        self._link(gang, ())
         for uid in gang.finished:
             self._finished.pop(uid, None)
 
@@ -614,8 +629,8 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
 
 def _tally(gang: Gang, member: GangMember, sign: int) -> None:
     """Adds the member to the counts of its gang, or subtracts it."""
-    gang.standing += sign * member.stays
-    gang.tentative += sign * (member.is_tentative and member.stays)
+    gang.placed_count += sign * member.is_placed
+    gang.tentative += sign * (member.is_tentative and member.is_placed)
     gang.bound += sign * (member.is_bound and not member.is_leaving)
     gang.leaving += sign * member.is_leaving
     gang.held += sign * (member.is_held and not member.is_leaving)
@@ -628,7 +643,7 @@ def _note_end(gang: Gang) -> None:
 
     Victims count as placed: their eviction may fail.
     """
-    if not gang.has_started or gang.standing or gang.succeeded:
+    if not gang.has_started or gang.placed_count or gang.succeeded:
         return
     gang.has_started = any(one.node and not one.is_deleting for one in gang.members.values())
 
@@ -645,7 +660,7 @@ def _sentence(gang: Gang, about: str, why: str) -> str:
     if not gang.is_overdue:
         return f"gang {about}: {why}"
     so = "" if about == gang.key else f"gang {about}: "
-    return f"gang {gang.key} {gang.lateness}: {so}{why}"
+    return f"gang {gang.key} {gang.overdue_text}: {so}{why}"
 
 
 def _obstacle(gangs: Mapping[str, Gang], key: str, together_with: Callable[[str], Sequence[str]]) -> tuple[str, str]:
@@ -727,9 +742,9 @@ def _count(tally: Counter[Any], what: Hashable, sign: int) -> None:
         del tally[what]
 
 
-def _nothing() -> None:
+def _ignore() -> None:
     """Does nothing: the default callback."""
 
 
-def _nobody(key: str) -> None:
+def _ignore_key(key: str) -> None:
     """Does nothing: the default callback."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from multisched.framework.context import Placed
@@ -24,9 +25,12 @@ from multisched.framework.ledger import (
     DeviceLedger,
     LabelledLedger,
     Ledger,
+    ObservingLedger,
+    StampingLedger,
 )
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
 logger = logging.getLogger(__name__)
@@ -92,6 +96,13 @@ class ClusterRefusal(NamedTuple):
 _NO_REFUSAL: Final = ClusterRefusal()
 
 
+class Concerned(NamedTuple):
+    """The ledgers that hold something for pods like one."""
+
+    of_rows: tuple[Ledger, ...]
+    of_cluster: tuple[RowlessLedger, ...]
+
+
 class LedgerRegistry:
     """All ledgers by name; implements `framework.context.Ledgers`."""
 
@@ -99,11 +110,17 @@ class LedgerRegistry:
         self._ledgers: dict[str, Ledger] = {}
         self._of_rows: tuple[Ledger, ...] = ()
         self._of_cluster: tuple[RowlessLedger, ...] = ()
+        self._stamping: tuple[StampingLedger, ...] = ()
+        self._observing: tuple[ObservingLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that ledgers depend on."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
-        self.settled_labels: frozenset[str] = frozenset()
+        self.reported: frozenset[str] = frozenset()
+        """Those that other programs write to bound pods; not fixed at the bind."""
+        self.node_annotations: frozenset[str] = frozenset()
+        """Keys of the node annotations that ledgers depend on."""
+        self.fixed_labels: frozenset[str] = frozenset()
         """Keys of the pod labels that ledgers depend on."""
         self.demands = DeviceDemands()
         self.pods: Callable[[], Iterable[Pod]] = tuple
@@ -120,39 +137,61 @@ class LedgerRegistry:
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
             self.written |= ledger.written
+        if isinstance(ledger, ObservingLedger):
+            self.reported |= ledger.reported
+            self.node_annotations |= ledger.node_annotations
         if isinstance(ledger, LabelledLedger):
-            self.settled_labels |= ledger.settled_labels
+            self.fixed_labels |= ledger.fixed_labels
         if isinstance(ledger, DeviceLedger):
             self.demands.add(ledger.name, ledger.device_demand)
         kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))
         every = self._ledgers.values()
         self._of_cluster = tuple(one for one in every if isinstance(one, RowlessLedger))
         self._of_rows = tuple(one for one in every if not isinstance(one, RowlessLedger))
+        self._stamping = tuple(one for one in every if isinstance(one, StampingLedger))
+        self._observing = tuple(one for one in every if isinstance(one, ObservingLedger))
         return kept.cluster if isinstance(kept, RowlessLedger) else kept
+
+    @property
+    def read_annotations(self) -> frozenset[str]:
+        """The keys of all annotations of pods that ledgers read."""
+        return self.annotations | self.written | self.reported
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
 
-    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> str:
-        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
-        return self._first_reason(self._of_rows, pod, row, choices)
+    def concerned(self, pod: Pod) -> Concerned:
+        """Returns the ledgers that hold something for pods like this one. Raises PluginFailure.
 
-    def fits_cluster(self, pod: Pod) -> ClusterRefusal:
+        A decision asks once and passes the answer to `fits_cluster`, `fits` and `take`: most pods concern none or one of
+        the ledgers. The answer is valid in this step only.
+        """
+        of_rows, of_cluster = self._of_rows, self._of_cluster
+        return Concerned(
+            tuple([ledger for ledger in of_rows if _concerns(ledger, pod)]),
+            tuple([ledger for ledger in of_cluster if _concerns(ledger, pod)]) if of_cluster else (),
+        )
+
+    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, concerned: Concerned | None = None) -> str:
+        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
+        return self._first_reason((concerned or self.concerned(pod)).of_rows, pod, row, choices)
+
+    def fits_cluster(self, pod: Pod, concerned: Concerned | None = None) -> ClusterRefusal:
         """Returns the first refusal by a cluster ledger, which applies to every row. Raises PluginFailure."""
-        for ledger in self._of_cluster:
+        for ledger in (concerned or self.concerned(pod)).of_cluster:
             reason = self._first_reason((ledger,), pod, ANY_ROW, NO_CHOICES)
             if reason:
                 return ClusterRefusal(reason, ledger.plugin, ledger.condition_reason)
         return _NO_REFUSAL
 
     def _first_reason(self, ledgers: Sequence[Ledger], pod: Pod, row: int, choices: Choices) -> str:
+        """Returns the first reason of these ledgers, all of which the pod concerns."""
         for ledger in ledgers:
             try:
-                is_concerned = ledger.concerns(pod)
-                reason = _fits(ledger, pod, row, choices) if is_concerned else ""
+                reason = _fits(ledger, pod, row, choices)
             except Exception as error:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
-            if is_concerned and ledger.name in self.broken:
+            if ledger.name in self.broken:
                 what = self.broken[ledger.name]
                 raise _failure(ledger, f"its state is inconsistent after an error ({what}); the next audit repairs it")
             if reason:
@@ -161,32 +200,42 @@ class LedgerRegistry:
 
     def concern_cluster(self, pod: Pod) -> bool:
         """Reports whether a cluster ledger holds something for pods like this one. Raises PluginFailure."""
-        for ledger in self._of_cluster:
-            try:
-                if ledger.concerns(pod):
-                    return True
-            except Exception as error:
-                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
-        return False
+        return any(_concerns(ledger, pod) for ledger in self._of_cluster)
 
     def concern(self, pod: Pod) -> bool:
         """Reports whether any ledger holds something for pods like this one."""
         return bool(self.versions(pod, ANY_ROW))
 
-    def take(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Mapping[str, str]:
+    def take(
+        self, pod: Pod, row: int, choices: Choices = NO_CHOICES, concerned: Concerned | None = None
+    ) -> Mapping[str, str]:
         """Takes from every ledger; returns the annotations that the binding carries. After a PluginFailure nothing is held."""
         annotations: dict[str, str] = {}
-        for ledger in self._ledgers.values():
+        of_rows, of_cluster = concerned or self.concerned(pod)
+        for ledger in (*of_rows, *of_cluster):
             try:
-                annotations.update(_take(ledger, pod, row, choices) if ledger.concerns(pod) else {})
+                annotations.update(_take(ledger, pod, row, choices))
             except Exception as error:
                 self.release(pod.uid)
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return annotations
 
     def restore(self, pod: Pod, row: int) -> None:
-        for ledger in self._ledgers.values():
-            self._notify(ledger, "restore", _restore, ledger, pod, row)
+        for ledger in self._ledgers.values():  # without `_notify`: this is called twice for each pod
+            try:
+                _restore(ledger, pod, row)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
+                self._broke(ledger, "restore", error)
+
+    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        """Returns the annotations that a binding with these carries in addition because it is sent at `now`. Raises PluginFailure."""
+        found: dict[str, str] = {}
+        for ledger in self._stamping if annotations else ():
+            try:
+                found.update(ledger.stamps(annotations, now))
+            except Exception as error:
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+        return found
 
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
@@ -202,30 +251,30 @@ class LedgerRegistry:
         for ledger in self._of_rows:
             self._notify(ledger, "release", ledger.release, uid)
 
-    def lift(self, pod: Pod, *, is_settled: bool) -> None:
-        """Releases the pod's holds until `set_down`, which restores the same holds.
+    def suspend(self, pod: Pod, *, is_settled: bool) -> None:
+        """Releases the pod's holds until `resume`, which restores the same holds.
 
         `is_settled`: the API server has the annotations it was bound with. For an unconfirmed pod, holds that were
         chosen and are not recorded on the pod itself are kept, because they could not be restored.
         """
         for ledger in self._ledgers.values():
-            if _can_be_made_again(ledger, is_settled=is_settled):
+            if _is_restorable(ledger, is_settled=is_settled):
                 self._notify(ledger, "release", ledger.release, pod.uid)
 
-    def set_down(self, pod: Pod, row: int, *, is_settled: bool) -> None:
-        """Undoes `lift`. `row`: NO_ROW for a pod whose node is unknown, which holds only in cluster ledgers."""
+    def resume(self, pod: Pod, row: int, *, is_settled: bool) -> None:
+        """Undoes `suspend`. `row`: NO_ROW for a pod whose node is unknown, which holds only in cluster ledgers."""
         for ledger in self._ledgers.values() if row >= 0 else self._of_cluster:
-            if _can_be_made_again(ledger, is_settled=is_settled):
+            if _is_restorable(ledger, is_settled=is_settled):
                 self._notify(ledger, "restore", _restore, ledger, pod, row)
 
-    def lift_from(self, plugins: Collection[str], pod: Pod) -> None:
-        """Like `lift`, for the cluster ledgers that these plugins own."""
+    def suspend_cluster(self, plugins: Collection[str], pod: Pod) -> None:
+        """Like `suspend`, for the cluster ledgers that these plugins own."""
         for ledger in self._of_cluster:
             if ledger.plugin in plugins:
                 self._notify(ledger, "release", ledger.release, pod.uid)
 
-    def set_down_in(self, plugins: Collection[str], pod: Pod) -> None:
-        """Undoes `lift_from`."""
+    def resume_cluster(self, plugins: Collection[str], pod: Pod) -> None:
+        """Undoes `suspend_cluster`."""
         for ledger in self._of_cluster:
             if ledger.plugin in plugins:
                 self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
@@ -233,6 +282,17 @@ class LedgerRegistry:
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
             self._notify(ledger, "set_node", ledger.set_node, row, node)
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> set[int]:
+        """Passes a changed object to the ledgers that read its kind. Returns the rows whose answers may have changed."""
+        rows: set[int] = set()
+        for ledger in self._observing:
+            if kind in ledger.reads_objects:
+                try:
+                    rows.update(ledger.object_changed(kind, namespace, name))
+                except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
+                    self._broke(ledger, "object_changed", error)
+        return rows
 
     def versions(self, pod: Pod, row: int) -> tuple[int, ...]:
         """Returns the ledger versions that a decision about this pod on this row depends on."""
@@ -264,6 +324,14 @@ class LedgerRegistry:
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
+def _concerns(ledger: Ledger, pod: Pod) -> bool:
+    """Reports whether the ledger holds something for pods like this one. Raises PluginFailure."""
+    try:
+        return ledger.concerns(pod)
+    except Exception as error:
+        raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+
+
 def _fits(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> str:
     """Returns the ledger's answer. A ledger without choices raises if one was made."""
     if ledger.name in choices:
@@ -284,7 +352,7 @@ def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
         ledger.release(pod.uid)  # an earlier version of the pod may have held something
 
 
-def _can_be_made_again(ledger: Ledger, *, is_settled: bool) -> bool:
+def _is_restorable(ledger: Ledger, *, is_settled: bool) -> bool:
     """Reports whether `restore` would recreate exactly what the pod holds now."""
     return is_settled or isinstance(ledger, RowlessLedger | AnnotatedLedger)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.node_view import Bools, Int32, Int64, Rows, columns_at
-from multisched.framework.preemption import NOBODY, LabelSet
+from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, LabelSet
 from multisched.model.objects import Pod
 from multisched.state.node_table import NodeTable
 
@@ -127,7 +127,7 @@ class PodsByPriority:
         return wide
 
     def lowest(self, rows: Rows) -> Int64:
-        """Returns int64[rows]: the lowest priority of a pod there; NOBODY for an empty row."""
+        """Returns int64[rows]: the lowest priority of a pod there; ABOVE_EVERY_PRIORITY for an empty row."""
         self._renew()
         return self._lowest[rows]
 
@@ -184,7 +184,9 @@ class PodsByPriority:
         counts = np.fromiter(map(len, standing), np.intp, len(changed))
         self._fit(int(counts.max(where=counts <= WIDTH_MAX, initial=0)))
         self._counts[changed] = counts
-        self._lowest[changed] = [min([p.spec.priority for p in pods.values()], default=NOBODY) for pods in standing]
+        self._lowest[changed] = [
+            min([p.spec.priority for p in pods.values()], default=ABOVE_EVERY_PRIORITY) for pods in standing
+        ]
         self._is_stale[changed] = True
 
     def _changed(self, known: tuple[int, int] | None) -> Rows:
@@ -203,14 +205,14 @@ class PodsByPriority:
             return
         steps = -(-width // WIDTH_STEP) * WIDTH_STEP
         shape = min(max(steps, depth), WIDTH_MAX), max(self._table.capacity, capacity)
-        self._priority = _enlarged(self._priority, shape, NOBODY)
+        self._priority = _enlarged(self._priority, shape, ABOVE_EVERY_PRIORITY)
         self._started_s = _enlarged(self._started_s, shape, np.inf)
         self._has_ports = _enlarged(self._has_ports, shape, False)
         if self._label_set is not None:
             self._label_set = _enlarged(self._label_set, shape, 0)
         self._requested = {name: _enlarged(column, shape, 0) for name, column in self._requested.items()}
         self._counts = _enlarged(self._counts, shape[1:], 0)
-        self._lowest = _enlarged(self._lowest, shape[1:], NOBODY)
+        self._lowest = _enlarged(self._lowest, shape[1:], ABOVE_EVERY_PRIORITY)
         self._is_stale = _enlarged(self._is_stale, shape[1:], False)
 
     def _write(self, rows: Rows) -> None:
@@ -226,7 +228,7 @@ class PodsByPriority:
         for row, start, end in zip(rows.tolist(), [0, *ends], ends, strict=False):
             self._orders[row] = tuple(pods[start:end])
         self._is_stale[rows] = False
-        self._priority[:, rows] = NOBODY
+        self._priority[:, rows] = ABOVE_EVERY_PRIORITY
         is_narrow = np.repeat(counts <= WIDTH_MAX, counts)
         if not is_narrow.all():
             order, pods = order[is_narrow], [pod for pod, one in zip(pods, is_narrow.tolist(), strict=True) if one]

@@ -24,10 +24,10 @@ class Reservation(msgspec.Struct):
 
     stand_in: Pod
     node: str
-    handed: Callable[[], None]
+    on_assigned: Callable[[], None]
     known: frozenset[str] | None = None
-    """uids of pods that are no replacement; None: the place is not to be handed over yet."""
-    taker: str = ""
+    """uids of pods that are no replacement; None: the place is not assigned yet."""
+    replacement: str = ""
     """uid of the pod that got the place."""
 
 
@@ -38,15 +38,15 @@ class Reservations:
         self._nominator = nominator
         self._by_uid: dict[str, Reservation] = {}
 
-    def hold(self, uid: str, stand_in: Pod, node: str, handed: Callable[[], None]) -> None:
+    def reserve(self, uid: str, stand_in: Pod, node: str, on_assigned: Callable[[], None]) -> None:
         """Reserves a place for the replacement of the pod of this uid, in place of an earlier reservation for it.
-        `handed` is called at the handover.
+        `on_assigned` is called when the place is assigned.
         """
         self.release(uid)
-        self._by_uid[uid] = Reservation(stand_in, node, handed)
+        self._by_uid[uid] = Reservation(stand_in, node, on_assigned)
         self._nominator.nominate(stand_in, node)
 
-    def hand_over(self, uid: str, known: frozenset[str]) -> None:
+    def assign_to_replacement(self, uid: str, known: frozenset[str]) -> None:
         """Assigns the place, from now on, to the first offered pod that matches the stand-in."""
         place = self._by_uid.get(uid)
         if place is not None:
@@ -55,27 +55,27 @@ class Reservations:
     def offer(self, pod: Pod) -> bool:
         """Offers a new pending pod; returns True if it was nominated to a reserved place."""
         for place in self._by_uid.values():
-            if place.known is None or place.taker or pod.uid in place.known or not _is_alike(pod, place.stand_in):
+            if place.known is None or place.replacement or pod.uid in place.known or not _is_alike(pod, place.stand_in):
                 continue
-            place.taker = pod.uid
+            place.replacement = pod.uid
             self._nominator.remove(place.stand_in.uid)
             self._nominator.nominate(pod, place.node)
-            place.handed()
+            place.on_assigned()
             return True
         return False
 
-    def is_kept(self, uid: str) -> bool:
-        """Reports whether the place is reserved and not handed over; a preemption may have taken it."""
+    def is_reserved(self, uid: str) -> bool:
+        """Reports whether the place is reserved and not assigned; a preemption may have taken it."""
         place = self._by_uid.get(uid)
-        return place is not None and not place.taker and self._nominator.node_of(place.stand_in.uid) == place.node
+        return place is not None and not place.replacement and self._nominator.node_of(place.stand_in.uid) == place.node
 
-    def taker(self, uid: str) -> str:
+    def replacement(self, uid: str) -> str:
         """Returns the pod that got the place of this pod's replacement; empty: none has."""
         place = self._by_uid.get(uid)
-        return "" if place is None else place.taker
+        return "" if place is None else place.replacement
 
     def release(self, uid: str) -> bool:
-        """Releases a reservation; a nomination that was handed over remains. Returns False if there was none."""
+        """Releases a reservation; a nomination that was assigned to a replacement remains. Returns False if there was none."""
         place = self._by_uid.pop(uid, None)
         if place is not None:
             self._nominator.remove(place.stand_in.uid)

@@ -1,6 +1,6 @@
 """Checks whether a row of the NodeTable is the sum of its node and its pods, for the audit of every row (I4).
 
-Pure: reads the table, changes nothing. `ClusterCache.mend_row` repairs the faults.
+Pure: reads the table, changes nothing. `ClusterCache.repair_row` repairs the faults.
 """
 
 from __future__ import annotations

@@ -39,15 +39,17 @@ def assume(
 
     `is_tentative`: as in `ClusterCache.assume`.
     """
-    refusal = cache.ledgers.fits_cluster(pod)
+    ledgers = cache.ledgers
+    concerned = ledgers.concerned(pod)
+    refusal = ledgers.fits_cluster(pod, concerned)
     if refusal.reason:
         return NotTaken(*refusal)
     choices = choose(pod, row)
-    reason = cache.ledgers.fits(pod, row, choices)
+    reason = ledgers.fits(pod, row, choices, concerned)
     return (
         NotTaken(f"node {cache.nodes.node(row).name}: {reason}")
         if reason
-        else cache.assume(pod, row, choices, is_tentative=is_tentative)
+        else cache.assume(pod, row, choices, concerned, is_tentative=is_tentative)
     )
 
 
@@ -84,5 +86,5 @@ class Transaction:
         for pod in self._assumed:
             entry = self._cache.placed(pod.uid)
             if entry is not None and entry.state is PodState.ASSUMED:
-                self._cache.gangs.stands(pod.uid, entry.node)
+                self._cache.gangs.set_member_node(pod.uid, entry.node)
         self._assumed.clear()

@@ -34,8 +34,8 @@ class Trial:
     def __init__(self, cache: ClusterCache, nominator: Nominator) -> None:
         self._cache = cache
         self._nominator = nominator
-        self._away: dict[str, PlacedPod] = {}
-        self._stands: dict[str, TrialPlacement] = {}
+        self._removed: dict[str, PlacedPod] = {}
+        self._placements: dict[str, TrialPlacement] = {}
         self._orders: dict[int, tuple[str, ...]] = {}
         """Row -> its pods in their original order."""
         self._nominations: list[tuple[Pod, int]] = []
@@ -54,25 +54,29 @@ class Trial:
         that was deleted or bound elsewhere during the pause is not removed again.
         """
         nodes = self._cache.nodes
-        away, stands = list(self._away.values()), list(self._stands.values())
+        removed, placements = list(self._removed.values()), list(self._placements.values())
         lifted = [pod for pod, _ in self._nominations]
         self._undo()
-        versions = {stand.row: nodes.version(stand.row) for stand in stands}
+        versions = {placement.row: nodes.version(placement.row) for placement in placements}
         yield
         moved = {row for row, version in versions.items() if nodes.version(row) != version}
-        self.lift_nominations(lifted)
-        self.take_away(away)
+        self.ignore_nominations(lifted)
+        self.remove(removed)
         lost = []
-        for stand in stands:
-            again = None if stand.row in moved else self.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
+        for placement in placements:
+            again = (
+                None
+                if placement.row in moved
+                else self.place(placement.pod, placement.row, partial(_as_before, placement.choices))
+            )
             if again is None:
-                lost.append(stand.pod.uid)
+                lost.append(placement.pod.uid)
         return lost
 
     def _undo(self) -> None:
-        for uid in reversed(list(self._stands)):
-            self.leave(uid)
-        self.give_back(list(self._away.values()))
+        for uid in reversed(list(self._placements)):
+            self.unplace(uid)
+        self.restore(list(self._removed.values()))
         for row, uids in self._orders.items():
             self._cache.nodes.reorder(row, uids)
         for pod, rank in self._nominations:
@@ -80,7 +84,7 @@ class Trial:
         self._orders.clear()
         self._nominations.clear()
 
-    def take_away(self, entries: Iterable[PlacedPod]) -> None:
+    def remove(self, entries: Iterable[PlacedPod]) -> None:
         """Removes placed pods from their rows and releases their restorable holds. Skips entries that left the cache meanwhile."""
         cache = self._cache
         for entry in entries:
@@ -89,41 +93,42 @@ class Trial:
             if entry.row != NO_ROW:
                 self._note(entry.row)
                 cache.nodes.remove_pod(entry.row, entry.pod.uid)
-            cache.ledgers.lift(entry.pod, is_settled=entry.state is PodState.CONFIRMED)
-            self._away[entry.pod.uid] = entry
+            cache.ledgers.suspend(entry.pod, is_settled=entry.state is PodState.CONFIRMED)
+            self._removed[entry.pod.uid] = entry
 
-    def give_back(self, entries: Iterable[PlacedPod]) -> None:
+    def restore(self, entries: Iterable[PlacedPod]) -> None:
         """Restores removed pods on their rows, whether they still fit or not. Skips those that are not removed."""
         cache = self._cache
         for entry in entries:
-            if self._away.pop(entry.pod.uid, None) is None:
+            if self._removed.pop(entry.pod.uid, None) is None:
                 continue
             if entry.row != NO_ROW:
                 cache.nodes.add_pod(entry.row, entry.pod)
-            cache.ledgers.set_down(entry.pod, entry.row, is_settled=entry.state is PodState.CONFIRMED)
+            cache.ledgers.resume(entry.pod, entry.row, is_settled=entry.state is PodState.CONFIRMED)
 
-    def stand(self, pod: Pod, row: int, choose: Choose) -> TrialPlacement | None:
+    def place(self, pod: Pod, row: int, choose: Choose) -> TrialPlacement | None:
         """Places a pending pod on a row that passed the filters; None if a ledger refuses it there. Raises PluginFailure."""
         cache = self._cache
-        if cache.ledgers.fits_cluster(pod).reason:
+        concerned = cache.ledgers.concerned(pod)
+        if cache.ledgers.fits_cluster(pod, concerned).reason:
             return None
         choices = choose(pod, row)
-        if cache.ledgers.fits(pod, row, choices):
+        if cache.ledgers.fits(pod, row, choices, concerned):
             return None
         self._note(row)
-        annotations = cache.ledgers.take(pod, row, choices)
+        annotations = cache.ledgers.take(pod, row, choices, concerned)
         cache.nodes.add_pod(row, cache.bound_with(pod, annotations))
-        found = self._stands[pod.uid] = TrialPlacement(pod, row, choices)
+        found = self._placements[pod.uid] = TrialPlacement(pod, row, choices)
         return found
 
-    def leave(self, uid: str) -> TrialPlacement:
+    def unplace(self, uid: str) -> TrialPlacement:
         """Removes a pod that was placed within the block."""
-        found = self._stands.pop(uid)
+        found = self._placements.pop(uid)
         self._cache.nodes.remove_pod(found.row, uid)
         self._cache.ledgers.release(uid)
         return found
 
-    def lift_nominations(self, pods: Iterable[Pod]) -> None:
+    def ignore_nominations(self, pods: Iterable[Pod]) -> None:
         """Ignores the nominations of these pods within the block, because they are about to be placed."""
         nominator, uids = self._nominator, {pod.uid for pod in pods}
         for pod in nominator.pods():

@@ -176,7 +176,7 @@ def pop_pod(queue: PodQueue, now_s: float) -> QueuedPod | None:
 # -- arguments of plugins ----------------------------------------------------------------------------------------------
 
 
-class NobodyWaits:
+class NoWaitingPods:
     """Implements `WaitingPods` for a domain with no pods waiting at Permit."""
 
     def waiting(self) -> Sequence[Pod]:
@@ -208,7 +208,7 @@ def make_context(
     return PluginContext(
         domain=domain,
         nodes=cache.nodes,
-        waiting_pods=waiting or NobodyWaits(),
+        waiting_pods=waiting or NoWaitingPods(),
         hold=cache.ledgers,
         objects=cache.objects,
     )

@@ -79,7 +79,7 @@ class _NoMeters:
 
 
 class VirtualWorkers:
-    """Implements `isolation.Workshop`."""
+    """Implements `isolation.WorkerFactory`."""
 
     def __init__(self, rng: random.Random, stuck: Collection[str] = ()) -> None:
         """`stuck`: names of pods for which no plugin ever answers."""

@@ -27,10 +27,10 @@ from multisched.verify.objects import (
     read_pod,
     read_volume,
 )
+from multisched.verify.placed_pods import PlacedPods
 from multisched.verify.placement_rules import Domain, Domains, affinity_faults, taint_faults
-from multisched.verify.relation_rules import Others, SpreadCounts, anti_affinity_faults, came_after
+from multisched.verify.relation_rules import OtherPods, SpreadCounts, anti_affinity_faults, came_after
 from multisched.verify.relation_rules import affinity_faults as company_faults
-from multisched.verify.standing import Standing
 from multisched.verify.volume_rules import Storage
 
 KINDS = (
@@ -54,7 +54,7 @@ class Judge:
 
     def __init__(self, domains: Sequence[Domain] = ()) -> None:
         self._domains = Domains(domains)
-        self._standing = Standing()
+        self._standing = PlacedPods()
         self._storage = Storage()
         self._spread = SpreadCounts(self._standing, self._domains)
         self._gone: dict[str, Pod] = {}
@@ -182,7 +182,7 @@ class Judge:
         for other in self._standing.on[node.name].values():
             if other is not pod:
                 usage.add(other, storage.attached_by(other))
-        others = Others(self._standing, knows_order=True)
+        others = OtherPods(self._standing, knows_order=True)
         faults = [*usage.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
 
@@ -191,7 +191,7 @@ class Judge:
 
     def findings(self) -> list[Finding]:
         """Returns findings about all pods, by the present state and the times in the API."""
-        others = Others(self._standing, knows_order=False, gone=self._gone.values())
+        others = OtherPods(self._standing, knows_order=False, gone=self._gone.values())
         found = []
         for name in sorted(self._standing.on):
             node = self._standing.nodes.get(name)
@@ -216,7 +216,7 @@ class Judge:
                 usage.add(pod, volumes)
             yield pod, faults
 
-    def _faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+    def _faults(self, pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
         """Yields faults of all rules except those about resources of the node."""
         tolerations, lapsed = self._domains.tolerations(pod), self._domains.lapsed(pod)
         yield from taint_faults(pod, tolerations, node, knows_order=others.knows_order, lapsed=lapsed)

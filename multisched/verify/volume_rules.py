@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from multisched.verify.findings import Fault
 from multisched.verify.objects import ZONE_LABELS, Claim, Node, Pod, Volume
-from multisched.verify.relation_rules import Others
+from multisched.verify.relation_rules import OtherPods
 
 
 @dataclass(slots=True)
@@ -48,19 +48,19 @@ class Storage:
                 found[f"{driver}/{volume.handle}"] = driver
         return found
 
-    def faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
+    def faults(self, pod: Pod, node: Node, others: OtherPods) -> Iterator[Fault]:
         """Yields at most one fault per claim."""
         for name in pod.claims if self.claims else ():
             fault = self._claim_fault(pod, node, name, others)
             if fault is not None:
                 yield fault
 
-    def _claim_fault(self, pod: Pod, node: Node, name: str, others: Others) -> Fault | None:
+    def _claim_fault(self, pod: Pod, node: Node, name: str, others: OtherPods) -> Fault | None:
         claim = self.claims.get(f"{pod.namespace}/{name}")
         if claim is None:
             return Fault("volumes", f"its claim {name} does not exist", is_sure=others.knows_order)
         if claim.is_exclusive:
-            users = others.standing.claim_users.get(claim.key, {}).values()
+            users = others.placed_pods.claim_users.get(claim.key, {}).values()
             other = next((one for one in users if others.before(pod, one)), None)
             if other is not None:
                 return Fault("volumes", f"its claim {name} allows one pod only and is used by {other.key}")

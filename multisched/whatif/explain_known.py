@@ -12,7 +12,7 @@ import msgspec
 
 from multisched.client.paths import pod_path
 from multisched.framework.events import Action, ClusterEvent, EventResource, Resource
-from multisched.framework.gangs import GANG_PLUGIN
+from multisched.framework.gangs import GANG_PLUGIN, Reserving
 from multisched.framework.introspection import ExplainPlugin
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
@@ -30,6 +30,10 @@ from multisched.shell.program import Program
 
 READ_TIMEOUT_S = 5.0
 BOUND, NOT_OURS = "bound", "not ours"
+KEPT_FREE_NODES = 3
+"""Limit of the nodes for which the nominated pods are named."""
+KEPT_FREE_PODS = 3
+"""Limit of the pods that are named for each of them."""
 NEAR_NAMES = 3
 """Limit of the similar node names that are listed for an unknown node."""
 NAME_NEARNESS = 0.85
@@ -168,6 +172,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         return view
     return _changed(
         view,
+        notes=(*notes, *_kept_free(program, pod, _blocked_nodes(view, query))),
         state=_state(worker, entry),
         waiting_for=_waiting_for(worker, entry, known.node, now_s),
         since_s=now_s - entry.since_s,
@@ -179,6 +184,28 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
             for at_s, event, place in worker.queue.story(pod.uid)
         ),
     )
+
+
+def _blocked_nodes(view: PodView, query: ExplainQuery) -> Sequence[str]:
+    """Returns the node that the query names, else nodes that the last attempt refused because of pods nominated there."""
+    if query.node or not view.attempts:
+        return (query.node,)
+    return [node for verdict in view.attempts[0].refused if verdict.is_for_nominated for node in verdict.nodes]
+
+
+def _kept_free(program: Program, pod: Pod, nodes: Sequence[str]) -> Iterator[str]:
+    """Yields the pods for which nodes keep resources free that this pod therefore cannot use."""
+    gangs = program.cache.gangs
+    for node in nodes[:KEPT_FREE_NODES]:
+        ahead = program.nominator.ahead_on(node, pod)
+        if not ahead:
+            continue
+        names = ", ".join(one.key for one in ahead[:KEPT_FREE_PODS])
+        more = f" and {len(ahead) - KEPT_FREE_PODS} more" if len(ahead) > KEPT_FREE_PODS else ""
+        keys = (gangs.key_of(one.uid) or "" for one in ahead)
+        reserving = sorted({key for key in keys if gangs.reserving(key) is Reserving.NOW})
+        why = f"; resources that become free there are reserved for gang {' and '.join(reserving)}" if reserving else ""
+        yield f"node {node} is kept free for nominated pods: {names}{more}{why}"
 
 
 def _plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
@@ -209,13 +236,13 @@ def _changed(view: PodView, **changes: object) -> PodView:
 def _state(worker: DomainWorker, entry: QueueEntry) -> str:
     if entry.is_quarantined:
         return "quarantined"
-    if entry.place not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
-        return entry.place.value
+    if entry.state not in (QueueState.IN_FLIGHT, QueueState.LEAVING):
+        return entry.state.value
     return "permit" if worker.waiting.holders(entry.uid) else "binding"
 
 
 def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: float) -> str:
-    match entry.place:
+    match entry.state:
         case QueueState.ACTIVE:
             return "its turn in the queue"
         case QueueState.BACKOFF:
@@ -234,13 +261,13 @@ def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: floa
 
 
 def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
-    if entry.place not in (QueueState.UNSCHEDULABLE, QueueState.GATED):
+    if entry.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED):
         return
     by_name: dict[str, Plugin] = {built.plugin.name: built.plugin for built in worker.plugins.built}
     by_name[API_SERVER] = ServerRefusals()
     for name in entry.plugins:
         plugin = by_name.get(name)
-        if name == GANG_PLUGIN and entry.place is QueueState.GATED:
+        if name == GANG_PLUGIN and entry.state is QueueState.GATED:
             yield Wake(plugin=name, events=("a member of its gang comes or changes", "what its gang asks for changes"))
         elif isinstance(plugin, EnqueueExtensions):
             events = (_event_words(registration.event) for registration in plugin.events_to_register())

@@ -31,8 +31,8 @@ QUESTIONS_MAX = 8
 
 R = TypeVar("R", PodView, WhatIfList)
 
-# Modules that answer are imported by the first query: most programs get none, and each would pay for the import at
-# startup.
+# The modules for answers are imported at the first query: most processes get none, and the import would lengthen
+# each start.
 
 
 class ProgramExplanations:
@@ -45,7 +45,7 @@ class ProgramExplanations:
         in_thread: InThread = in_worker_thread,
         find_leader: FindLeader = led_here,
     ) -> None:
-        """`in_thread`: another way to compute, for simulations."""
+        """`in_thread`: runs a trial in place of a worker thread; simulations pass one."""
         self._program = program
         self._find_leader = find_leader
         self._registry = registry

@@ -26,7 +26,7 @@ from multisched.observe.explain_view import (
     Fix,
     NotExplainedError,
     PodView,
-    PointSaid,
+    PointResult,
     WhatIfList,
     WhatIfView,
 )
@@ -145,17 +145,17 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
     """Returns the attempt, made without the gate, with the real PreEnqueue results: plugins after the gate are not called."""
     names = [plugin.name for plugin in worker.plugins.pre_enqueue]
     asked = names[: names.index(gate.plugin)] if gate.plugin in names else []
-    said = [PointSaid(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
-    said.append(PointSaid(point="PreEnqueue", plugin=gate.plugin, said=f"gates it: {gate.message}"))
+    said = [PointResult(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
+    said.append(PointResult(point="PreEnqueue", plugin=gate.plugin, said=f"gates it: {gate.message}"))
     return msgspec.structs.replace(attempt, points=(*said, *(p for p in attempt.points if p.point != "PreEnqueue")))
 
 
 def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
     ahead = QueueAhead(sandbox, worker, pod)
     alone = sandbox.fits(worker, pod)
-    with ahead.served() as in_thought:
-        fits = sandbox.fits(worker, pod) if in_thought else alone
-        found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, in_thought)
+    with ahead.served() as trial_uids:
+        fits = sandbox.fits(worker, pod) if trial_uids else alone
+        found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, trial_uids)
     if fits is not None:
         notes.append(f"it fits now, on {fits}, and only has to be retried")
         return msgspec.structs.replace(view, fixes=())

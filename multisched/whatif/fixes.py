@@ -90,15 +90,15 @@ class _Trial(msgspec.Struct, frozen=True):
 
 
 def find_fixes(
-    sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, ahead: QueueAhead, in_thought: frozenset[str]
+    sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, ahead: QueueAhead, trial_uids: frozenset[str]
 ) -> list[FoundFix]:
     """Returns the fixes of a pod that does not fit, the smallest first; empty if no tried change helps.
 
-    `ahead`: the pods in front of it; `in_thought`: uids of those that are placed only in the sandbox.
+    `ahead`: the pods in front of it; `trial_uids`: uids of those that are placed only in the sandbox.
     """
     found: list[FoundFix] = []
     left = min(TRIALS_MAX, max(1, MEMBERS_TRIED_MAX // (len(sandbox.starting_with(pod)) + len(ahead))))
-    for trials in _Guesses(sandbox, worker, pod, in_thought).by_kind():
+    for trials in _Guesses(sandbox, worker, pod, trial_uids).by_kind():
         served: set[str] = set()
         for trial in islice(trials, min(left, TRIALS_PER_KIND)):
             if trial.serves in served or len(served) >= FIXES_PER_KIND:
@@ -123,11 +123,11 @@ class _Guesses:
     """Candidate changes for one pod, from the result of each plugin for each node."""
 
     def __init__(
-        self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, in_thought: frozenset[str] = frozenset()
+        self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, trial_uids: frozenset[str] = frozenset()
     ) -> None:
         self._sandbox = sandbox
         self._worker = worker
-        self._in_thought = in_thought
+        self._trial_uids = trial_uids
         self._table = sandbox.cache.nodes
         self._pod = pod
         tried = sandbox.attempt(worker, pod)
@@ -387,7 +387,7 @@ class _Guesses:
         known: dict[str, Pod] = {}
         for row in self._resolvable()[:NODES_TRIED].tolist():
             for other in self._table.pods_on(row):
-                if other.uid not in self._in_thought and self._frees_enough(other, row):
+                if other.uid not in self._trial_uids and self._frees_enough(other, row):
                     known[other.uid] = other
         for other in sorted(known.values(), key=lambda one: (one.spec.priority, sum(one.requests.values()), one.key)):
             is_above = other.spec.priority > self._pod.spec.priority

@@ -17,7 +17,7 @@ from multisched.framework.points import QueuedPod
 from multisched.model.objects import Pod
 from multisched.queueing.parked_pods import ClassKey, class_of
 from multisched.shell.domain import DomainWorker
-from multisched.whatif.sandbox import PLACED_IN_THOUGHT, SchedulerSandbox
+from multisched.whatif.sandbox import SANDBOX_ONLY, SchedulerSandbox
 
 AHEAD_MAX: Final = 1_000
 """Limit of pods in front that trials place first; if there are more, the answer mentions it."""
@@ -79,7 +79,7 @@ class QueueAhead:
             yield frozenset(one.pod.uid for one in placed)
         finally:
             for one in reversed(placed):
-                self._worker.cycle.give_up(one, PLACED_IN_THOUGHT)
+                self._worker.cycle.give_up(one, SANDBOX_ONLY)
 
     def _place(self, pod: Pod) -> Sequence[Placed]:
         """Places the pod, with its gang if it has one; returns an empty sequence if it does not fit."""

@@ -70,7 +70,7 @@ def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
             if most is not None and amount and held + amount > most:
                 missing.setdefault(level.at, {})[resource] = held + amount
                 room[resource] = min(room.get(resource, most - held), most - held)
-        items = level.beyond(items, taken) if ledger.has_guarantees else items
+        items = level.counted_at_parent(items, taken) if ledger.has_guarantees else items
     return QuotaRoom(missing, {resource: max(0, left) for resource, left in room.items()})
 
 

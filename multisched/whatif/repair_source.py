@@ -15,7 +15,7 @@ from multisched.framework.background import InThread
 from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
-from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairingPlugin, RepairPlan, RepairRefusedError, RepairRequest
 from multisched.observe.logging import only_errors_of_trial
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -48,7 +48,7 @@ class RepairPlans:
         self._stage = anyio.Lock()
         self._questions = 0
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         """See `RepairSource`."""
         self._choose(asked.domain)
         if self._questions >= QUESTIONS_MAX:
@@ -70,7 +70,7 @@ class RepairPlans:
         """See `RepairSource`."""
         return self._carrying(domain).repair_status()
 
-    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def run(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """See `RepairSource`."""
         return await self._carrying(asked.domain).request_repair(asked, digest)
 
@@ -85,7 +85,7 @@ class RepairPlans:
         require_led(self._find_leader, worker.name)
         return worker, plugin
 
-    def _planned(self, snapshot: ClusterSnapshot, asked: RepairAsked) -> RepairPlan:
+    def _planned(self, snapshot: ClusterSnapshot, asked: RepairRequest) -> RepairPlan:
         from multisched.whatif.repair_trial import plan_on
         from multisched.whatif.sandbox import SchedulerSandbox
 

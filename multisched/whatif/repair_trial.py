@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import msgspec
 
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
+from multisched.framework.repair import RepairInput, RepairPlan, RepairRequest
 from multisched.shell.domain import DomainWorker
+from multisched.whatif.placed_pod_fits import PlacedPodFits
 from multisched.whatif.repair_choice import choose
-from multisched.whatif.repair_fits import StandingFits
 from multisched.whatif.sandbox import SchedulerSandbox
 
 
-def plan_on(sandbox: SchedulerSandbox, asked: RepairAsked) -> RepairPlan:
+def plan_on(sandbox: SchedulerSandbox, asked: RepairRequest) -> RepairPlan:
     """Returns the plan for a copy of the cluster. Raises RepairRefusedError."""
     worker, plugin = choose(sandbox.program, asked.domain)
-    fits = StandingFits(sandbox, worker, plugin.name)
+    fits = PlacedPodFits(sandbox, worker, plugin.name)
     cache, program = sandbox.cache, sandbox.program
     nominated = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in sandbox.nominator.pods())
     plan = plugin.plan_repair(
-        RepairScene(
+        RepairInput(
             domain=worker.name,
             nodes=cache.nodes,
             rows=program.router.rows_of(worker).rows,
-            standing=tuple((entry.pod, entry.row) for entry in cache if entry.row >= 0),
+            placed=tuple((entry.pod, entry.row) for entry in cache if entry.row >= 0),
             nominated=tuple((pod, row) for pod, row in nominated if row is not None),
             objects=cache.objects,
             scheduler_names=frozenset(program.scheduler_names[worker.name]),

@@ -36,17 +36,17 @@ from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Re
 from multisched.plugins.quota.quota_status import IN_FORCE
 from multisched.queueing.gang_entries import queued_gang
 from multisched.shell.domain import DomainWorker
-from multisched.shell.extenders import UnaskedExtender
+from multisched.shell.extenders import OfflineExtender
 from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.priority_classes import PriorityClass, class_of
 from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
-from multisched.state.gang_memory import GangMemory, recall, remembered
+from multisched.state.gang_roster_state import GangRosterState, recall, remembered
 
 UNREADABLE_SHOWN = 5
 """Limit of the unreadable objects of a dump that are named; of the others only the number is given."""
 R = TypeVar("R")
-PLACED_IN_THOUGHT = Status.error("placed in a sandbox only")
+SANDBOX_ONLY = Status.error("placed in a sandbox only")
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     """With the nominated node of each, from a running program; in a dump the pods have it."""
     unreadable: tuple[tuple[ObjectKind, str], ...] = ()
     """Kinds that the API server does not return, and why."""
-    gangs: GangMemory | None = None
+    gangs: GangRosterState | None = None
     """A running program's memory of gangs; for a dump it follows from `finished`."""
     queued_s: Mapping[str, float] = msgspec.field(default_factory=dict)
     """uid -> time at which a running program last queued the pod."""
@@ -270,7 +270,7 @@ class SchedulerSandbox:
             "kube-system",
             observer=lambda domain: SilentObserver(),
             registry=registry,
-            open_extender=UnaskedExtender,
+            open_extender=OfflineExtender,
         )
         self.program = Program(configuration, outside)
         snapshot = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
@@ -383,13 +383,13 @@ class SchedulerSandbox:
     def take_back(self, worker: DomainWorker, tried: Tried) -> None:
         """Undoes an attempt that placed its pod."""
         if isinstance(tried.result, Placed):
-            worker.cycle.give_up(tried.result, PLACED_IN_THOUGHT)
+            worker.cycle.give_up(tried.result, SANDBOX_ONLY)
 
     def try_gang(self, worker: DomainWorker, gang: QueuedGang, pod: Pod) -> Placed | Unplaced | None:
         """Returns this member's result in an attempt of the gang, already undone; None: it is not among the tried members."""
         result, _ = self.attempt_gang(worker, gang)
         for placed in reversed(result.placed):
-            worker.cycle.give_up(placed, PLACED_IN_THOUGHT)
+            worker.cycle.give_up(placed, SANDBOX_ONLY)
         members: tuple[Placed | Unplaced, ...] = (*result.placed, *result.unplaced)
         return next((one for one in members if one.pod.uid == pod.uid), None)
 

@@ -62,11 +62,11 @@ def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfList:
         planned_uids = frozenset(pod.uid for one in wanted for pod in one.ones)
         for one in ordered:
             ahead = QueueAhead(sandbox, one.worker, one.ones[0], planned_uids)
-            with ahead.served() as in_thought:
+            with ahead.served() as trial_uids:
                 one.placements = _placements(sandbox, one.worker, one.ones, one.notes)
-            if in_thought:
-                verbs = ("waits", "was") if len(in_thought) == 1 else ("wait", "were")
-                waiting = f"{counted(len(in_thought), 'pod')} that {verbs[0]} in front of it in the queue {verbs[1]}"
+            if trial_uids:
+                verbs = ("waits", "was") if len(trial_uids) == 1 else ("wait", "were")
+                waiting = f"{counted(len(trial_uids), 'pod')} that {verbs[0]} in front of it in the queue {verbs[1]}"
                 one.notes.append(f"{waiting} placed first{ahead.note}")
     return WhatIfList(items=tuple(one.view for one in wanted), notes=plan.notes)
 

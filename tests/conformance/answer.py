@@ -86,7 +86,7 @@ class NobodyWatches:
         pass
 
 
-class NobodyWaits:
+class NoWaitingPods:
     """No pod is held by Permit here."""
 
     def waiting(self) -> tuple[Pod, ...]:
@@ -117,7 +117,7 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
     cache, nominator = ClusterCache(), Nominator()
     rows = DomainRows("conformance", lambda node: True)
     cache.add_domain(rows)
-    context = PluginContext("conformance", cache.nodes, NobodyWaits(), cache.ledgers, cache.objects)
+    context = PluginContext("conformance", cache.nodes, NoWaitingPods(), cache.ledgers, cache.objects)
     configuration = problem.get("profile")
     profile = profile_of(configuration) if configuration else default_profile()
     plugins = build_profile(profile, REGISTRY, context)

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 
 import pytest
+from hypothesis import settings
 from msgspec.structs import replace
 
 from multisched.config.plugins import base_profile, plugin_registry
@@ -30,7 +31,7 @@ from tests.conformance.plugin_answers import Answers, Said, Signer
 from tests.conformance.pod_changes import FIELDS, PodChanges
 
 PROFILES = ("default", "forecast", "gpu", "job")
-CLUSTERS = 60
+CLUSTERS = settings().max_examples * 3 // 10
 FAMILIES = ("dense", "dense", "odd", "pod_affinity", "spread", "volumes", "disks", "default_spread")
 OFTEN = {"labels": 8, "spec.pod_affinity": 3, "spec.spread": 3, "spec.tolerations": 3, "spec.volumes": 2, "name": 2} | {
     "spec.requests": 3,

@@ -17,6 +17,9 @@ from tests.perf.shapes import Shape
 
 MEBIBYTE: Final = 1 << 20
 
+MIN_RATE_SHARE: Final = 1.0
+MAX_CPU_SHARE: Final = 0.95
+"""Against the reference commit."""
 MAX_RSS_SHARE: Final = 1.0
 MAX_FIRST_BIND_S: Final = 5.0
 MAX_LARGE_FIRST_BIND_S: Final = 12.0
@@ -203,6 +206,22 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
             started = ratio("started_cpu_ms_per_pod")
             bars.append(_at_most("CPU/pod once started, times kube-scheduler's", started, shape.cpu_share))
     return bars
+
+
+def against_bars(here: Sequence[Round], there: Sequence[Round]) -> list[Bar]:
+    """This tree against another commit: medians of the ratios of rounds that followed one another."""
+
+    def ratio(figure: str) -> float:
+        pairs = zip(here, there, strict=True)
+        return float(median(getattr(own, figure) / getattr(other, figure) for own, other in pairs))
+
+    return [
+        _at_least("pods/s, times the other commit's", ratio("pods_per_s"), MIN_RATE_SHARE),
+        _at_most("CPU/pod from process start, times the other commit's", ratio("cpu_ms_per_pod"), MAX_CPU_SHARE),
+        _at_most("CPU/pod once started, times the other commit's", ratio("started_cpu_ms_per_pod"), MAX_CPU_SHARE),
+        _at_most("CPU before the first bind, times the other commit's", ratio("start_cpu_s"), 1.0),
+        *_safety_bars(here),
+    ]
 
 
 def large_gang_bars(plain: Sequence[Round], gang: Sequence[GangRound]) -> list[Bar]:

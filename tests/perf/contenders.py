@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import compileall
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import multisched as package
 from tests.perf import workload
 from tests.perf.bare_binder import SCHEDULER
+from tests.perf.other_tree import HERE
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
@@ -37,17 +38,19 @@ def kube_scheduler(qps: int) -> Contender:
     return Contender(KUBE_SCHEDULER, "default-scheduler", lambda plane: plane.start_scheduler(qps=qps, burst=qps))
 
 
-def multisched(config: Path | None) -> Contender:
-    """`multisched run` of this very environment; without a configuration it serves its three domains as shipped."""
-    program = Path(sys.executable).with_name("multisched")
+def multisched(config: Path | None, tree: Path = HERE, name: str = MULTISCHED) -> Contender:
+    """`multisched run` of the sources in `tree`; without a configuration it serves its three domains as shipped."""
     # As an installation from a package is: else, where Python may not write bytecode, each start would compile its sources.
-    compileall.compile_dir(Path(package.__file__).parent, quiet=1)
+    for package in ("multisched", "domains"):
+        compileall.compile_dir(tree / package, quiet=1)
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    python = [sys.executable, "-P", "-m", "multisched"]
 
     async def start(plane: ControlPlane) -> Program:
-        command = [str(program), "run", "--kubeconfig", str(plane.kubeconfig), "--config", str(config or DEFAULTS)]
-        return await Program.start(MULTISCHED, command, plane.folder / "multisched.log")
+        command = [*python, "run", "--kubeconfig", str(plane.kubeconfig), "--config", str(config or DEFAULTS)]
+        return await Program.start(name, command, plane.folder / f"{name}.log", environment)
 
-    return Contender(MULTISCHED, "forecast-scheduler", start)
+    return Contender(name, "forecast-scheduler", start)
 
 
 def bare_binder() -> Contender:

@@ -6,6 +6,9 @@ differ in requests, tolerations, node selectors, affinity and host ports, and th
 on them already. `default` is kube-scheduler's set of plugins; forecast adds PeakForecast, job leaves out scores. One row per
 profile and number of nodes, the best of the rounds: decisions per second of CPU time, a fresh class,
 bytes per bound pod. `--check` holds them against the bars and exits 1 when one is missed.
+
+`--against REV [--shape classes plain services anti-affinity]` compares CPU per pod with another commit instead
+(`core_against.py`). `classes` are the pods above; the other shapes are those of `kube_bench`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -36,12 +40,16 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 from multisched.testing.builders import pop_pod
+from tests.perf import core_against, shapes
 from tests.perf.workload import POD_CPU_MILLI, pod
 
 CLASSES: Final = 50
 ZONES: Final = 10
 PODS_BEFORE: Final = 5
 """Pods on every node before the first decision."""
+
+CLASSES_SHAPE: Final = "classes"
+COMPARED: Final = (CLASSES_SHAPE, "plain", "services", "anti-affinity")
 
 CHUNK: Final = 1_000
 """Decisions timed in one piece. The best piece counts: what else the machine does only ever adds."""
@@ -264,6 +272,25 @@ def missed(figures: Sequence[Figures]) -> list[str]:
     return found
 
 
+def _compare(options: argparse.Namespace) -> int:
+    made = {
+        name: _class_inputs if name == CLASSES_SHAPE else partial(core_against.shape_inputs, name)
+        for name in options.shape
+    }
+    for profile in options.profile:
+        core_against.main(options.against, made, profile, options.nodes[0], options.rounds, options.lot)
+    return 0
+
+
+def _class_inputs(nodes: int, count: int) -> tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]:
+    """Nodes, running pods and pending pods of `measure`."""
+    return (
+        map(node, range(nodes)),
+        (running(index, f"node-{index % nodes:06}") for index in range(nodes * PODS_BEFORE)),
+        map(pending, range(count)),
+    )
+
+
 def main() -> int:
     """Prints the table; 1 if a bar is missed and --check was given."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -272,7 +299,14 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=10_000, help="decisions per round")
     parser.add_argument("--rounds", type=int, default=5, help="the best counts")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    parser.add_argument(
+        "--against", metavar="REV", help="compare CPU per pod with this commit, on the first of --nodes"
+    )
+    parser.add_argument("--shape", nargs="+", choices=[CLASSES_SHAPE, *shapes.BY_NAME], default=COMPARED)
+    parser.add_argument("--lot", type=int, default=250, help="pods per round of --against")
     options = parser.parse_args()
+    if options.against:
+        return _compare(options)
     print(f"{'profile':>8} {'nodes':>8} {'decisions/s':>12} {'fresh class µs':>15} {'bytes/bound pod':>16}")
     found = []
     for profile in options.profile:

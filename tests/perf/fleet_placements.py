@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from multisched.config.document import Document
 from multisched.config.structure import from_plain
-from multisched.simulate.course import run_course
-from multisched.simulate.lessons import Lessons
+from multisched.simulate.contribution import RunExtensions, run_extensions
 from multisched.simulate.policies import read_policy
+from multisched.simulate.recorded_run import run_policy
 from multisched.simulate.scenario import NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import PolicyEntry
 from multisched.simulate.usage_table import UsageTable
@@ -106,12 +106,12 @@ def scenario_of(fleet: Fleet) -> Scenario:
     )
 
 
-def place_by_product(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> tuple[Nodes, Nodes]:
+def place_by_product(scenario: Scenario, policy: Policy, seed: int, extensions: RunExtensions) -> tuple[Nodes, Nodes]:
     """Services, and nodes, of all pods. Every pod must find a node."""
-    course = run_course(scenario, policy, seed, lessons)
-    assert not course.unplaced, course.unplaced
-    assert not course.failures, course.failures
-    stays = [(stay.series, stay.node) for stay in course.placement_intervals]
+    result = run_policy(scenario, policy, seed, extensions)
+    assert not result.unplaced, result.unplaced
+    assert not result.failures, result.failures
+    stays = [(stay.series, stay.node) for stay in result.placement_intervals]
     services, nodes = np.array(stays, np.int64).T
     return services, nodes
 
@@ -162,16 +162,14 @@ def evenness(fleet: Fleet, services: Nodes, nodes: Nodes) -> Evenness:
     return Evenness(*(float(value) for value in np.mean(found, axis=0)))
 
 
-def all_figures(
-    fleet: Fleet, policies: Sequence[Policy], orders: Sequence[int], lessons: Lessons | None = None
-) -> dict[str, list[Evenness]]:
+def all_figures(fleet: Fleet, policies: Sequence[Policy], orders: Sequence[int]) -> dict[str, list[Evenness]]:
     """By name of the policy or the plain sum: the figures of each order."""
     scenario = scenario_of(fleet)
-    lessons = lessons or Lessons(scenario)
+    extensions = run_extensions(scenario)
 
     def place(order: Nodes, seed: int) -> Iterator[tuple[str, Nodes, Nodes]]:
         for one in policies:
-            yield one.name, *place_by_product(scenario, one, seed, lessons)
+            yield one.name, *place_by_product(scenario, one, seed, extensions)
 
     return beside_sums(fleet, orders, place)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square, level_squares, scores_of
+from domains.forecast.curves.level_score import PODS_PER_UPDATE, FleetLevel, fleet_square, level_squares, scores_of
 from domains.forecast.curves.node_curves import NodeCurves
 from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import load_factor
 from domains.forecast.settings.fit import FitSettings
+from domains.forecast.simulation.fits import FitCache, LearningSettings
 from domains.forecast.units import MILLI
-from multisched.simulate.lessons import Lessons, Study
 from tests.perf.fleet_kinds import Fleet
 from tests.perf.fleet_placements import Nodes, capacities, room, scenario_of
 
@@ -25,7 +25,7 @@ WINDOW_DAYS = 28.0
 def profiles_of(fleet: Fleet) -> Profiles:
     """What is learned of the known part, by the settings that ship."""
     scenario = scenario_of(fleet)
-    return Lessons(scenario).until(scenario.known_until_s, Study(FitSettings(), WINDOW_DAYS), 1)
+    return FitCache(scenario).until(scenario.known_until_s, LearningSettings(FitSettings(), WINDOW_DAYS), 1)
 
 
 def place_by_score(fleet: Fleet, profiles: Profiles, order: Nodes, seed: int) -> Nodes:
@@ -38,18 +38,18 @@ def place_by_score(fleet: Fleet, profiles: Profiles, order: Nodes, seed: int) ->
     factors = load_factor(has, quantized.quantum_milli, quantized.stand_in_milli)
     mean_row = load_factor(has.mean(axis=1, keepdims=True), quantized.quantum_milli, quantized.stand_in_milli)
     share = quantized.quantum_milli / has.sum(axis=1, keepdims=True)
-    weights, rung = np.ones(len(has)), Rung()
+    weights, fleet_level = np.ones(len(has)), FleetLevel()
     held = NodeCurves(len(has), profiles.slots)
     total = np.zeros((len(has), profiles.slots))
     asked, where, looked_at = np.zeros(len(cores)), np.empty(len(order), np.int64), -1
     for pod, service in enumerate(order.tolist()):
-        if looked_at < 0 or (pod - looked_at) * PODS_PER_LOOK > pod:
-            rung.follow(fleet_square(total * share, weights), mean_row)
+        if looked_at < 0 or (pod - looked_at) * PODS_PER_UPDATE > pod:
+            fleet_level.update(fleet_square(total * share, weights), mean_row)
             looked_at = pod
         rows = np.flatnonzero(asked + fleet.asked[service] <= cores + 1e-9)
         curve = curves[service]
         squares = level_squares(held.outlook(rows, curve), curve, factors[:, rows], weights)
-        scores = scores_of(squares, rung.anchor(curve, weights))
+        scores = scores_of(squares, fleet_level.anchor(curve, weights))
         node = int(rng.choice(rows[scores == scores.max()]))
         where[pod] = node
         held.add(node, curve, 1)

@@ -44,8 +44,8 @@ import uvloop
 from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps
 from domains.forecast.forecast import Forecast
-from domains.forecast.learning.learned import lesson_of
-from domains.forecast.learning.study import Findings, Order
+from domains.forecast.learning.learned import learning_task_of
+from domains.forecast.learning.learning_run import LearningRequest, LearningResult
 from domains.forecast.settings.args import PeakSettings
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -352,14 +352,14 @@ async def _alone() -> None:
         assert settings is not None
         assert settings.history is not None
         history = settings.history
-        child = ChildProcess(FACTORY, lesson_of(settings, history.sources), 0)
+        child = ChildProcess(FACTORY, learning_task_of(settings, history.sources), 0)
         try:
             for version in (1, 2):
                 end = time.time() // history.step_s * history.step_s
                 grid = Grid(end - history.steps * history.step_s, history.step_s, history.steps)
                 began_s = time.perf_counter()
-                found = await child.ask(Order(grid, version, time.time(), 1_800.0))
-                assert isinstance(found, Findings), found
+                found = await child.ask(LearningRequest(grid, version, time.time(), 1_800.0))
+                assert isinstance(found, LearningResult), found
                 took_s = time.perf_counter() - began_s
                 shape = "x".join(map(str, found.profiles.peak.shape))
                 print(

@@ -1,7 +1,7 @@
 """`make bench`: multisched against kube-scheduler on one real API server, and the ceiling that server sets.
 
     python -m tests.perf.kube_bench [--scenario plain mixed ...] [--only multisched kube-scheduler ceiling]
-                                    [--nodes 5000] [--pods N] [--rounds 3] [--check] [--json FILE]
+                                    [--nodes 5000] [--pods N] [--rounds 3] [--check] [--json FILE] [--against REV]
 
 A shape (`shapes.py`: plain, mixed, anti-affinity ...): pods wait, a scheduler starts, the client's watch times every bind.
 The contenders alternate, round by round, on the same server, nodes and pods; between rounds pods, events and leases are
@@ -13,6 +13,9 @@ large-gang One gang of 5,000 pods, and as many pods without a gang.
 
 Gangs come with Workloads and PodGroups of `scheduling.k8s.io`, whose gates are on then in API server and kube-scheduler;
 one more gang has room for all but one of its pods, and must stay without a node.
+
+`--against REV`: multisched at that commit alternates with this tree, in the shapes; other contenders only if `--only` names
+them. The bars are ratios then. The reference commit is named in docs/figures.md.
 
 Events are on in both schedulers and their CPU counts: a round ends when every pod's Scheduled event is stored, or
 `EVENTS_WAIT_S` after the last bind. `--check` makes a missed bar exit 1. Both schedulers run as cluster admin.
@@ -27,7 +30,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import pstdev
 from typing import Any, Final
@@ -47,6 +51,7 @@ from tests.perf.bench_figures import (
     GangRound,
     Round,
     SteadyRound,
+    against_bars,
     burst_bars,
     large_bars,
     large_gang_bars,
@@ -56,11 +61,14 @@ from tests.perf.bench_figures import (
     verdict,
 )
 from tests.perf.contenders import CEILING, KUBE_SCHEDULER, MULTISCHED, Contender, kube_scheduler, multisched
+from tests.perf.other_tree import checked_out
 from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
 SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large", "large-gang")
+COMPARED: Final = ("plain", "services", "anti-affinity")
+"""The scenarios of `--against`, unless `--scenario` names others."""
 CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
 KUBE_QPS: Final = 5_000
 
@@ -100,6 +108,9 @@ class Options:
     config: Path | None
     kube_qps: int
     logs: Path | None
+    against: str = ""
+    """A commit; its sources are in `other_tree`."""
+    other_tree: Path | None = None
 
 
 async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mapping[str, Sequence[Any]], list[Bar]]:
@@ -111,6 +122,8 @@ async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mappi
         if name in shapes.BY_NAME:
             shape = shapes.BY_NAME[name]
             results = await bench.shape(shape)
+            if options.against:
+                return results, against_bars(results[MULTISCHED], results[options.against])
             rounds = {contender: each for contender, each in results.items() if contender != CEILING}
             return results, shape_bars(shape, rounds)
         if name == "job-burst":
@@ -152,10 +165,14 @@ class Bench:
         if shape.victims_per_node:
             await self._client.create(PRIORITY_CLASSES, _priority_class())
         contenders = [multisched(self._options.config), kube_scheduler(self._options.kube_qps)]
+        if self._options.other_tree is not None:
+            contenders.append(multisched(self._options.config, self._options.other_tree, self._options.against))
         only = [name for name in self._options.only if name != CEILING or shape.name == "plain"]
-        results: dict[str, list[Any]] = {name: [] for name in CONTENDERS if name in only}
+        results: dict[str, list[Any]] = {
+            name: [] for name in (*CONTENDERS, self._options.against) if name in (*only, self._options.against) and name
+        }
         for number in range(self._options.rounds):
-            for contender in contenders:
+            for contender in contenders if number % 2 == 0 else reversed(contenders):
                 if contender.name in results:
                     measured = await self._measure_shape(shape, contender, names)
                     _say(f"{shape.name} {number + 1}: {contender.name} {measured}")
@@ -470,8 +487,8 @@ def _say(line: str) -> None:
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="kube_bench", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--scenario", nargs="+", choices=SCENARIOS, default=SCENARIOS)
-    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    parser.add_argument("--scenario", nargs="+", choices=SCENARIOS)
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS)
     parser.add_argument("--nodes", type=int, default=5_000, help="nodes of the shapes, `steady` and `large`")
     parser.add_argument("--pods", type=int, help="pods of a shape; without it, as many as the shape says")
     parser.add_argument("--rounds", type=int, default=3)
@@ -480,9 +497,22 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, argparse.Nam
     parser.add_argument("--logs", type=Path, help="keep the control planes' folders (logs, data) here")
     parser.add_argument("--json", type=Path, help="write every round's figures to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    parser.add_argument("--against", metavar="REV", default="", help="alternate with multisched at this commit")
     known = parser.parse_args(arguments)
+    scenarios = known.scenario or (COMPARED if known.against else SCENARIOS)
+    others = sorted(set(scenarios) - set(shapes.BY_NAME))
+    if known.against and (others or (known.only and MULTISCHED not in known.only)):
+        parser.error(f"--against compares multisched in shapes; got --scenario {others} --only {known.only}")
     options = Options(
-        known.nodes, known.pods, known.rounds, known.scenario, known.only, known.config, known.kube_qps, known.logs
+        nodes=known.nodes,
+        pods=known.pods,
+        rounds=known.rounds,
+        scenarios=scenarios,
+        only=known.only or ((MULTISCHED,) if known.against else CONTENDERS),
+        config=known.config,
+        kube_qps=known.kube_qps,
+        logs=known.logs,
+        against=known.against,
     )
     return options, known
 
@@ -501,6 +531,12 @@ def _folders(options: Options) -> Iterator[tuple[str, Path]]:
 
 def main() -> int:
     options, known = parse()
+    with checked_out(options.against) if options.against else nullcontext() as tree:
+        return run(replace(options, other_tree=tree), known)
+
+
+def run(options: Options, known: argparse.Namespace) -> int:
+    """Runs the scenarios and prints their tables; returns the exit code."""
     bars: list[Bar] = []
     figures: dict[str, Any] = {}
     for scenario, folder in _folders(options):

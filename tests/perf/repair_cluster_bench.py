@@ -25,14 +25,14 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.repair.case import RepairCase
 from multisched.config import loading
 from multisched.config.schema import Configuration
-from multisched.framework.repair import RepairAsked, RepairPlan
+from multisched.framework.repair import RepairPlan, RepairRequest
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.shell.garbage import leave_to_reference_counts
 from multisched.shell.workers.background_threads import BackgroundThreads
-from multisched.whatif.repair_fits import StandingFits
+from multisched.whatif.placed_pod_fits import PlacedPodFits
 from multisched.whatif.repair_trial import plan_on
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 from tests.perf.repair_bench import DIMENSIONS, SERVICES, THRESHOLD, make_fleet
@@ -142,7 +142,7 @@ class Steps:
 
 
 async def plan_beside_the_loop(
-    running: SchedulerSandbox, configuration: Configuration, asked: RepairAsked, steps: Steps
+    running: SchedulerSandbox, configuration: Configuration, asked: RepairRequest, steps: Steps
 ) -> tuple[RepairPlan, list[tuple[float, float]]]:
     """The plan, and the loop's pauses while it was made: ms of this process' CPU, and ms on the clock; longest first."""
     moment = steps.take("moment, on the loop", lambda: ClusterSnapshot.of(running.program))
@@ -171,7 +171,7 @@ async def plan_beside_the_loop(
 def asking_ms(running: SchedulerSandbox, *, spread: bool) -> float:
     """Of one answer, for pods that must spread or for plain ones; the first of a class included."""
     (worker,) = running.program.router.workers()
-    fits = StandingFits(running, worker, Forecast.name)
+    fits = PlacedPodFits(running, worker, Forecast.name)
     pods = [entry.pod for entry in running.cache if bool(entry.pod.spec.spread) is spread][:ASKED]
     began = time.perf_counter()
     assert all(fits(pod).any() for pod in pods)
@@ -196,7 +196,7 @@ def main() -> int:
     while plugin.catch_up():
         pass
     leave_to_reference_counts()
-    asked, steps = RepairAsked(threshold_percent={"": 100 * THRESHOLD}, moves=1_000), Steps()
+    asked, steps = RepairRequest(threshold_percent={"": 100 * THRESHOLD}, moves=1_000), Steps()
     plan, pauses = asyncio.run(plan_beside_the_loop(running, configuration, asked, steps))
     print(f"{plan.nodes} nodes, {plan.pods} pods, {plan.movable} of which may move")
     for name, seconds in steps.seconds.items():

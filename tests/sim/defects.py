@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from domains.gpu.device_row import DeviceRow
+from domains.gpu.card_row import CardRow, too_little
+from domains.gpu.demand import GpuDemand
 from multisched.client import known_objects
 from multisched.client.binder import ApiBinder
 from multisched.client.known_objects import KnownObjects, Observation
@@ -44,9 +45,9 @@ from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.queueing import quarantine
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import EVERY_POD, Entry, Moved
+from multisched.queueing.entry_states import EntryStates
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
-from multisched.queueing.places import EntryStates
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
@@ -57,7 +58,7 @@ from multisched.shell.leadership.leases import Leases
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.shell.scheduling.bind_outcomes import BindOutcomes
-from multisched.shell.scheduling.settlement import Settlement
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.columns.resources import ResourceColumns
@@ -162,8 +163,14 @@ def ledgers_not_rolled_back() -> None:
 @defect
 def devices_given_twice() -> None:
     """Every pod gets the first devices, whoever holds them, and the ledger takes whatever is chosen."""
-    put(DeviceRow, "choose", lambda self, demand: tuple(range(demand.count)))
-    put(DeviceRow, "refusal_of", lambda self, demand, devices: self.refusal(demand))
+    genuine = CardRow.choose
+
+    def room_refusal(self: CardRow, demand: GpuDemand) -> str:
+        return too_little(demand.resource) if genuine(self, demand) is None else ""
+
+    put(CardRow, "_room_refusal", room_refusal)
+    put(CardRow, "choose", lambda self, demand: tuple(range(demand.count)))
+    put(CardRow, "refusal_of", lambda self, demand, devices, modes: self.refusal(demand, modes))
 
 
 # -- the bind and its outcome ------------------------------------------------------------------------------------------
@@ -254,13 +261,13 @@ def refused_pods_dropped() -> None:
 @defect
 def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
-    genuine = Settlement.settle
+    genuine = ResultApplier.apply
 
-    def settle(self: Settlement, entry: Any, result: Any, seconds: float, cycle: Any, **charged: float) -> None:
+    def settle(self: ResultApplier, entry: Any, result: Any, seconds: float, cycle: Any, **charged: float) -> None:
         if not isinstance(result, Conflicted):
             genuine(self, entry, result, seconds, cycle, **charged)
 
-    put(Settlement, "settle", settle)
+    put(ResultApplier, "apply", settle)
 
 
 @defect

@@ -55,7 +55,7 @@ def half_gangs_begin_anew() -> None:
         spec = self.spec
         if spec is None:
             return 1
-        return 0 if self.standing >= spec.min_members else spec.min_members
+        return 0 if self.placed_count >= spec.min_members else spec.min_members
 
     put(Gang, "needs", property(needs))
 
@@ -162,7 +162,7 @@ def gangs_spare_anybody() -> None:
     """A preemption takes some members of a gang, and leaves it below its minimum."""
 
     def surplus(self: GangRoster, key: str) -> int:
-        return len(self.standing(key))
+        return len(self.placed_members(key))
 
     put(GangRoster, "surplus", surplus)
 

@@ -133,13 +133,13 @@ def oldest_borrowers_go_first() -> None:
 @defect
 def reclaims_wait_for_nobody() -> None:
     """Pods that are being deleted count still: others go for room that they leave in a moment."""
-    put(QuotaLedger, "going", property(lambda self: frozenset()))
+    put(QuotaLedger, "terminating", property(lambda self: frozenset()))
 
 
 @defect
 def nominated_pods_count_nowhere() -> None:
     """Two pods reclaim the same room."""
-    put(ElasticQuota, "_nominated_beside", lambda self, pod: NOTHING)
+    put(ElasticQuota, "_other_nominated", lambda self, pod: NOTHING)
 
 
 @defect
@@ -151,7 +151,7 @@ def nobody_reclaims() -> None:
 @defect
 def freed_quotas_wake_nobody() -> None:
     """A pod that leaves its quota helps nobody."""
-    put(ElasticQuota, "_after_leaving", lambda self, pod, old, new: Hint.SKIP)
+    put(ElasticQuota, "_after_pod_freed", lambda self, pod, old, new: Hint.SKIP)
 
 
 @defect

@@ -19,9 +19,9 @@ from multisched.shell.garbage import collect_seldom
 from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.run.report import Report
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
+from tests.kit.settings.setting import LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 
-KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM)
+KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM)
 """The first seed of each kind of run."""
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""
@@ -74,7 +74,7 @@ class Summary:
         self._true += report.conflicts_true
         self._false += report.conflicts_false
         self._mended += report.mended
-        self._aside += report.set_aside
+        self._aside += report.quarantines
         self._faults.update(report.faults)
         if self._fewest is None or report.fault_count < self._fewest.fault_count:
             self._fewest = report

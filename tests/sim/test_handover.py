@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import settings
 
 from tests.sim.handover import BY_LABEL, BY_NEW_LABEL, THREE, TWO, Site, play, run
 
-SEEDS = 4
+SEEDS = settings().max_examples // 50
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 FUNCTION_LINES_MAX: Final = 70
@@ -20,8 +20,8 @@ APART: Final = {
 """Folders of unit tests that mirror no folder of the product -> why."""
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
-    "multisched.cli.asking": (3, "every command is parsed at each start, and one is run"),
     "multisched.cli.commands": (27, "every command is parsed at each start, and one is run"),
+    "multisched.cli.query_commands": (3, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
@@ -37,7 +37,7 @@ LAZY_IMPORTS: Final = {
     "multisched.observe.certificates": (3, "a server without TLS needs no cryptography"),
     "multisched.observe.logging": (1, "a program that logs JSON needs no rich"),
     "multisched.observe.tables": (1, "most answers are tables"),
-    "multisched.shell.audit.sides": (2, "the judge comes with the first audit"),
+    "multisched.shell.audit.audited_kinds": (2, "the judge comes with the first audit"),
     "multisched.shell.program": (2, "most programs have no judge beside them"),
     "multisched.shell.workers.background_threads": (1, "most programs are never asked"),
     "multisched.shell.workers.plugin_process": (1, "a plugin of a cluster's own needs none of ours"),
@@ -52,15 +52,46 @@ LAZY_IMPORTS: Final = {
 """Modules that import something in their functions -> how often, and why that is not at the top."""
 
 
+class Module(NamedTuple):
+    """What the tests below need of a parsed file. Kept trees would make each garbage collection of the worker slow."""
+
+    functions: tuple[tuple[str, int], ...]
+    classes: tuple[tuple[str, int], ...]
+    imported: tuple[tuple[str, str], ...]
+    """Module and name, in functions and for types, too; the name is empty for `import module`."""
+    lazy_imports: int
+    """Import statements in functions."""
+
+
 @cache
-def modules() -> Mapping[str, ast.Module]:
-    """Name -> parsed source, of the product."""
+def modules() -> Mapping[str, Module]:
+    """Name -> file, of the product."""
     found = {}
     for folder in ("multisched", "domains"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
+            found[name.removesuffix(".__init__")] = read(path.read_text("utf-8"))
     return found
+
+
+def read(source: str) -> Module:
+    nodes = list(statements(ast.parse(source)))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lazy = {one for node in functions for one in statements(node) if isinstance(one, ast.Import | ast.ImportFrom)}
+    return Module(
+        tuple((node.name, lines(node)) for node in functions),
+        tuple((node.name, lines(node)) for node in nodes if isinstance(node, ast.ClassDef)),
+        tuple(one for node in nodes for one in imports(node)),
+        len(lazy),
+    )
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all statements in it. Their expressions, which are most of a tree, hold none."""
+    yield node
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for one in getattr(node, name, ()):
+            yield from statements(one)
 
 
 def lines(node: ast.stmt) -> int:
@@ -68,15 +99,15 @@ def lines(node: ast.stmt) -> int:
     return node.end_lineno - node.lineno + 1
 
 
-def named(kind: type[ast.ClassDef] | type[ast.FunctionDef] | type[ast.AsyncFunctionDef]) -> Iterator[tuple[str, int]]:
-    for module, tree in modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, kind):
-                yield f"{module}.{node.name}", lines(node)
+def imports(node: ast.AST) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.ImportFrom) and node.module:
+        yield from ((node.module, one.name) for one in node.names)
+    elif isinstance(node, ast.Import):
+        yield from ((one.name, "") for one in node.names)
 
 
 def test_functions_fit_a_screen() -> None:
-    sizes = (*named(ast.FunctionDef), *named(ast.AsyncFunctionDef))
+    sizes = [(f"{name}.{one}", size) for name, module in modules().items() for one, size in module.functions]
     assert len(sizes) > 5_000
     assert {name: size for name, size in sizes if size > FUNCTION_LINES_MAX} == {}
 
@@ -90,30 +121,13 @@ def test_files_can_be_read_in_one_sitting() -> None:
 
 
 def test_classes_do_one_thing() -> None:
-    sizes = tuple(named(ast.ClassDef))
+    sizes = [(f"{name}.{one}", size) for name, module in modules().items() for one, size in module.classes]
     assert len(sizes) > 1_000
     assert {name: size for name, size in sizes if size > CLASS_LINES_MAX} == {}
 
 
-def imported(tree: ast.Module, known: Mapping[str, ast.Module]) -> Iterator[str]:
-    """Modules that are imported anywhere in this one: lazily and for types, too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for name in node.names:
-                whole = f"{node.module}.{name.name}"
-                yield whole if whole in known else node.module
-        elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-
-
-def lazy_imports(tree: ast.Module) -> int:
-    """Import statements in functions."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return len({x for one in functions for x in ast.walk(one) if isinstance(x, ast.Import | ast.ImportFrom)})
-
-
 def test_what_is_imported_late_is_known_with_its_reason() -> None:
-    found = {name: lazy_imports(tree) for name, tree in modules().items()}
+    found = {name: module.lazy_imports for name, module in modules().items()}
     assert {name: count for name, count in found.items() if count} == {
         name: count for name, (count, _) in LAZY_IMPORTS.items()
     }
@@ -131,12 +145,16 @@ def test_an_import_in_a_function_would_be_seen() -> None:
                     import e, f
                 from g import h
     """
-    assert lazy_imports(ast.parse(inspect.cleandoc(source))) == 2
+    assert read(inspect.cleandoc(source)).lazy_imports == 2
 
 
-def circles(known: Mapping[str, ast.Module]) -> set[frozenset[str]]:
+def circles(known: Mapping[str, Module]) -> set[frozenset[str]]:
     """Sets of modules of which each imports each other, by some way."""
-    edges = {name: {other for other in imported(tree, known) if other in known} for name, tree in known.items()}
+    edges = {
+        name: {whole if (whole := f"{other}.{one}") in known else other for other, one in module.imported}
+        & known.keys()
+        for name, module in known.items()
+    }
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()
@@ -159,9 +177,9 @@ def test_no_modules_import_each_other() -> None:
 
 def test_a_circle_would_be_seen() -> None:
     known = {
-        "a": ast.parse("def f():\n    from b import g"),
-        "b": ast.parse("if TYPE_CHECKING:\n    from a import f"),
-        "c": ast.parse("import a"),
+        "a": read("def f():\n    from b import g"),
+        "b": read("if TYPE_CHECKING:\n    from a import f"),
+        "c": read("import a"),
     }
     assert circles(known) == {frozenset("ab")}
 

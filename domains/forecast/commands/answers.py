@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from domains.forecast.commands import tables
-from domains.forecast.commands.asked import Asked
+from domains.forecast.commands.query_source import QuerySource
 from multisched.cli.options import AskError
 from multisched.cli.views import document_of, shown
 from multisched.framework.views import Document, ViewQuery
@@ -24,49 +24,49 @@ STEP_S: Final = 300
 """Step of histories read from files (--usage); slots longer than a step show mean and highest sample."""
 
 
-def services(asked: Asked, output: str) -> str:
+def services(source: QuerySource, output: str) -> str:
     """Returns the output of the command. Raises AskError, like all functions below."""
-    return _rendered(document(asked, "services"), output, tables.services)
+    return _rendered(document(source, "services"), output, tables.services)
 
 
-def service(asked: Asked, name: str, output: str) -> str:
-    return _rendered(document(asked, "service", name=name), output, tables.service)
+def service(source: QuerySource, name: str, output: str) -> str:
+    return _rendered(document(source, "service", name=name), output, tables.service)
 
 
-def nodes(asked: Asked, limit: int, output: str) -> str:
-    return _rendered(document(asked, "nodes"), output, tables.nodes, limit)
+def nodes(source: QuerySource, limit: int, output: str) -> str:
+    return _rendered(document(source, "nodes"), output, tables.nodes, limit)
 
 
-def node(asked: Asked, name: str, limit: int, output: str) -> str:
-    return _rendered(document(asked, "node", name=name), output, tables.node, limit)
+def node(source: QuerySource, name: str, limit: int, output: str) -> str:
+    return _rendered(document(source, "node", name=name), output, tables.node, limit)
 
 
-def at(asked: Asked, moment: str, limit: int, output: str) -> str:
-    return _rendered(document(asked, "at", moment=moment), output, tables.at, limit)
+def at(source: QuerySource, moment: str, limit: int, output: str) -> str:
+    return _rendered(document(source, "at", moment=moment), output, tables.at, limit)
 
 
-def backtest(asked: Asked, limit: int, output: str) -> str:
-    return _rendered(document(asked, "backtest"), output, tables.backtest, limit)
+def backtest(source: QuerySource, limit: int, output: str) -> str:
+    return _rendered(document(source, "backtest"), output, tables.backtest, limit)
 
 
-def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
+def report(source: QuerySource, usage: Sequence[Path], output: str) -> str:
     """Returns the HTML page, or its document as JSON."""
     from domains.forecast.commands.page import page_of
 
-    found = document(asked, "report")
+    found = document(source, "report")
     if usage:
         found = _with_usage(found, usage)
     return as_document(found, output) if output == "json" else page_of(found)
 
 
-def document(asked: Asked, what: str, **options: str) -> Document:
+def document(source: QuerySource, what: str, **options: str) -> Document:
     """Gets a document from the source. Raises AskError."""
-    if asked.domain:
-        options["domain"] = asked.domain
+    if source.domain:
+        options["domain"] = source.domain
     query = ViewQuery(what, options)
-    if isinstance(asked.source, Path):
-        return _of_file(asked.source, query, asked.now)
-    return document_of(asked.source, VIEW, query, fields=("version", "zone"))
+    if isinstance(source.source, Path):
+        return _of_file(source.source, query, source.now)
+    return document_of(source.source, VIEW, query, fields=("version", "zone"))
 
 
 def _rendered(found: Document, output: str, render: Any, *more: int) -> str:
@@ -116,7 +116,10 @@ def _with_usage(found: Document, files: Sequence[Path]) -> Document:
     known = {one["service"] for one in found["services"]}
     if known.isdisjoint(reading.usage.services):
         theirs, ours = ", ".join(reading.usage.services[:3]), ", ".join(sorted(known)[:3])
-        text = f"{files[0]}: none of its services is in these profiles; it has {theirs or 'none'}, they have {ours or 'none'}"
+        text = (
+            f"{files[0]}: none of its services is in the profiles; services of the file: {theirs or 'none'}; of the profiles:"
+            f" {ours or 'none'}"
+        )
         raise AskError(text)
     drawn = with_history(found, recent_of(reading.usage, found["zone"], slot_s))
     return {**drawn, "history": {**drawn["history"], "notes": list(reading.notes)}}

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from domains.forecast.commands.asked import Asked
-from multisched.cli.asking import SourceOptions, asking, with_options
+from domains.forecast.commands.query_source import QuerySource
 from multisched.cli.options import Format, Output, fail
+from multisched.cli.query_commands import SourceOptions, query_command, with_options
 
 forecast_app = typer.Typer(
     name="forecast", help="Show predicted use of services and load of nodes over the week.", no_args_is_help=True
@@ -42,9 +42,9 @@ Limit = Annotated[int, typer.Option(min=0, max=100_000, help="Rows of the table;
 
 
 @with_options(SourceOptions)
-def _whom(
+def _query_source(
     options: SourceOptions, invocation: typer.Context, profiles: ProfilesFile = None, domain: Domain = None
-) -> Asked:
+) -> QuerySource:
     """Determines the data source from the shared options."""
     said = {name for name in ("profiles", "server", "snapshot") if _is_said(invocation, name)}
     if {"profiles", "server"} <= said:
@@ -53,10 +53,10 @@ def _whom(
         profiles = None  # options of the command line override MULTISCHED_PROFILES
     now = datetime.now(UTC)
     if profiles is None:
-        return Asked(options.source(), now, domain or "")
+        return QuerySource(options.source(), now, domain or "")
     if options.snapshot is not None or options.config is not None:
         fail("--profiles cannot be combined with --snapshot and --config: only the file is read")
-    return Asked(profiles, now)
+    return QuerySource(profiles, now)
 
 
 def _is_said(invocation: typer.Context, name: str) -> bool:
@@ -65,40 +65,40 @@ def _is_said(invocation: typer.Context, name: str) -> bool:
 
 
 @forecast_app.command("services")
-@asking(_whom)
-def services(asked: Asked, output: Format = Output.TABLE) -> str:
+@query_command(_query_source)
+def services(source: QuerySource, output: Format = Output.TABLE) -> str:
     """List services with their peaks and the errors of their profiles."""
     from domains.forecast.commands import answers
 
-    return answers.services(asked, output.value)
+    return answers.services(source, output.value)
 
 
 @forecast_app.command("service")
-@asking(_whom)
+@query_command(_query_source)
 def service(
-    asked: Asked,
+    source: QuerySource,
     name: Annotated[str, typer.Argument(help="As `forecast services` lists it.")],
     output: Format = Output.TABLE,
 ) -> str:
     """Plot the week of one service."""
     from domains.forecast.commands import answers
 
-    return answers.service(asked, name, output.value)
+    return answers.service(source, name, output.value)
 
 
 @forecast_app.command("nodes")
-@asking(_whom)
-def nodes(asked: Asked, limit: Limit = 100, output: Format = Output.TABLE) -> str:
+@query_command(_query_source)
+def nodes(source: QuerySource, limit: Limit = 100, output: Format = Output.TABLE) -> str:
     """List nodes by their predicted peak, the fullest first; -o wide shows every dimension."""
     from domains.forecast.commands import answers
 
-    return answers.nodes(asked, limit, output.value)
+    return answers.nodes(source, limit, output.value)
 
 
 @forecast_app.command("node")
-@asking(_whom)
+@query_command(_query_source)
 def node(
-    asked: Asked,
+    source: QuerySource,
     name: Annotated[str, typer.Argument(help="The node.")],
     limit: Limit = 30,
     output: Format = Output.TABLE,
@@ -106,13 +106,13 @@ def node(
     """Plot the week of one node; list its pods by their share of its peak, and the peak without each."""
     from domains.forecast.commands import answers
 
-    return answers.node(asked, name, limit, output.value)
+    return answers.node(source, name, limit, output.value)
 
 
 @forecast_app.command("at")
-@asking(_whom)
+@query_command(_query_source)
 def at(
-    asked: Asked,
+    source: QuerySource,
     moment: Annotated[str, typer.Argument(help='"Tue 20:00", or "20:00" for the busiest of all days.')],
     limit: Limit = 100,
     output: Format = Output.TABLE,
@@ -120,22 +120,22 @@ def at(
     """Show the predicted use of services and load of nodes at one time of the week."""
     from domains.forecast.commands import answers
 
-    return answers.at(asked, moment, limit, output.value)
+    return answers.at(source, moment, limit, output.value)
 
 
 @forecast_app.command("backtest")
-@asking(_whom)
-def backtest(asked: Asked, limit: Limit = 50, output: Format = Output.TABLE) -> str:
+@query_command(_query_source)
+def backtest(source: QuerySource, limit: Limit = 50, output: Format = Output.TABLE) -> str:
     """Show how well each kind of profile would have predicted the last days, and which was chosen and why; worst first."""
     from domains.forecast.commands import answers
 
-    return answers.backtest(asked, limit, output.value)
+    return answers.backtest(source, limit, output.value)
 
 
 @forecast_app.command("report")
-@asking(_whom)
+@query_command(_query_source)
 def report(
-    asked: Asked,
+    source: QuerySource,
     usage: Annotated[
         list[Path] | None,
         typer.Option(help="Draw this history (CSV: timestamp, service or pod, dimension, value) with the profiles."),
@@ -145,4 +145,4 @@ def report(
     """Write one page with history, band and peak of every service, a heat map of the nodes, and what-if."""
     from domains.forecast.commands import answers
 
-    return answers.report(asked, usage or [], output.value)
+    return answers.report(source, usage or [], output.value)

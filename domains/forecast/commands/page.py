@@ -81,7 +81,7 @@ def _node_sections(document: Document) -> Iterator[str]:
     nodes = document["nodes"]
     left_out = f" {nodes['leftOut']} less full ones are omitted." if nodes["leftOut"] else ""
     dimensions = "".join(
-        f'<option value="{place}">{escape(name)}</option>' for place, name in enumerate(nodes["dimensions"])
+        f'<option value="{index}">{escape(name)}</option>' for index, name in enumerate(nodes["dimensions"])
     )
     yield "<h2>Nodes</h2>"
     yield f'<p class="scripted">Share of capacity, in percent, the fullest at their peak first.{left_out}</p>'

@@ -6,6 +6,8 @@ updated from them on read. Owned by `PeakLedger`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,7 @@ class FlatPeaks:
     def __init__(self, dimensions: int) -> None:
         self._sums: dict[int, list[int]] = {}
         self._stale: set[int] = set()
+        self._nothing = (0,) * dimensions
         self._peak: Amounts = np.zeros((dimensions, ROWS_FIRST))
 
     def add(self, row: int, peaks: tuple[int, ...], sign: int) -> None:
@@ -43,6 +46,11 @@ class FlatPeaks:
         if len(rows):
             self._grow(rows.item(-1) + 1)
         return columns_at(self._peak, rows)
+
+    def of_row(self, row: int) -> Sequence[int]:
+        """Returns the sums of one row in milli-units."""
+        sums = self._sums.get(row)
+        return self._nothing if sums is None else sums
 
     def _grow(self, needed: int) -> None:
         size = more = self._peak.shape[1]

@@ -6,7 +6,7 @@ are kept apart. Added is the growth at the fullest slot of each dimension, as if
 The cost divided by three times the load that the pod adds is the square of a *level*: how full the row is in what the
 pod uses. The score compares the level with the *anchor*: the level of a row of mean capacity, loaded like the fleet,
 with the pod on it. So scores near 50, where they differ most, fall on typical rows, for small and large pods. The
-fleet's level is rounded to a *rung* (an octave of its square), so that cached scores seldom become invalid.
+fleet's level is rounded to an octave of its square (`FleetLevel`), so that cached scores seldom become invalid.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from multisched.framework.node_view import Scores
 from multisched.framework.normalize import MAX_SCORE
 
 WORST_SHARE: Final = 0.1
-RUNG_MIN: Final = -8
-"""Lowest rung, in octaves of the level squared: a fleet loaded below 6 % counts as loaded to 6 %."""
-RUNG_STICKS: Final = 0.75
-"""Hysteresis: distance in octaves from the rung at which the rung changes. A change invalidates all cached scores."""
-ROW_STICKS: Final = 0.25
+LEVEL_MIN: Final = -8
+"""Lowest fleet level, in octaves of the level squared: a fleet loaded below 6 % counts as loaded to 6 %."""
+LEVEL_HYSTERESIS: Final = 0.75
+"""Hysteresis: distance in octaves from the fleet level at which it changes. A change invalidates all cached scores."""
+ROW_HYSTERESIS: Final = 0.25
 """Hysteresis: change of the mean row's capacity, in octaves, at which the new value is used."""
-PODS_PER_LOOK: Final = 16
-"""The rung is updated when one in this many pods of the fleet was added or removed."""
+PODS_PER_UPDATE: Final = 16
+"""The fleet level is updated when one in this many pods of the fleet was added or removed."""
 
 
-class Rung:
+class FleetLevel:
     """The fleet's level squared, rounded to octaves, and the capacity of its mean row; both with hysteresis."""
 
-    __slots__ = ("number", "row", "turn")
+    __slots__ = ("number", "row", "version")
 
     def __init__(self) -> None:
-        self.number = RUNG_MIN
+        self.number = LEVEL_MIN
         self.row: Amounts = np.zeros((0, 1))
         """float64[dimensions, 1]: `peak_ledger.load_factor` of a row of mean capacity; 0 where no row states a capacity."""
-        self.turn = 0
-        """Number of changes of either; cached scores of an earlier turn are invalid."""
+        self.version = 0
+        """Number of changes of either; cached scores of an earlier version are invalid."""
 
-    def follow(self, square: float, row: Amounts) -> None:
-        """Updates rung and mean row from the fleet, if they differ by more than the hysteresis."""
-        octave = math.log2(square) if square > 0 else RUNG_MIN
-        if abs(octave - self.number) > RUNG_STICKS:
-            self.number = max(RUNG_MIN, round(octave))
-            self.turn += 1
+    def update(self, square: float, row: Amounts) -> None:
+        """Updates level and mean row from the fleet, if they differ by more than the hysteresis."""
+        octave = math.log2(square) if square > 0 else LEVEL_MIN
+        if abs(octave - self.number) > LEVEL_HYSTERESIS:
+            self.number = max(LEVEL_MIN, round(octave))
+            self.version += 1
         if not _is_near(row, self.row):
             self.row = row
-            self.turn += 1
+            self.version += 1
 
     def anchor(self, curve: Curve, weights: Amounts) -> float:
         """Returns the level squared that scores 50: that of a mean row, constantly loaded like the fleet, with the pod.
@@ -70,7 +70,7 @@ def _is_near(row: Amounts, before: Amounts) -> bool:
     if row.shape != before.shape or ((row > 0) != (before > 0)).any():
         return False
     stated = row > 0
-    return bool((np.abs(np.log2(row[stated] / before[stated])) <= ROW_STICKS).all())
+    return bool((np.abs(np.log2(row[stated] / before[stated])) <= ROW_HYSTERESIS).all())
 
 
 def _height(curve: Curve, row: Amounts, weights: Amounts) -> float:

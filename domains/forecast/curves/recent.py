@@ -56,16 +56,16 @@ def recent_of(usage: Usage, zone: str, slot_s: int) -> Recent:
     parts = int(np.ceil(usage.step_s / slot_s))
     step_s = usage.step_s / parts
     moments = usage.start_s + step_s * np.arange(usage.values.shape[2] * parts)
-    place = np.floor((moments - start_s) / slot_s).astype(np.int64)
-    first = int(np.searchsorted(place, 0))
-    begins = np.flatnonzero(np.diff(place[first:], prepend=-1))
+    index = np.floor((moments - start_s) / slot_s).astype(np.int64)
+    first = int(np.searchsorted(index, 0))
+    begins = np.flatnonzero(np.diff(index[first:], prepend=-1))
     for begin in range(0, len(usage.services), _CHUNK) if len(begins) else ():
         part = slice(begin, begin + _CHUNK)
         values = usage.values[part] if parts == 1 else np.repeat(usage.values[part], parts, axis=2)
         values = values[:, :, first:]
         means, tops, scale[part] = _summed(values, begins)
-        mean[part, :, place[first:][begins]] = _coded(means, scale[part])
-        top[part, :, place[first:][begins]] = _coded(tops, scale[part])
+        mean[part, :, index[first:][begins]] = _coded(means, scale[part])
+        top[part, :, index[first:][begins]] = _coded(tops, scale[part])
     return Recent(start_s, slot_s, usage.services, usage.dimensions, scale, mean, top)
 
 

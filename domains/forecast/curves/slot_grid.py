@@ -33,10 +33,10 @@ def wall_times(epoch_s: NDArray[np.floating[Any]], zone: str) -> Numbers:
 
     Looks the UTC offset up once per distinct quarter hour, not once per moment.
     """
-    quarters, place = np.unique(np.floor(epoch_s / OFFSET_STEP_S).astype(np.int64), return_inverse=True)
+    quarters, index = np.unique(np.floor(epoch_s / OFFSET_STEP_S).astype(np.int64), return_inverse=True)
     clock = ZoneInfo(zone)
     offsets = [_offset_s(int(quarter) * OFFSET_STEP_S, clock) for quarter in quarters]
-    wall: Numbers = np.floor(epoch_s).astype(np.int64) + np.array(offsets, np.int64)[place.ravel()]
+    wall: Numbers = np.floor(epoch_s).astype(np.int64) + np.array(offsets, np.int64)[index.ravel()]
     return wall
 
 

@@ -49,18 +49,18 @@ class NodeTotals(msgspec.Struct, frozen=True):
     placement_intervals: tuple[PlacementInterval, ...]
 
 
-class Look(msgspec.Struct, frozen=True):
+class LoadRequest(msgspec.Struct, frozen=True):
     """A request for the use at one moment. Picklable."""
 
     now_s: float
     step_s: float
     deadline_s: float
-    places: Mapping[PodName, int]
+    row_of_pod: Mapping[PodName, int]
     """Existing pods -> row."""
 
 
-class Seen(msgspec.Struct):
-    """The answer to a `Look`, in plain units. Picklable."""
+class MeasuredLoads(msgspec.Struct):
+    """The answer to a `LoadRequest`, in plain units. Picklable."""
 
     by_row: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
     """Dimension -> (rows, total use of the pods on each)."""

@@ -95,8 +95,8 @@ class LoadSource:
                 await asyncio.sleep(0)
             use = {CPU: pod.cpu_cores, MEMORY: pod.memory_bytes}
             total = sums.setdefault(names.of_pod((pod.namespace, pod.pod)), [0.0] * (len(self._dimensions) + 1))
-            for place, dimension in enumerate(self._dimensions):
-                total[place] += use[dimension.name]
+            for index, dimension in enumerate(self._dimensions):
+                total[index] += use[dimension.name]
             total[-1] += 1
         return {service: [value / total[-1] for value in total[:-1]] for service, total in sums.items()}
 
@@ -112,11 +112,11 @@ class LoadSource:
     def _reading(self, seen: dict[int, dict[str, tuple[float, ...]]], grid: Grid, notes: tuple[str, ...]) -> Reading:
         first = first_step(grid)
         services = tuple(sorted({service for one in seen.values() for service in one}))
-        places = {service: place for place, service in enumerate(services)}
+        index_of = {service: index for index, service in enumerate(services)}
         values: Samples = np.full((len(self._dimensions), len(services), grid.steps), np.nan, np.float32)
         divided = np.array([[d.aggregation is not Aggregation.MAX] for d in self._dimensions])
         for step, found in seen.items():
-            rows = [places[service] for service in found]
+            rows = [index_of[service] for service in found]
             table = np.array(list(found.values())).T
             values[:, rows, step - first] = table[:-1] / np.where(divided, table[-1], 1.0)
         tables = {d.name: Table(first, services, values[n]) for n, d in enumerate(self._dimensions)}

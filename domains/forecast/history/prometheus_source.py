@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.usage import Look, NodeTotals, Seen
+from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, NodeTotals
 from domains.forecast.history.placement_intervals import PlacementIntervals
 from domains.forecast.history.source import (
     Fold,
@@ -86,9 +86,9 @@ class PrometheusSource:
         self._keep(round_)
         return self._reading(round_)
 
-    async def look(self, asked: Look) -> Seen:
-        """See `LookingSource`. Evaluates each dimension's query over the step that ends at the requested moment."""
-        seen = Seen()
+    async def look(self, asked: LoadRequest) -> MeasuredLoads:
+        """See `LoadMeasuringSource`. Evaluates each dimension's query over the step that ends at the requested moment."""
+        seen = MeasuredLoads()
         for dimension in self._dimensions:
             latest: dict[PodName, float] = {}
 
@@ -108,7 +108,7 @@ class PrometheusSource:
                 await self._ask(dimension.promql(asked.step_s), moment, take, dimension.name)
             except MeterError as error:
                 raise SourceError(str(error)) from error
-            placed = [(asked.places[pod], value) for pod, value in latest.items() if pod in asked.places]
+            placed = [(asked.row_of_pod[pod], value) for pod, value in latest.items() if pod in asked.row_of_pod]
             if placed:
                 rows, values = zip(*placed, strict=True)
                 seen.by_row[dimension.name] = np.array(rows, np.int64), np.array(values, np.float64)

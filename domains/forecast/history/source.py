@@ -19,7 +19,7 @@ from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Piece
 
 if TYPE_CHECKING:
-    from domains.forecast.curves.usage import Look, Seen
+    from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
 
 SERVICES_MAX = 50_000
 """Limit of services in a reading; a larger number suggests that pods were taken for services."""
@@ -75,13 +75,13 @@ class PollingSource(Source, Protocol):
 
 
 @runtime_checkable
-class LookingSource(Source, Protocol):
+class LoadMeasuringSource(Source, Protocol):
     """A source that can also return the current load.
 
     `PrometheusSource` is the only implementation; the Protocol keeps the study independent of it.
     """
 
-    async def look(self, asked: Look) -> Seen:
+    async def look(self, asked: LoadRequest) -> MeasuredLoads:
         """Returns the load of nodes at the requested moment. Raises SourceError."""
         ...
 
@@ -109,14 +109,14 @@ def joined(old: Table | None, new: Table, first: int, steps: int) -> Table:
     """Joins steps `first` to `first + steps` of both tables; where they overlap, uses `new` only. Drops names without samples."""
     parts = (old, new) if old is not None else (new,)
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
-    places = {name: place for place, name in enumerate(names)}
+    index_of = {name: index for index, name in enumerate(names)}
     values: Samples = np.full((len(names), steps), np.nan, np.float32)
     for part in parts:
         begin, end = max(first, part.first), min(first + steps, part.end)
         if begin >= end:
             continue
         values[:, begin - first : end - first] = np.nan
-        rows = np.array([places[name] for name in part.names], np.int64)
+        rows = np.array([index_of[name] for name in part.names], np.int64)
         values[rows, begin - first : end - first] = part.values[:, begin - part.first : end - part.first]
     return _without_empty(Table(first, names, values))
 
@@ -129,10 +129,10 @@ def _without_empty(table: Table) -> Table:
 def usage_of(tables: Mapping[str, Table], grid: Grid) -> Usage:
     """Combines the tables of all dimensions to one Usage; each table must have exactly the grid's steps."""
     services = tuple(sorted({name for table in tables.values() for name in table.names}))
-    places = {name: place for place, name in enumerate(services)}
+    index_of = {name: index for index, name in enumerate(services)}
     values: Samples = np.full((len(services), len(tables), grid.steps), np.nan, np.float32)
     for number, table in enumerate(tables.values()):
-        values[[places[name] for name in table.names], number] = table.values
+        values[[index_of[name] for name in table.names], number] = table.values
     return Usage(grid.start_s, grid.step_s, services, tuple(tables), values)
 
 
@@ -171,10 +171,10 @@ def _filled(table: Table, other: Table) -> Table:
     steps = table.values.shape[1]
     more = joined(None, other, table.first, steps)
     names = tuple(dict.fromkeys((*table.names, *more.names)))
-    places = {name: place for place, name in enumerate(names)}
+    index_of = {name: index for index, name in enumerate(names)}
     values: Samples = np.full((len(names), steps), np.nan, np.float32)
-    values[[places[name] for name in more.names]] = more.values
-    rows = [places[name] for name in table.names]
+    values[[index_of[name] for name in more.names]] = more.values
+    rows = [index_of[name] for name in table.names]
     values[rows] = np.where(np.isnan(table.values), values[rows], table.values)
     return Table(table.first, names, values)
 
@@ -209,7 +209,7 @@ class Fold:
         """
         if not len(piece.steps):
             return
-        rows = self._places(names)
+        rows = self._rows_of(names)
         low, high = int(piece.steps.min()), int(piece.steps.max())
         width = high - low + 1
         cells = np.repeat(rows, np.diff(piece.ends, prepend=0)) * width + (piece.steps - low)
@@ -223,8 +223,8 @@ class Fold:
         """Returns the means; NaN where no series had a sample."""
         return _without_empty(Table(first, tuple(self._rows), self._values[: len(self._rows)]))
 
-    def _places(self, names: Sequence[str]) -> NDArray[np.int64]:
-        places = np.array([self._rows.setdefault(name, len(self._rows)) for name in names], np.int64)
+    def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        rows = np.array([self._rows.setdefault(name, len(self._rows)) for name in names], np.int64)
         size = len(self._rows)
         if size > SERVICES_MAX:
             raise SourceError(f"more than {SERVICES_MAX} services; is the label that names services one of pods?")
@@ -232,7 +232,7 @@ class Fold:
             grown = max(64, 2 * len(self._values), size) - len(self._values)
             more: Samples = np.full((grown, self._steps), np.nan, np.float32)
             self._values = np.concatenate([self._values, more])
-        return places
+        return rows
 
 
 def _is_whole(piece: Piece, low: int, high: int) -> NDArray[np.bool_]:

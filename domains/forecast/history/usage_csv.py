@@ -80,7 +80,7 @@ class _Lines(msgspec.Struct):
     values: array[float] = msgspec.field(default_factory=lambda: array("d"))
     keys: array[int] = msgspec.field(default_factory=lambda: array("q"))
     """name * DIMENSIONS_MAX + dimension"""
-    places: array[int] = msgspec.field(default_factory=lambda: array("q"))
+    positions: array[int] = msgspec.field(default_factory=lambda: array("q"))
     """file * 2**32 + line"""
     problems: list[LineProblem] = msgspec.field(default_factory=list)
     problem_count: int = 0
@@ -168,7 +168,7 @@ def _read_file(number: int, name: str, file: BinaryIO, lines: _Lines) -> None:
                 lines.refuse(LineProblem(name, line_number, "", "is too long; each line has one sample"))
             elif line.strip():
                 _add(lines, split_line(line, order[-1]), order, names_pods=names_pods)
-                lines.places.append((number << 32) + line_number)
+                lines.positions.append((number << 32) + line_number)
         except BadField as error:
             lines.refuse(LineProblem(name, line_number, error.column, str(error)))
 
@@ -177,7 +177,7 @@ def _columns(name: str, header: str | None) -> tuple[list[int], bool]:
     """Returns (index of each of COLUMNS or -1, then the number of columns; True if the file names pods, not services)."""
     found = [] if header is None else [part.strip().strip('"').lower() for part in header.split(",")]
     order = [next((found.index(name) for name in names if name in found), -1) for names in COLUMNS]
-    missing = [" or ".join(names) for names, place in zip(COLUMNS[:-1], order, strict=False) if place < 0]
+    missing = [" or ".join(names) for names, position in zip(COLUMNS[:-1], order, strict=False) if position < 0]
     if missing:
         fix = "begin the file with timestamp,service,dimension,value"
         raise SourceError(f"history file {name}, line 1: no column {', '.join(missing)}; {fix}")
@@ -203,8 +203,8 @@ def _add(lines: _Lines, parts: list[str], order: list[int], *, names_pods: bool)
     key = f"pod:{name}" if names_pods else name
     if key not in lines.names and len(lines.names) >= 4 * SERVICES_MAX:
         raise BadField("", f"exceeds the limit of {4 * SERVICES_MAX} names; give fewer files")
-    place = lines.names.setdefault(key, len(lines.names)) * DIMENSIONS_MAX
-    lines.keys.append(place + lines.dimensions.setdefault(dimension, len(lines.dimensions)))
+    position = lines.names.setdefault(key, len(lines.names)) * DIMENSIONS_MAX
+    lines.keys.append(position + lines.dimensions.setdefault(dimension, len(lines.dimensions)))
     lines.seconds.append(seconds)
     lines.values.append(value)
 
@@ -212,19 +212,19 @@ def _add(lines: _Lines, parts: list[str], order: list[int], *, names_pods: bool)
 def _drop_doubles(lines: _Lines, files: Sequence[str]) -> None:
     """Sorts lines by name, dimension and time; keeps the first of lines equal in all three."""
     keys, seconds = np.frombuffer(lines.keys, np.int64), np.frombuffer(lines.seconds)
-    places, values = np.frombuffer(lines.places, np.int64), np.frombuffer(lines.values)
-    order = np.lexsort((places, seconds, keys))
-    keys, seconds, places, values = keys[order], seconds[order], places[order], values[order]
+    positions, values = np.frombuffer(lines.positions, np.int64), np.frombuffer(lines.values)
+    order = np.lexsort((positions, seconds, keys))
+    keys, seconds, positions, values = keys[order], seconds[order], positions[order], values[order]
     is_double = np.zeros(len(keys), bool)
     is_double[1:] = (np.diff(keys) == 0) & (np.diff(seconds) == 0)
-    for place in np.sort(places[is_double])[:NOTES_MAX].tolist():
+    for position in np.sort(positions[is_double])[:NOTES_MAX].tolist():
         lines.refuse(
-            LineProblem(files[place >> 32], place & 0xFFFFFFFF, "", "repeats an earlier line; the first counts")
+            LineProblem(files[position >> 32], position & 0xFFFFFFFF, "", "repeats an earlier line; the first counts")
         )
     lines.problem_count += max(0, int(np.count_nonzero(is_double)) - NOTES_MAX)
     kept = ~is_double
     lines.keys, lines.seconds = array("q", keys[kept].tobytes()), array("d", seconds[kept].tobytes())
-    lines.values, lines.places = array("d", values[kept].tobytes()), array("q", places[kept].tobytes())
+    lines.values, lines.positions = array("d", values[kept].tobytes()), array("q", positions[kept].tobytes())
 
 
 def _tables(lines: _Lines, dimensions: dict[str, Dimension], grid: Grid) -> tuple[dict[str, Table], Grid]:
@@ -257,12 +257,12 @@ def _table(
     aggregation: Aggregation,
 ) -> Table:
     """Aggregates the samples of a name within a step, then averages the pods of a service."""
-    cells, places = np.unique(rows * width + steps, return_inverse=True)
+    cells, positions = np.unique(rows * width + steps, return_inverse=True)
     if aggregation is Aggregation.MAX:
         samples = np.full(len(cells), -np.inf)
-        np.maximum.at(samples, places, values)
+        np.maximum.at(samples, positions, values)
     else:
-        samples = np.bincount(places, values, len(cells)) / np.bincount(places, minlength=len(cells))
+        samples = np.bincount(positions, values, len(cells)) / np.bincount(positions, minlength=len(cells))
     services: dict[str, int] = {}
     names = np.array([services.setdefault(_service(name), len(services)) for name in lines.names], np.int64)
     if len(services) > SERVICES_MAX:

@@ -30,23 +30,23 @@ def with_attribution(profiles: Profiles, found: Attribution) -> Profiles:
         )
     measured = profiles.numbers()
     services = profiles.services + tuple(name for name in found.services if name not in measured)
-    number = {name: place for place, name in enumerate(services)}
+    number = {name: index for index, name in enumerate(services)}
     dimensions = profiles.dimensions + tuple(name for name in found.dimensions if name not in profiles.dimensions)
     columns = [dimensions.index(name) for name in found.dimensions]
-    place = np.ix_([number[name] for name in found.services], columns)
+    index = np.ix_([number[name] for name in found.services], columns)
     known = profiles.origin.shape
     origin = np.full((len(services), len(dimensions)), Origin.NONE, np.uint8)
     origin[: known[0], : known[1]] = profiles.origin
     error = np.full(origin.shape, np.nan, np.float32)
     error[: known[0], : known[1]] = profiles.error
-    is_taken = (origin[place] == Origin.NONE) & ~np.isnan(found.weight)
-    origin[place] = np.where(is_taken, np.uint8(Origin.ATTRIBUTED), origin[place])
-    error[place] = np.where(is_taken, _relative_error(found), error[place])
+    is_taken = (origin[index] == Origin.NONE) & ~np.isnan(found.weight)
+    origin[index] = np.where(is_taken, np.uint8(Origin.ATTRIBUTED), origin[index])
+    error[index] = np.where(is_taken, _relative_error(found), error[index])
     curves = []
     for curve, added in zip((profiles.peak, profiles.low, profiles.high), _curves(found, profiles), strict=True):
         whole = np.full((*origin.shape, profiles.slots), np.nan, np.float32)
         whole[: known[0], : known[1]] = curve
-        whole[place] = np.where(is_taken[..., None], added, whole[place])
+        whole[index] = np.where(is_taken[..., None], added, whole[index])
         curves.append(_frozen(whole))
     return msgspec.structs.replace(
         profiles,

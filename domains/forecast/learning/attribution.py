@@ -339,12 +339,12 @@ def _partners(
     """Returns service number -> names of the services it cannot be separated from."""
     partners: dict[int, tuple[str, ...]] = {}
     error = np.sqrt(np.diag(covariance))
-    for place in np.flatnonzero(is_confused | is_noisy).tolist():
-        if is_confused[place]:
-            is_tied = np.abs(tie[place]) > PARTNER_MIN * tie[place, place]
+    for index in np.flatnonzero(is_confused | is_noisy).tolist():
+        if is_confused[index]:
+            is_tied = np.abs(tie[index]) > PARTNER_MIN * tie[index, index]
         else:
-            is_tied = np.abs(covariance[place]) > CORRELATION_MIN * error[place] * error
-        is_tied[place] = False
+            is_tied = np.abs(covariance[index]) > CORRELATION_MIN * error[index] * error
+        is_tied[index] = False
         if is_tied.any():
-            partners[int(seen[place])] = tuple(names[other] for other in np.flatnonzero(is_tied).tolist())
+            partners[int(seen[index])] = tuple(names[other] for other in np.flatnonzero(is_tied).tolist())
     return partners

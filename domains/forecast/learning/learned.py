@@ -26,7 +26,7 @@ from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
 from domains.forecast.learning.fit import fit
 from domains.forecast.learning.opening import open_sources, openable, refit_settings
-from domains.forecast.learning.refit import Away, Refit
+from domains.forecast.learning.refit import BackgroundStudy, Refit
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.service import service_of
@@ -70,14 +70,14 @@ class Learner:
         if not sources:
             return None
         ledger.keep_pods()
-        lesson = lesson_of(self._settings, openable(history, context.measures))
+        lesson = learning_task_of(self._settings, openable(history, context.measures))
         return Refit(
             sources,
             partial(learn, self._settings),
             adopt,
             refit_settings(history),
             self._known,
-            away=Away("domains.forecast.learning.process:learning_assistant", lesson, pods),
+            background=BackgroundStudy("domains.forecast.learning.process:learning_assistant", lesson, pods),
             keep=partial(keep, self._settings),
             measured=self._measure,
             loads=loads,
@@ -117,7 +117,7 @@ class Learner:
             return None
 
 
-class Lesson(msgspec.Struct, frozen=True):
+class LearningTask(msgspec.Struct, frozen=True):
     """Settings of learning in the background process. Picklable."""
 
     settings: LearningSettings
@@ -125,8 +125,10 @@ class Lesson(msgspec.Struct, frozen=True):
     """The sources read in the process (all except polling ones), by index in the configuration."""
 
 
-def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
-    return Lesson(settings, {place: one for place, one in enumerate(sources) if not isinstance(one, LoadSettings)})
+def learning_task_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> LearningTask:
+    return LearningTask(
+        settings, {index: one for index, one in enumerate(sources) if not isinstance(one, LoadSettings)}
+    )
 
 
 def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:

@@ -21,22 +21,22 @@ def grouped_quantiles(values: Series, group: Numbers, groups: int, levels: Seque
 
     `group`: int64[steps]; steps with a negative group are skipped.
     """
-    places = _places(group, groups)
+    positions = _positions(group, groups)
     padded = np.concatenate([values, np.full((len(values), 1), np.nan, values.dtype)], axis=1)
-    grouped = np.take(padded, places.ravel(), axis=1).reshape(len(values), *places.shape)
+    grouped = np.take(padded, positions.ravel(), axis=1).reshape(len(values), *positions.shape)
     grouped.sort(axis=2)
     return sorted_quantiles(grouped, levels)
 
 
-def _places(group: Numbers, groups: int) -> Numbers:
+def _positions(group: Numbers, groups: int) -> Numbers:
     """Returns int64[groups, largest group]: the steps of each group, padded with the number of steps."""
     steps = len(group)
     order = np.argsort(group, kind="stable")
     order = order[np.searchsorted(group[order], 0) :]
     sizes = np.bincount(group[order], minlength=groups)
-    places = np.full((groups, max(int(sizes.max(initial=0)), 1)), steps, np.int64)
-    places[np.arange(places.shape[1]) < sizes[:, None]] = order
-    return places
+    positions = np.full((groups, max(int(sizes.max(initial=0)), 1)), steps, np.int64)
+    positions[np.arange(positions.shape[1]) < sizes[:, None]] = order
+    return positions
 
 
 def sorted_quantiles(ordered: NDArray[np.float32], levels: Sequence[float]) -> NDArray[np.float32]:
@@ -45,11 +45,11 @@ def sorted_quantiles(ordered: NDArray[np.float32], levels: Sequence[float]) -> N
     last = np.maximum(known - 1, 0)
     found = np.empty((len(levels), *known.shape), np.float32)
     for number, level in enumerate(levels):
-        place = last * level
-        below = place.astype(np.int64)
+        position = last * level
+        below = position.astype(np.int64)
         low = np.take_along_axis(ordered, below[..., None], -1)[..., 0]
         high = np.take_along_axis(ordered, np.minimum(below + 1, last)[..., None], -1)[..., 0]
-        found[number] = low + (high - low) * (place - below).astype(np.float32)
+        found[number] = low + (high - low) * (position - below).astype(np.float32)
     return found
 
 

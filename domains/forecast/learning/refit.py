@@ -18,9 +18,16 @@ import anyio
 import msgspec
 
 from domains.forecast.curves.profiles import NO_PROFILES, Profiles, duration_text, profiles_text
-from domains.forecast.curves.usage import Look, Seen
+from domains.forecast.curves.usage import LoadRequest, MeasuredLoads
 from domains.forecast.history.source import PollingSource, Source, SourceError
-from domains.forecast.learning.study import Findings, Keep, Learn, Order, Refused, Study
+from domains.forecast.learning.learning_run import (
+    Keep,
+    Learn,
+    LearningRefusal,
+    LearningRequest,
+    LearningResult,
+    LearningRun,
+)
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.service_names import PodName
 from multisched.framework.background import BackgroundPorts, BackgroundProcess, BackgroundProcessError
@@ -43,7 +50,7 @@ Measured = Callable[[Mapping[str, Mapping[str, float]]], None]
 """Dimension -> node -> capacity in plain units."""
 
 
-class Away(msgspec.Struct, frozen=True):
+class BackgroundStudy(msgspec.Struct, frozen=True):
     """How the study is created in the background process."""
 
     factory: str
@@ -114,7 +121,7 @@ class Refit:
         settings: RefitSettings,
         in_force: Profiles | None = None,
         *,
-        away: Away | None = None,
+        background: BackgroundStudy | None = None,
         keep: Keep | None = None,
         measured: Measured | None = None,
         loads: NodeLoads | None = None,
@@ -122,14 +129,14 @@ class Refit:
     ) -> None:
         """`adopt` is called on the loop, between cycles; `measured` is called before it if capacities are queried.
 
-        `in_force`: saved profiles of an earlier run, already adopted by the caller. `away`: if None, learning runs in
+        `in_force`: saved profiles of an earlier run, already adopted by the caller. `background`: if None, learning runs in
         threads. `loads`: receives measured loads, if a source can return the current load. `covered`: dimensions with
         values in `in_force` that are still configured.
         """
-        self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
-        rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
-        self._study = Study(rest, learn, keep)
-        self._away = away
+        self._polled = {index: one for index, one in enumerate(sources) if isinstance(one, PollingSource)}
+        rest = {index: one for index, one in enumerate(sources) if index not in self._polled}
+        self._study = LearningRun(rest, learn, keep)
+        self._background = background
         self._process: BackgroundProcess | None = None
         self._is_under_way = False
         self._measured = measured
@@ -195,34 +202,34 @@ class Refit:
         )
         return True
 
-    async def _found(self, ports: BackgroundPorts) -> Findings:
+    async def _found(self, ports: BackgroundPorts) -> LearningResult:
         """Reads and learns. Raises SourceError, TimeoutError, BackgroundProcessError, and without a process all errors of
         the fit."""
         settings, now_s = self._settings, ports.clock.now().timestamp()
         # Excludes the current, unfinished step.
         end = math.floor(now_s / settings.step_s)
         grid = Grid((end - settings.steps) * settings.step_s, settings.step_s, settings.steps)
-        order = Order(grid, self._state.version + 1, now_s, settings.deadline_s, self._covered)
+        order = LearningRequest(grid, self._state.version + 1, now_s, settings.deadline_s, self._covered)
         with anyio.fail_after(settings.deadline_s):
-            readings = {place: await one.read(grid, ports.in_thread) for place, one in self._polled.items()}
+            readings = {index: await one.read(grid, ports.in_thread) for index, one in self._polled.items()}
         order = msgspec.structs.replace(order, readings=readings)
         process = self._opened(ports)
-        if process is None or self._away is None:
+        if process is None or self._background is None:
             found = await self._study.run(order, ports.in_thread)
         else:
-            order = msgspec.structs.replace(order, pods=await self._away.pods())
+            order = msgspec.structs.replace(order, pods=await self._background.pods())
             with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
                 found = await process.ask(order)
-            if isinstance(found, Findings):
+            if isinstance(found, LearningResult):
                 found.profiles.freeze()
-        if isinstance(found, Refused):
+        if isinstance(found, LearningRefusal):
             raise SourceError(found.text)
         return found
 
     def _opened(self, ports: BackgroundPorts) -> BackgroundProcess | None:
         """Returns the background process, started on first use; None if processes are not available."""
-        if self._process is None and self._away is not None and ports.process is not None:
-            self._process = ports.process(self._away.factory, self._away.settings)
+        if self._process is None and self._background is not None and ports.process is not None:
+            self._process = ports.process(self._background.factory, self._background.settings)
         return self._process
 
     async def _look_at(self, loads: NodeLoads, ports: BackgroundPorts) -> None:
@@ -235,9 +242,9 @@ class Refit:
 
     async def _look(self, loads: NodeLoads, ports: BackgroundPorts, deadline_s: float) -> None:
         now_s = ports.clock.now().timestamp()
-        asked = Look(now_s, self._settings.step_s, deadline_s, await loads.places())
+        asked = LoadRequest(now_s, self._settings.step_s, deadline_s, await loads.rows_of_pods())
         process = self._opened(ports)
-        seen: Seen | Refused
+        seen: MeasuredLoads | LearningRefusal
         try:
             if process is None:
                 seen = await self._study.look(asked)
@@ -245,8 +252,8 @@ class Refit:
                 with anyio.fail_after(deadline_s + PROCESS_GRACE_S):
                     seen = await process.ask(asked)
         except (BackgroundProcessError, TimeoutError) as error:
-            seen = Refused(str(error) or "no answer in time")
-        if isinstance(seen, Refused):
+            seen = LearningRefusal(str(error) or "no answer in time")
+        if isinstance(seen, LearningRefusal):
             self._note_poll("history", seen.text)
         else:
             loads.note(now_s, seen)

@@ -63,8 +63,8 @@ def replica_changes_of(totals: NodeTotals) -> ReplicaChanges:
     replicas = np.array([interval.replicas for interval in inside], np.int64)
     moment = np.array([interval.begin_s for interval in inside] + [min(interval.end_s, end_s) for interval in inside])
     step = np.clip((moment - totals.start_s) / totals.step_s, 0, steps).astype(np.int64)
-    key, place = np.unique(np.stack([node, step, service]), axis=1, return_inverse=True)
-    change = np.bincount(place.ravel(), np.concatenate([replicas, -replicas]), key.shape[1]).astype(np.int64)
+    key, index = np.unique(np.stack([node, step, service]), axis=1, return_inverse=True)
+    change = np.bincount(index.ravel(), np.concatenate([replicas, -replicas]), key.shape[1]).astype(np.int64)
     node, step, service = key[:, change != 0]
     change = change[change != 0]
     within = (step > 0) & (step < steps)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import Seen
+from domains.forecast.curves.usage import MeasuredLoads
 from domains.forecast.service_names import PodName
 from domains.forecast.units import MILLI
 from multisched.framework.measures import PodUse
@@ -50,7 +50,7 @@ class NodeLoads:
         """Returns the loads by dimension; unmeasured dimensions are missing."""
         return self._loads
 
-    async def places(self) -> dict[PodName, int]:
+    async def rows_of_pods(self) -> dict[PodName, int]:
         """Returns assumed and confirmed pods -> row."""
         found: dict[PodName, int] = {}
         pods = list((self._ledger.pods or {}).values())
@@ -64,19 +64,19 @@ class NodeLoads:
 
     async def note_uses(self, now_s: float, uses: Sequence[PodUse]) -> None:
         """Records the use of pods from the metrics API."""
-        places = await self.places()
+        row_of_pod = await self.rows_of_pods()
         found: list[tuple[int, float, float]] = []
         for start in range(0, len(uses), PODS_PER_PIECE):
             for use in uses[start : start + PODS_PER_PIECE]:
-                row = places.get((use.namespace, use.pod))
+                row = row_of_pod.get((use.namespace, use.pod))
                 if row is not None:
                     found.append((row, use.cpu_cores, use.memory_bytes))
             await asyncio.sleep(0)
         table = np.array(found, np.float64).reshape(-1, 3)
         rows = table[:, 0].astype(np.int64)
-        self.note(now_s, Seen({CPU: (rows, table[:, 1]), MEMORY: (rows, table[:, 2])}))
+        self.note(now_s, MeasuredLoads({CPU: (rows, table[:, 1]), MEMORY: (rows, table[:, 2])}))
 
-    def note(self, now_s: float, seen: Seen) -> None:
+    def note(self, now_s: float, seen: MeasuredLoads) -> None:
         """Records a measurement. Per pod: nodes without measured pods count as zero. Per node: missing nodes are skipped."""
         own = self._rows()
         for dimension, (rows, values) in seen.by_row.items():

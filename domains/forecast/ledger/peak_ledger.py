@@ -10,7 +10,7 @@ earlier.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -205,6 +205,16 @@ class PeakLedger:
         """Returns float64[dimensions, len(rows)]: capacity in milli-units, or UNKNOWN."""
         self._grow_to(rows)
         return columns_at(self._capacity, rows)
+
+    def peak_of(self, row: int) -> Sequence[int]:
+        """Returns `peak` of one row, by dimension."""
+        return self._flat.of_row(row)
+
+    def capacity_of(self, row: int) -> list[float]:
+        """Returns `capacity` of one row, by dimension."""
+        self._grow(row + 1)
+        amounts: list[float] = self._capacity[:, row].tolist()
+        return amounts
 
     def nodes(self) -> Mapping[int, Node]:
         """Returns row -> node; not a copy."""

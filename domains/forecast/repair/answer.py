@@ -22,26 +22,26 @@ from domains.forecast.settings.repair import Movable, RepairSettings, limits_of,
 from domains.forecast.settings.repair_limits import RepairLimits
 from multisched.framework.node_view import Bools
 from multisched.framework.repair import (
-    RepairAsked,
     RepairBudget,
-    RepairLeft,
+    RepairInput,
     RepairMove,
     RepairPeak,
     RepairPlan,
-    RepairScene,
+    RepairRequest,
+    UnrepairedNode,
 )
 
 
-def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
-    """Makes the plan for the scene. Raises RepairRefusedError."""
+def answer(cluster: RepairInput, asked: RepairRequest, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
+    """Makes the plan for this copy of the cluster. Raises RepairRefusedError."""
     dimensions = ledger.predictor.dimensions
     limits = limits_of(settings, asked, dimensions)
-    snapshot = take_snapshot(scene, ledger, scene.scheduler_names if settings.movable is Movable.OWN else None)
+    snapshot = take_snapshot(cluster, ledger, cluster.scheduler_names if settings.movable is Movable.OWN else None)
     quantized = ledger.predictor.quantized
     assert quantized is not None, "a snapshot is taken of profiles"
 
     def fits(number: int) -> Bools:
-        return scene.fits(snapshot.pods[number])
+        return cluster.fits(snapshot.pods[number])
 
     case = snapshot.case
     if settings.is_lowest and not asked.threshold_percent:
@@ -57,12 +57,12 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
         for name in unknown_dimensions(settings, dimensions)
     ]
     return RepairPlan(
-        domain=scene.domain,
+        domain=cluster.domain,
         profiles_version=quantized.profiles.version,
         threshold_percent=dict(zip(dimensions, (100 * report.threshold).tolist(), strict=True)),
         moves=report.moves(plan),
         mended=plan.mended,
-        left=tuple(RepairLeft(one.node, report.peak(one.peak), one.why) for one in plan.unmended),
+        left=tuple(UnrepairedNode(one.node, report.peak(one.peak), one.why) for one in plan.unmended),
         least_moves=plan.least_moves,
         worst_before=report.peak(plan.worst_before),
         worst_after=report.peak(plan.worst_after),
@@ -70,14 +70,14 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
         pods=len(case.pods.names),
         movable=len(codes) - kept.total(),
         kept=dict(kept.most_common()),
-        notes=(*scene.notes, *unknown, *snapshot.notes, *_foreign(scene, snapshot, plan)),
+        notes=(*cluster.notes, *unknown, *snapshot.notes, *_foreign(cluster, snapshot, plan)),
     )
 
 
-def _foreign(scene: RepairScene, snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _foreign(cluster: RepairInput, snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """Yields notes about moves of pods that other schedulers place."""
     names = [snapshot.pods[step.move.pod].spec.scheduler_name for step in plan.steps]
-    foreign = Counter(name for name in names if name not in scene.scheduler_names)
+    foreign = Counter(name for name in names if name not in cluster.scheduler_names)
     for name, moves in sorted(foreign.items()):
         yield f"{moves} of the moves are of pods scheduled by {name}, which chooses the nodes of their replacements"
 

@@ -15,15 +15,15 @@ from typing import Final
 
 import msgspec
 
-from domains.forecast.repair.carrier import POLL_S, Carrier, Forecasts, OvertakenError, RepairCounts
 from domains.forecast.repair.record import Budget, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Event, Run, State
+from domains.forecast.repair.run_executor import POLL_S, DocumentConflictError, Forecasts, RepairCounts, RunExecutor
 from domains.forecast.settings.repair_runs import CarrySettings, RepairMode
 from domains.forecast.settings.windows import Span
 from multisched.framework.background import BackgroundPorts
-from multisched.framework.moving import KeepAnswer, Mover, RepairStatus, digest_of
+from multisched.framework.moving import DocumentAnswer, Mover, RepairStatus, digest_of
 from multisched.framework.ports import Clock, ObjectRef, UnreachableError
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairPlan, RepairRefusedError, RepairRequest
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ SLEEP_MAX_S: Final = 60.0
 STOPS_MAX: Final = 3
 """After this many stopped runs in a window, repair waits for the next window."""
 READ_PAUSE_S: Final = 5.0
-OVERTAKEN_PAUSE_S: Final = 30.0
-"""Wait before the record is read again after an OvertakenError."""
+CONFLICT_PAUSE_S: Final = 30.0
+"""Wait before the record is read again after a DocumentConflictError."""
 JITTER: Final = 0.1
 
 
@@ -46,7 +46,7 @@ class RepairControl:
         self._budget = budget
         self._forecasts = forecasts
         self._record = Record()
-        self._carrier: Carrier | None = None
+        self._carrier: RunExecutor | None = None
         self._counts = RepairCounts()
         self._mover: Mover | None = None
         self._clock: Clock | None = None
@@ -68,13 +68,13 @@ class RepairControl:
         while True:
             try:
                 await self._live(ports, ports.mover)
-            except OvertakenError as error:
+            except DocumentConflictError as error:
                 logger.warning(
                     "repair suspended; its record was written by another process, or not stored",
                     extra={"domain": self._domain, "error": str(error)},
                 )
                 self._problem = f"its state cannot be stored: {error}"
-            await asyncio.sleep(OVERTAKEN_PAUSE_S)
+            await asyncio.sleep(CONFLICT_PAUSE_S)
 
     async def _live(self, ports: BackgroundPorts, mover: Mover) -> None:
         self._clock = ports.clock
@@ -129,7 +129,7 @@ class RepairControl:
             if self._planned_for_s != span.opens_s:
                 await self._preview(mover, span)
         elif self._record.stops < STOPS_MAX and self._budget.left(self._record.moved):
-            plan = await self._plan(mover, RepairAsked(moves=self._budget.left(self._record.moved)))
+            plan = await self._plan(mover, RepairRequest(moves=self._budget.left(self._record.moved)))
             if plan is not None and self._span() is not None:
                 await self._begin(mover, plan)
         return self._settings.interval_s
@@ -148,7 +148,7 @@ class RepairControl:
 
     # -- plans and runs --------------------------------------------------------------------------------------------
 
-    async def _plan(self, mover: Mover, asked: RepairAsked) -> RepairPlan | None:
+    async def _plan(self, mover: Mover, asked: RepairRequest) -> RepairPlan | None:
         """Makes a plan; logs the reason and returns None if that fails."""
         try:
             plan = await mover.plan(asked)
@@ -164,7 +164,7 @@ class RepairControl:
 
     async def _preview(self, mover: Mover, span: Span) -> None:
         """Makes a plan, logs its moves and stores it for `status`; moves nothing."""
-        plan = await self._plan(mover, RepairAsked())
+        plan = await self._plan(mover, RepairRequest())
         if plan is None:
             return
         self._planned_for_s = span.opens_s
@@ -172,7 +172,7 @@ class RepairControl:
             logger.info("repair would move", extra={"move": Task.of(move).words, "gain_percent": move.gain_percent})
         self._record = self._recorded(plan, None)
         reply = await mover.write(dumped(self._record))
-        if reply.answer is not KeepAnswer.KEPT:
+        if reply.answer is not DocumentAnswer.WRITTEN:
             self._counts.keep_failures += 1
             logger.warning("the previewed plan was not stored", extra={"error": reply.message})
 
@@ -197,11 +197,11 @@ class RepairControl:
         )
 
     async def _carry(self, mover: Mover, first: Event) -> None:
-        """Carries one run to its end."""
+        """Executes one run to its end."""
         windows, clock = self._settings.windows, self._clock
         assert windows is not None, "the settings require windows"
         assert clock is not None, "the background task runs"
-        carrier = Carrier(
+        carrier = RunExecutor(
             self._record, mover, self._forecasts, windows, clock, self._counts, self._settings.ready_timeout_s
         )
         self._carrier = carrier
@@ -254,7 +254,7 @@ class RepairControl:
             digest=record.digest,
         )
 
-    async def request(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def request(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """See `CarriesOutRepairs.request_repair`."""
         mover = self._free_mover()
         plan = await mover.plan(asked)

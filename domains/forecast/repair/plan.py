@@ -17,7 +17,7 @@ import numpy as np
 
 from domains.forecast.repair.case import Fits, RepairCase
 from domains.forecast.repair.moves import Board, Move
-from domains.forecast.repair.search import HOT_MAX, SET_MAX, Mending, Search
+from domains.forecast.repair.search import HOT_MAX, SET_MAX, NodeRepair, Search
 from domains.forecast.settings.repair_limits import RepairLimits
 from multisched.model.plural import counted, verb
 
@@ -122,7 +122,7 @@ def plan_repair(case: RepairCase, limits: RepairLimits, fits: Fits) -> Plan:
     )
 
 
-def _steps(board: Board, mendings: tuple[Mending, ...]) -> tuple[Step, ...]:
+def _steps(board: Board, mendings: tuple[NodeRepair, ...]) -> tuple[Step, ...]:
     """Makes the moves on the board permanently, and returns a step for each."""
     case, steps = board.case, list[Step]()
     replicas = Counter(case.pods.service.tolist())
@@ -164,9 +164,9 @@ def _budgets(case: RepairCase) -> dict[int, tuple[int, ...]]:
 def _waits_for(board: Board, move: Move, budgets: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
     """Returns the earlier steps that must be done first: those that leave the target, and those that use a disruption of a
     budget that this step needs."""
-    earlier = {place for place, one in enumerate(board.moves) if one.source == move.target}
+    earlier = {index for index, one in enumerate(board.moves) if one.source == move.target}
     for number in budgets.get(move.pod, ()):
-        taking = [place for place, one in enumerate(board.moves) if number in budgets.get(one.pod, ())]
+        taking = [index for index, one in enumerate(board.moves) if number in budgets.get(one.pod, ())]
         allowed = board.case.disruptions[number].allowed
         if len(taking) >= allowed:
             earlier.update(taking[: len(taking) - allowed + 1])
@@ -186,7 +186,7 @@ def _worst(board: Board) -> Peak:
 
 def _why(board: Board, search: Search, node: int) -> str:
     """Returns why a node stays hot after the plan: the first of the checked causes that applies."""
-    limits, standing, movable = board.limits, board.pods_on(node), board.movable_on(node)
+    limits, placed, movable = board.limits, board.pods_on(node), board.movable_on(node)
     if len(board.moves) >= limits.moves_per_window:
         return f"the budget of {counted(limits.moves_per_window, 'move')} per window is used up (moves_per_window)"
     moves_left = limits.moves_per_window - len(board.moves)
@@ -198,11 +198,11 @@ def _why(board: Board, search: Search, node: int) -> str:
     if limits.moves_per_node < search.least(node) <= SET_MAX:
         allowed = f"{limits.moves_per_node} {verb(limits.moves_per_node, 'is', 'are')} allowed (moves_per_node)"
         return f"it takes {counted(search.least(node), 'move')} or more, and {allowed}"
-    if not len(standing):
+    if not len(placed):
         return "no known pod is on it"
     kept = _kept(board, node)
     if not len(movable):
-        whose = "its only pod may not move" if len(standing) == 1 else f"none of its {len(standing)} pods may move"
+        whose = "its only pod may not move" if len(placed) == 1 else f"none of its {len(placed)} pods may move"
         return f"{whose}: {kept}"
     if search.least(node) > SET_MAX:
         return _not_enough(board, node, len(movable), kept)

@@ -1,6 +1,6 @@
 """The record: persistent state of a repair: the current run, and the moves and stopped runs of this window.
 
-Stored as JSON in one ConfigMap per domain (`moving.Keeper`) before each action. Immutable; each change creates a new
+Stored as JSON in one ConfigMap per domain (`moving.DocumentStore`) before each action. Immutable; each change creates a new
 record. The next leader resumes from it, also with another version of the program. An unreadable record counts as empty:
 an abandoned run is safe, because workload controllers replace evicted pods.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from domains.forecast.repair.run import Foretold, Run, State
+from domains.forecast.repair.run import PredictedStep, Run, State
 from domains.forecast.settings.windows import Span
 from multisched.framework.ports import ObjectRef
 from multisched.framework.repair import RepairMove
@@ -69,10 +69,10 @@ class Task(msgspec.Struct, frozen=True):
     def words(self) -> str:
         return f"{self.pod} from {self.source} to {self.target}"
 
-    def foretold(self, dimensions: tuple[str, ...]) -> Foretold:
+    def prediction(self, dimensions: tuple[str, ...]) -> PredictedStep:
         """Returns the input of `should_stop`; dimensions without a prediction get infinity, which disables their check."""
         source, target = dict(self.source_peaks), dict(self.target_peaks)
-        return Foretold(
+        return PredictedStep(
             self.pod,
             self.source,
             self.target,
@@ -81,7 +81,7 @@ class Task(msgspec.Struct, frozen=True):
         )
 
 
-class Begun(msgspec.Struct, frozen=True):
+class EvictionStart(msgspec.Struct, frozen=True):
     """State of the service when the eviction was permitted."""
 
     owner: str
@@ -107,7 +107,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[Task, ...] = ()
     run: Run | None = None
     """None: the plan was only shown."""
-    begun: Begun | None = None
+    begun: EvictionStart | None = None
     reason: str = ""
     """Why the last run stopped, with details."""
 

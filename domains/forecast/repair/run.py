@@ -1,6 +1,6 @@
 """Execution of a repair plan as a pure state machine, and the check after each step.
 
-The carrier (`repair/carrier.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
+The carrier (`repair/run_executor.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
 It stores the run before it acts. After a crash it resumes the run with the event RESTARTED. For each step of the plan,
 in order:
 
@@ -187,7 +187,7 @@ def _stopped(run: Run, event: Event) -> Run:
     )
 
 
-class Foretold(msgspec.Struct, frozen=True):
+class PredictedStep(msgspec.Struct, frozen=True):
     """The predictions of a step, for the check after it."""
 
     pod: str
@@ -198,7 +198,7 @@ class Foretold(msgspec.Struct, frozen=True):
     target_peaks: tuple[float, ...]
 
 
-class Found(msgspec.Struct, frozen=True):
+class StepState(msgspec.Struct, frozen=True):
     """State of a step's pod and of its two nodes at one moment."""
 
     node: str
@@ -213,7 +213,12 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def should_stop(
-    step: Step | Foretold, before: Found, after: Found, *, threshold: tuple[float, ...], drift_max: float = DRIFT_MAX
+    step: Step | PredictedStep,
+    before: StepState,
+    after: StepState,
+    *,
+    threshold: tuple[float, ...],
+    drift_max: float = DRIFT_MAX,
 ) -> str:
     """Returns why the run must stop after this step; empty: continue. `before`: state at LOOK, `after`: state at CHECK.
 
@@ -236,8 +241,8 @@ def should_stop(
         ("source", step.source, step.source_peaks, after.source_peaks),
         ("target", step.target, step.target_peaks, after.target_peaks),
     )
-    for word, node, foretold, found in pairs:
-        for expected, peak in zip(foretold, found, strict=True):
+    for word, node, predicted, found in pairs:
+        for expected, peak in zip(predicted, found, strict=True):
             if isnan(peak) or peak > expected + drift_max:
                 return f"the {word} {node} would peak at {peak:.0%} where the plan says {expected:.0%}"
     for most, load in zip(threshold, after.target_load, strict=True):

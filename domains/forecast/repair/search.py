@@ -49,14 +49,14 @@ SEEN_MAX: Final = 100_000
 """Limit of stored positions, which are not searched twice."""
 
 
-class Mending(msgspec.Struct, frozen=True):
+class NodeRepair(msgspec.Struct, frozen=True):
     """The moves that bring one hot node below its thresholds, in order."""
 
     node: int
     moves: tuple[Move, ...]
 
 
-def _moves(mendings: Iterable[Mending]) -> int:
+def _moves(mendings: Iterable[NodeRepair]) -> int:
     return sum(len(one.moves) for one in mendings)
 
 
@@ -67,15 +67,15 @@ class Search:
         self._board = board
         self.hot = board.hot().tolist()
         self._least = {node: self._least_moves(node) for node in self.hot}
-        self._best: tuple[Mending, ...] | None = None
+        self._best: tuple[NodeRepair, ...] | None = None
         self._best_moves = 0
-        self._steps: list[Mending] = []
+        self._steps: list[NodeRepair] = []
         self._first_way = True
         """True while searching a first plan; each descent then stops at its first complete plan."""
         self._arrived = False
         self._seen: set[tuple[frozenset[Move], tuple[int, ...]]] = set()
 
-    def run(self) -> tuple[Mending, ...]:
+    def run(self) -> tuple[NodeRepair, ...]:
         """Searches and returns the best plan found: mendings in order of execution."""
         order = [node for node in self.hot if self._least[node] <= SET_MAX]
         order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
@@ -116,7 +116,7 @@ class Search:
             with closing(self._alternatives(node, self._allowance(left, node))) as alternatives:
                 for moves in alternatives:
                     if self._is_new(rest):
-                        self._steps.append(Mending(node, moves))
+                        self._steps.append(NodeRepair(node, moves))
                         self._descend(rest)
                         self._steps.pop()
                     if self._is_over(left):

@@ -1,4 +1,4 @@
-"""The snapshot: converts a scene of the cluster to the input of the planner (`repair/case.py`).
+"""The snapshot: converts a copy of the cluster to the input of the planner (`repair/case.py`).
 
 Loads come from the ledger, so they equal those of score and filter: all assumed and confirmed pods of all domains. Curves
 of pods nominated to a row are added, as in the filter. Pods are all pods on the domain's rows, of any scheduler;
@@ -22,7 +22,7 @@ from domains.forecast.repair.rules import group_of, why_fixed
 from domains.forecast.service import service_of
 from multisched.framework.node_view import Amount
 from multisched.framework.objects_view import ObjectsView
-from multisched.framework.repair import RepairRefusedError, RepairScene
+from multisched.framework.repair import RepairInput, RepairRefusedError
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Pod, Requests
@@ -57,7 +57,7 @@ class _Numbers(dict[K, int]):
         return number
 
 
-def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None) -> Snapshot:
+def take_snapshot(cluster: RepairInput, ledger: PeakLedger, ours: frozenset[str] | None) -> Snapshot:
     """Takes a snapshot. `ours`: schedulers whose pods may move; None: all. Raises RepairRefusedError if planning is impossible."""
     quantized = ledger.predictor.quantized
     if quantized is None:
@@ -66,47 +66,47 @@ def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] |
             "in the args of PeakForecast, or wait for the first refit",
             status=409,
         )
-    if not len(scene.rows):
+    if not len(cluster.rows):
         raise RepairRefusedError("the domain has no nodes; check its node selection in the configuration", status=409)
-    hidden = scene.objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
+    hidden = cluster.objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
     if hidden:
         raise RepairRefusedError(f"PodDisruptionBudgets cannot be read ({hidden}); without them no pod is moved", 409)
-    at = {row: number for number, row in enumerate(scene.rows.tolist())}
-    standing = [(pod, at[row]) for pod, row in scene.standing if row in at]
-    nominated = [(pod, at[row]) for pod, row in scene.nominated if row in at]
-    pods = _PodColumns(scene, ledger, ours, standing)
-    capacity = ledger.capacity(scene.rows).T / 1.0
+    at = {row: number for number, row in enumerate(cluster.rows.tolist())}
+    placed = [(pod, at[row]) for pod, row in cluster.placed if row in at]
+    nominated = [(pod, at[row]) for pod, row in cluster.nominated if row in at]
+    pods = _PodColumns(cluster, ledger, ours, placed)
+    capacity = ledger.capacity(cluster.rows).T / 1.0
     capacity = np.where(capacity < 0, np.nan, np.maximum(capacity, NOTHING))
     resources = _resources(pods.distinct_requests())
-    quotas = Quotas(scene.objects)
+    quotas = Quotas(cluster.objects)
     case = RepairCase(
         dimensions=quantized.dimensions,
         nodes=Nodes(
-            names=tuple(scene.nodes.node(row).name for row in at),
-            loads=_loads(scene, ledger, quantized, capacity, nominated),
+            names=tuple(cluster.nodes.node(row).name for row in at),
+            loads=_loads(cluster, ledger, quantized, capacity, nominated),
             capacity=capacity,
-            free=_free(scene, resources, nominated),
+            free=_free(cluster, resources, nominated),
         ),
         pods=pods.columns(resources),
         curves=pods.curves(quantized),
-        disruptions=disruptions(scene.objects, [pod for pod, _ in standing]),
+        disruptions=disruptions(cluster.objects, [pod for pod, _ in placed]),
         gang_spare=np.zeros(pods.gangs, np.int64),
         quota_room=quotas.room(pods.namespaces, resources),
         fixed_reasons=pods.reasons,
     )
     notes = (*quotas.notes(pods.namespaces), *_unstated(quantized, capacity))
-    return Snapshot(case, tuple(pod for pod, _ in standing), pods.services, notes)
+    return Snapshot(case, tuple(pod for pod, _ in placed), pods.services, notes)
 
 
 def _loads(
-    scene: RepairScene,
+    cluster: RepairInput,
     ledger: PeakLedger,
     quantized: QuantizedProfiles,
     capacity: Floats,
     nominated: Iterable[tuple[Pod, int]],
 ) -> Floats:
     """Returns float64[nodes, dimensions, slots] in shares of capacity; NaN where a node states none."""
-    loads: Floats = ledger.settled(scene.rows).of(scene.rows) * quantized.quantum_milli
+    loads: Floats = ledger.settled(cluster.rows).of(cluster.rows) * quantized.quantum_milli
     for pod, number in nominated:
         curve = ledger.predictor.predict(pod).curve
         if curve is not None:
@@ -115,10 +115,10 @@ def _loads(
     return loads
 
 
-def _free(scene: RepairScene, resources: tuple[str, ...], nominated: Iterable[tuple[Pod, int]]) -> Ints:
+def _free(cluster: RepairInput, resources: tuple[str, ...], nominated: Iterable[tuple[Pod, int]]) -> Ints:
     """Returns int64[nodes, resources]: allocatable - requests of pods on the row and of pods nominated to it."""
-    allocatable = scene.nodes.amounts(Amount.ALLOCATABLE, resources, scene.rows)
-    requested = scene.nodes.amounts(Amount.REQUESTED, resources, scene.rows)
+    allocatable = cluster.nodes.amounts(Amount.ALLOCATABLE, resources, cluster.rows)
+    requested = cluster.nodes.amounts(Amount.REQUESTED, resources, cluster.rows)
     free: Ints = np.ascontiguousarray((allocatable - requested).T)
     for pod, number in nominated:
         free[number] -= [1 if name == PODS else pod.requests.get(name, 0) for name in resources]
@@ -141,29 +141,29 @@ class _PodColumns:
     """The pods on the domain's rows, with the numbers of their curves, services, namespaces, gangs, reasons and requests."""
 
     def __init__(
-        self, scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None, standing: list[tuple[Pod, int]]
+        self, cluster: RepairInput, ledger: PeakLedger, ours: frozenset[str] | None, placed: list[tuple[Pod, int]]
     ) -> None:
-        nodes = [scene.nodes.node(row) for row in scene.rows.tolist()]
+        nodes = [cluster.nodes.node(row) for row in cluster.rows.tolist()]
         marks, services, namespaces, gangs = _Numbers[Hashable](), _Numbers[str](), _Numbers[str](), _Numbers[str]()
         reasons = _Numbers[str]({MOVABLE: 0})
-        broken = _unreadable_budgets(scene.objects)
-        self._standing = standing
+        broken = _unreadable_budgets(cluster.objects)
+        self._placed = placed
         self._requests = _Numbers[int]()
         self._by_number: list[Requests] = []
         self._quanta: list[Quanta] = []
         rows = array("q")  # converting a list of tuples with numpy would hold the GIL for long
-        for pod, number in standing:
+        for pod, number in placed:
             curve = ledger.predictor.predict(pod).curve
             assert curve is not None, "a predictor with profiles predicts curves"
             of_curve = marks[curve.mark]
             if of_curve == len(self._quanta):
                 self._quanta.append(curve.quanta)
             requests = pod.requests
-            of_requests = self._requests[id(requests)]  # specs live as long as the scene, so ids stay unique
+            of_requests = self._requests[id(requests)]  # specs live as long as this copy, so ids stay unique
             if of_requests == len(self._by_number):
                 self._by_number.append(requests)
             group = group_of(pod)
-            why = why_fixed(pod, nodes[number], scene.objects, ours)
+            why = why_fixed(pod, nodes[number], cluster.objects, ours)
             if not why and pod.namespace in broken:
                 why = UNREADABLE_BUDGET
             service = service_of(pod) or pod.name
@@ -186,7 +186,7 @@ class _PodColumns:
         table: Ints = np.array(asked, np.int64).reshape(-1, len(resources))
         node, curve, service, namespace, gang, fixed, requests = self._rows.T
         return Pods(
-            names=tuple(pod.key for pod, _ in self._standing),
+            names=tuple(pod.key for pod, _ in self._placed),
             node=node,
             curve=curve,
             service=service,

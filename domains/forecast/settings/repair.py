@@ -24,7 +24,7 @@ from domains.forecast.settings.by_dimension import by_dimension
 from domains.forecast.settings.repair_limits import RepairLimits
 from domains.forecast.settings.repair_runs import CARRYING, CarrySettings, read_carrying
 from multisched.framework.plugin_args import Fields
-from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
+from multisched.framework.repair import ALL_DIMENSIONS, RepairRefusedError, RepairRequest
 from multisched.model.near_names import did_you_mean
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
@@ -113,7 +113,7 @@ def _is_threshold(percent: Any) -> bool:
     return is_number and 0 < percent <= THRESHOLD_PERCENT_MAX
 
 
-def limits_of(settings: RepairSettings, asked: RepairAsked, dimensions: Sequence[str]) -> RepairLimits:
+def limits_of(settings: RepairSettings, asked: RepairRequest, dimensions: Sequence[str]) -> RepairLimits:
     """Returns the limits of a plan. Raises RepairRefusedError for an invalid request."""
     for name, percent in asked.threshold_percent.items():
         if name != ALL_DIMENSIONS:

@@ -100,7 +100,7 @@ def services_at(snapshot: ForecastSnapshot, slots: Sequence[int]) -> list[Docume
     return [
         {"service": profiles.services[number]}
         | ({"pods": pods.get(number, 0)} if pods is not None else {})
-        | {name: float(use[number, place]) for place, name in enumerate(profiles.dimensions)}
+        | {name: float(use[number, index]) for index, name in enumerate(profiles.dimensions)}
         for number in order
     ]
 
@@ -113,15 +113,15 @@ def pods_of(snapshot: ForecastSnapshot) -> Mapping[int, int] | None:
     found: dict[int, int] = {}
     for (row, demand), pods in fleet.counts().items():
         number = fleet.quantized.service(demand.namespace, demand.service)
-        if isinstance(number, int) and row in fleet.places:
+        if isinstance(number, int) and row in fleet.index_of_row:
             found[number] = found.get(number, 0) + pods
     return found
 
 
 def _rows(profiles: Profiles, number: int, pods: Mapping[int, int] | None) -> Iterator[dict[str, Any]]:
-    for place, dimension in enumerate(profiles.dimensions):
-        origin = Origin(int(profiles.origin[number, place]))
-        curve = profiles.peak[number, place]
+    for index, dimension in enumerate(profiles.dimensions):
+        origin = Origin(int(profiles.origin[number, index]))
+        curve = profiles.peak[number, index]
         if origin is Origin.NONE or np.isnan(curve).all():
             continue
         yield {
@@ -131,7 +131,7 @@ def _rows(profiles: Profiles, number: int, pods: Mapping[int, int] | None) -> It
             "peak": float(np.nanmax(curve)),
             "at": profiles.slot_name(int(np.nanargmax(curve))),
             "mean": float(np.nanmean(curve)),
-            "error": float(profiles.error[number, place]),
+            "error": float(profiles.error[number, index]),
         } | ({"pods": pods.get(number, 0)} if pods is not None else {})
 
 
@@ -157,26 +157,26 @@ def backtest(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     rows.sort(key=lambda row: -np.nan_to_num(row["error"], nan=-1.0))
     return {
         **head_of(snapshot),
-        "percentiles": [_percentiles(profiles, tested, place) for place in range(len(profiles.dimensions))],
+        "percentiles": [_percentiles(profiles, tested, index) for index in range(len(profiles.dimensions))],
         "series": rows,
     }
 
 
 def _judged(profiles: Profiles, tested: Backtest, number: int) -> Iterator[Document]:
-    for place, dimension in enumerate(profiles.dimensions):
-        origin = Origin(int(profiles.origin[number, place]))
+    for index, dimension in enumerate(profiles.dimensions):
+        origin = Origin(int(profiles.origin[number, index]))
         if origin is Origin.NONE:
             continue
-        model, plain = float(tested.regression[number, place]), float(tested.slot_quantile[number, place])
-        days = float(tested.holdout_days[number, place])
+        model, plain = float(tested.regression[number, index]), float(tested.slot_quantile[number, index])
+        days = float(tested.holdout_days[number, index])
         yield {
             "service": profiles.services[number],
             "dimension": dimension,
             "chosen": words_of(origin),
-            "error": float(profiles.error[number, place]),
+            "error": float(profiles.error[number, index]),
             "model": model,
             "quantile": plain,
-            "flat": float(tested.flat_quantile[number, place]),
+            "flat": float(tested.flat_quantile[number, index]),
             "days": days,
             "why": _why(origin, model, plain, days),
         }
@@ -198,16 +198,16 @@ def _why(origin: Origin, model: float, plain: float, days: float) -> str:
             return f"the model was better on the last {days:g} days"
 
 
-def _percentiles(profiles: Profiles, tested: Backtest, place: int) -> Document:
+def _percentiles(profiles: Profiles, tested: Backtest, index: int) -> Document:
     """Returns percentiles over the services of one dimension."""
-    origin = profiles.origin[:, place]
+    origin = profiles.origin[:, index]
     return {
-        "dimension": profiles.dimensions[place],
+        "dimension": profiles.dimensions[index],
         "services": int(np.count_nonzero(origin)),
         "chosen": {words_of(kind): int(np.count_nonzero(origin == kind)) for kind in Origin if kind is not Origin.NONE},
-        "error": _spread(profiles.error[:, place]),
-        "model": _spread(tested.regression[:, place]),
-        "quantile": _spread(tested.slot_quantile[:, place]),
+        "error": _spread(profiles.error[:, index]),
+        "model": _spread(tested.regression[:, index]),
+        "quantile": _spread(tested.slot_quantile[:, index]),
     }
 
 

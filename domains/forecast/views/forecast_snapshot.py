@@ -31,7 +31,7 @@ TRIES: Final = 3
 """Attempts to take a snapshot; each new set of profiles activated meanwhile restarts it."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PlacedPodDemand(msgspec.Struct, frozen=True):
     """A pod on a node."""
 
     name: str
@@ -50,9 +50,9 @@ class Fleet(msgspec.Struct, frozen=True):
     """float64[dimensions, nodes] in plain units; NaN where a node states none."""
     held: Mapping[str, tuple[int, Demand]]
     """uid -> (row, inputs of its prediction)"""
-    places: Mapping[int, int]
+    index_of_row: Mapping[int, int]
     """Row -> number of the node."""
-    standing: Mapping[int, Sequence[Standing]] = msgspec.field(default_factory=dict)
+    pods_on: Mapping[int, Sequence[PlacedPodDemand]] = msgspec.field(default_factory=dict)
     """Number of the node -> its pods, for requested nodes only."""
 
     @property
@@ -134,12 +134,13 @@ def _fleet(
     capacity: NDArray[np.float64],
     asked: str,
 ) -> Fleet:
-    places = {row: number for number, row in enumerate(rows.tolist())}
-    standing: dict[int, Sequence[Standing]] = {}
+    index_of_row = {row: number for number, row in enumerate(rows.tolist())}
+    pods_on: dict[int, Sequence[PlacedPodDemand]] = {}
     row = nodes.row_of(asked) if asked else None
-    if row is not None and row in places:
-        standing[places[row]] = tuple(
-            Standing(f"{pod.namespace}/{pod.name}", ledger.predictor.predict(pod).demand) for pod in nodes.pods_on(row)
+    if row is not None and row in index_of_row:
+        pods_on[index_of_row[row]] = tuple(
+            PlacedPodDemand(f"{pod.namespace}/{pod.name}", ledger.predictor.predict(pod).demand)
+            for pod in nodes.pods_on(row)
         )
-    names = tuple(nodes.node(row).name for row in places)
-    return Fleet(quantized, names, loads, capacity, ledger.holdings(), places, standing)
+    names = tuple(nodes.node(row).name for row in index_of_row)
+    return Fleet(quantized, names, loads, capacity, ledger.holdings(), index_of_row, pods_on)

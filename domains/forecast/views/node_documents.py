@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import CLASS, NAMESPACE, PARTIAL_HISTORY, Predictor
 from domains.forecast.views.documents import head_of, hint, services_at, slots_at
-from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, Standing
+from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, PlacedPodDemand
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 SPEAKS: Final = {"": "profile", CLASS: "class", NAMESPACE: "namespace", PARTIAL_HISTORY: "profile and requests"}
@@ -57,12 +57,12 @@ def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     peaks = peaks_of(snapshot, fleet)
     found = _node(snapshot, fleet, peaks, pods_on(fleet), number)
     loads = fleet.loads[number] * fleet.quantum()[:, None]
-    for place, row in enumerate(found["dimensions"]):
-        row["week"] = loads[place].tolist()
+    for index, row in enumerate(found["dimensions"]):
+        row["week"] = loads[index].tolist()
     return {
         **head_of(snapshot),
         "node": found,
-        "standing": _standing(snapshot, fleet, number, peaks),
+        "standing": _pods_on_node(snapshot, fleet, number, peaks),
     }
 
 
@@ -110,7 +110,7 @@ def pods_on(fleet: Fleet) -> dict[int, tuple[int, int]]:
     predictor = fleet.predictor()
     found: dict[int, tuple[int, int]] = {}
     for (row, demand), pods in fleet.counts().items():
-        number = fleet.places.get(row)
+        number = fleet.index_of_row.get(row)
         if number is not None:
             all_pods, unknown = found.get(number, (0, 0))
             found[number] = all_pods + pods, unknown + (pods if predictor.of(demand).fallback else 0)
@@ -131,37 +131,37 @@ def _node(
     rows = [
         {
             "dimension": dimension,
-            "capacity": float(capacity[place]),
-            "peak": float(peaks.amount[number, place]),
-            "share": float(peaks.share[number, place]),
-            "at": snapshot.profiles.slot_name(int(peaks.slot[number, place])),
-            "now": float(peaks.now[number, place]),
-            "nowShare": float(now_share[place]),
+            "capacity": float(capacity[index]),
+            "peak": float(peaks.amount[number, index]),
+            "share": float(peaks.share[number, index]),
+            "at": snapshot.profiles.slot_name(int(peaks.slot[number, index])),
+            "now": float(peaks.now[number, index]),
+            "nowShare": float(now_share[index]),
         }
-        for place, dimension in enumerate(fleet.dimensions)
+        for index, dimension in enumerate(fleet.dimensions)
     ]
     shares = peaks.share[number]
     worst = None if np.isnan(shares).all() else fleet.dimensions[int(np.nanargmax(shares))]
     return {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "worst": worst, "dimensions": rows}
 
 
-def _standing(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
+def _pods_on_node(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
     """Returns the pods of a node, sorted by their share of its peak, descending."""
     predictor, quantum = fleet.predictor(), fleet.quantum()
     shares = peaks.share[number]
-    place = 0 if np.isnan(shares).all() else int(np.nanargmax(shares))
-    slot = int(peaks.slot[number, place])
+    index = 0 if np.isnan(shares).all() else int(np.nanargmax(shares))
+    slot = int(peaks.slot[number, index])
     capacity = _positive(fleet.capacity[:, number])
-    rows = [_pod(snapshot, fleet, predictor, pod, number) for pod in fleet.standing.get(number, ())]
-    for row, pod in zip(rows, fleet.standing.get(number, ()), strict=True):
+    rows = [_pod(snapshot, fleet, predictor, pod, number) for pod in fleet.pods_on.get(number, ())]
+    for row, pod in zip(rows, fleet.pods_on.get(number, ()), strict=True):
         curve = predictor.of(pod.demand).curve
         assert curve is not None, "a predictor with profiles predicts curves"
-        amount = float(curve.quanta[place, slot] * quantum[place])
-        row |= {"dimension": fleet.dimensions[place], "amount": amount, "share": float(amount / capacity[place])}
+        amount = float(curve.quanta[index, slot] * quantum[index])
+        row |= {"dimension": fleet.dimensions[index], "amount": amount, "share": float(amount / capacity[index])}
     return sorted(rows, key=lambda row: (-row["amount"], row["pod"]))
 
 
-def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: Standing, number: int) -> Document:
+def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: PlacedPodDemand, number: int) -> Document:
     """Returns a pod, with the node's peak if the pod left."""
     prediction = predictor.of(pod.demand)
     assert prediction.curve is not None, "a predictor with profiles predicts curves"

@@ -67,12 +67,12 @@ def with_history(document: Document, recent: Recent) -> Document:
     mean, top = np.full((2, *shape, slots), CODE_NAN, np.uint8)
     scale = np.zeros(shape, np.float32)
     rows = [(at, numbers[one["service"]]) for at, one in enumerate(services) if one["service"] in numbers]
-    for place, name in enumerate(dimensions):
+    for index, name in enumerate(dimensions):
         if name in columns and rows:
             to, of = (list(side) for side in zip(*rows, strict=True))
-            mean[to, place] = recent.mean[of, columns[name]]
-            top[to, place] = recent.top[of, columns[name]]
-            scale[to, place] = recent.scale[of, columns[name]]
+            mean[to, index] = recent.mean[of, columns[name]]
+            top[to, index] = recent.top[of, columns[name]]
+            scale[to, index] = recent.scale[of, columns[name]]
     moments = recent.start_s + recent.slot_s * np.arange(slots, dtype=np.float64)
     history = {
         "startSeconds": recent.start_s,
@@ -106,13 +106,13 @@ def _chosen_services(profiles: Profiles, pods: Mapping[int, int] | None) -> Sequ
 
 def _service(profiles: Profiles, number: int, pods: Mapping[int, int] | None) -> Document:
     rows: list[Document | None] = []
-    for place in range(len(profiles.dimensions)):
-        origin, curve = Origin(int(profiles.origin[number, place])), profiles.peak[number, place]
+    for index in range(len(profiles.dimensions)):
+        origin, curve = Origin(int(profiles.origin[number, index])), profiles.peak[number, index]
         if origin is Origin.NONE or np.isnan(curve).all():
             rows.append(None)
             continue
         slot = int(np.nanargmax(curve))
-        figures = _rounded([float(curve[slot]), float(np.nanmean(curve)), float(profiles.error[number, place])])
+        figures = _rounded([float(curve[slot]), float(np.nanmean(curve)), float(profiles.error[number, index])])
         rows.append(
             {"origin": words_of(origin), "peak": figures[0], "slot": slot, "mean": figures[1], "error": figures[2]}
         )
@@ -148,11 +148,11 @@ def _nodes(snapshot: ForecastSnapshot, fleet: Fleet, chosen: Sequence[int]) -> D
     loads = fleet.loads[kept]
     largest = loads.max(axis=2, initial=0)
     quantum = fleet.quantum()
-    standing = _services_on(fleet, kept, chosen)
+    services_on = _services_on(fleet, kept, chosen)
     nodes = []
     for at, number in enumerate(kept):
         pods, unknown = counts.get(number, (0, 0))
-        one = {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "services": standing[at]}
+        one = {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "services": services_on[at]}
         one["capacity"] = _rounded(fleet.capacity[:, number])
         one["slot"] = peaks.slot[number].tolist()
         one["peak"], one["now"] = _rounded(peaks.amount[number]), _rounded(peaks.now[number])
@@ -173,7 +173,7 @@ def _services_on(fleet: Fleet, kept: Sequence[int], chosen: Sequence[int]) -> li
     at_service = {number: at for at, number in enumerate(chosen)}
     found: list[dict[int, int]] = [{} for _ in kept]
     for (row, demand), pods in fleet.counts().items():
-        node = at_node.get(fleet.places.get(row, -1))
+        node = at_node.get(fleet.index_of_row.get(row, -1))
         number = fleet.quantized.service(demand.namespace, demand.service)
         if node is not None and isinstance(number, int) and number in at_service:
             service = at_service[number]

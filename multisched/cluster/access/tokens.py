@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from multisched.cluster.base.metadata import Minting
+from multisched.cluster.base.metadata import IdentityGenerator
 from multisched.cluster.base.request import UserInfo
 from multisched.cluster.base.storage import Store
 
@@ -42,7 +42,7 @@ def _decode(text: str) -> bytes:
 class Tokens:
     """Issues and authenticates bearer tokens."""
 
-    def __init__(self, store: Store, minting: Minting) -> None:
+    def __init__(self, store: Store, minting: IdentityGenerator) -> None:
         self._store = store
         self._minting = minting
         self._fixed: dict[bytes, UserInfo] = {}

@@ -16,7 +16,7 @@ from multisched.cluster.admission.admission import Admission
 from multisched.cluster.admission.defaults import DEFAULTS
 from multisched.cluster.api import schemas
 from multisched.cluster.base import errors
-from multisched.cluster.base.metadata import Minting, encode, key_of, store_form
+from multisched.cluster.base.metadata import IdentityGenerator, encode, key_of, store_form
 from multisched.cluster.base.resources import Document, Resource
 from multisched.cluster.base.storage import Collection, Event, Store, Stored
 from multisched.cluster.patching import apply
@@ -42,7 +42,7 @@ class Objects:
     """Writes objects. `on_change` is called for every stored change of a kind, to update what is derived from it (CRDs, RBAC)."""
 
     store: Store
-    minting: Minting
+    minting: IdentityGenerator
     admission: Admission
     on_change: dict[str, Callable[[Event], None]] = field(default_factory=dict)
     checks: dict[str, Callable[[Document, Document | None], None]] = field(default_factory=dict)

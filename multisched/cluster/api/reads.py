@@ -16,7 +16,7 @@ import orjson
 from multisched.cluster.api.forms import Form
 from multisched.cluster.api.watch import Filter, Terms, WatchStream
 from multisched.cluster.base import errors
-from multisched.cluster.base.metadata import Minting
+from multisched.cluster.base.metadata import IdentityGenerator
 from multisched.cluster.base.request import TRUE, Target
 from multisched.cluster.base.resources import Resource
 from multisched.cluster.base.selectors import field_test, label_test
@@ -40,7 +40,7 @@ class Reads:
     """Answers get, list and watch from the store."""
 
     store: Store
-    minting: Minting
+    minting: IdentityGenerator
 
     def list(self, resource: Resource, target: Target, form: Form) -> Response:
         """Lists the objects selected by the target's namespace and selectors."""

@@ -23,7 +23,7 @@ from multisched.cluster.api.reviews import Reviews
 from multisched.cluster.api.verbs import Verbs
 from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base import errors
-from multisched.cluster.base.metadata import Clock, Minting
+from multisched.cluster.base.metadata import Clock, IdentityGenerator
 from multisched.cluster.base.request import ApiRequest, Target, parse_target, split_path
 from multisched.cluster.base.resources import Catalog
 from multisched.cluster.base.storage import HISTORY_EVENTS, Store
@@ -72,7 +72,7 @@ class ApiServer:
         self.clock = clock
         self.store = Store(history)
         self.catalog = Catalog()
-        self.minting = Minting(clock, seed)
+        self.minting = IdentityGenerator(clock, seed)
         self.objects = Objects(self.store, self.minting, Admission(self.store))
         self.tokens = Tokens(self.store, self.minting)
         self.rbac = Rbac(self.store)

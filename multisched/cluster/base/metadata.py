@@ -55,7 +55,7 @@ class Clock(Protocol):
         ...
 
 
-class Minting:
+class IdentityGenerator:
     """Generates uids, name suffixes and times."""
 
     def __init__(self, clock: Clock, seed: int) -> None:
@@ -112,7 +112,7 @@ def encode(resource: Resource, document: Document, version: int) -> bytes:
     return orjson.dumps(shown)
 
 
-def store_form(resource: Resource, document: Document, version: int, minting: Minting) -> Stored:
+def store_form(resource: Resource, document: Document, version: int, minting: IdentityGenerator) -> Stored:
     """Builds the form in which a collection stores an object."""
     metadata = document["metadata"]
     raw = encode(resource, document, version)

@@ -153,8 +153,8 @@ def pod_from_template(template: Document, *, owner: Document, resource: Resource
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template["spec"]}
 
 
-async def each(items: Iterable[T], act: Callable[[T], Awaitable[None]], *, at_once: int = WRITES_AT_ONCE) -> None:
-    """Calls `act` for all items, at most `at_once` concurrently; stops at the first rejection or broken connection and raises it."""
+async def each(items: Iterable[T], act: Callable[[T], Awaitable[None]], *, concurrency: int = WRITES_AT_ONCE) -> None:
+    """Calls `act` for all items, at most `concurrency` concurrently; stops at the first rejection or broken connection and raises it."""
     rest = iter(items)
     failures: list[RefusedError | TransportError] = []
 
@@ -172,7 +172,7 @@ async def each(items: Iterable[T], act: Callable[[T], Awaitable[None]], *, at_on
         return
     await act(first[0])  # if the first is rejected (quota, terminating namespace), the others would be, too
     async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
+        for _ in range(concurrency):
             group.create_task(work())
     if failures:
         raise failures[0]

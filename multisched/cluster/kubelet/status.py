@@ -22,7 +22,7 @@ def rejected_status(pod: KubeletPod, refusal: Refusal, now: str) -> Document:
 
 
 def played_status(pod: KubeletPod, action: Next, *, now: str, host_ip: str, pod_ip: str) -> Document:
-    """Returns the status of a pod after a stage with a phase or readiness."""
+    """Returns the status of a pod after a stage that sets a phase or readiness."""
     if action.phase == "Running":
         return _patch(pod, _running(pod, action, now, host_ip=host_ip, pod_ip=pod_ip))
     if action.phase is not None:

@@ -168,11 +168,11 @@ class ClassCache:
 
     def _keep(self, pod_class: EquivalenceClass, signature: Hashable) -> None:
         """Stores the class as the most recently used one, and drops the least recently used ones if memory is short."""
-        pod = pod_class.pod
-        if pod_class.sized_with != (pod, pod_class.is_scored):
+        sized_with = pod_class.pod.kept_bytes, pod_class.is_scored, len(pod_class.rows)
+        if pod_class.sized_with != sized_with:
             columns = pod_class.array_bytes if pod_class.is_scored else BYTES_PER_ROW * len(pod_class.rows)
-            pod_class.size_bytes = BYTES_PER_CLASS + columns + pod.kept_bytes
-            pod_class.sized_with = pod, pod_class.is_scored
+            pod_class.size_bytes = BYTES_PER_CLASS + columns + pod_class.pod.kept_bytes
+            pod_class.sized_with = sized_with
         self._class_bytes += pod_class.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
             self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes
@@ -229,11 +229,18 @@ class ClassCache:
         self._mark(pod_class)
         if pod_class.refusal is not None:
             return
-        at_nodes = positions(pod_class, self._rows, changed_nodes)
         at_rows = positions(pod_class, self._rows, changed_rows)
+        at_nodes = positions(pod_class, self._rows, changed_nodes)
         rows = at_rows if pod_class.narrowed is None and self._rows.are_first else pod_class.rows.take(at_rows)
+        is_by_row = pod_class.filters_by_row and pod_class.scores_by_row and pod_class.is_scored
         changes = Changes(at_nodes, at_rows, rows, moved, moved_scores, is_everywhere=cluster_moved)
-        feasible_moved = self._filters.renew(pod_class, changes)
+        if is_by_row and len(at_rows) == 1 and not (len(at_nodes) or cluster_moved or moved or moved_scores):
+            feasible_moved = self._filters.renew_row(pod_class, at_rows.item(), rows)
+            if not feasible_moved:
+                self._scores.renew_row(pod_class, at_rows.item(), rows)
+                return
+        else:
+            feasible_moved = self._filters.renew(pod_class, changes)
         if pod_class.is_scored and pod_class.cache_keys and not any_true(pod_class.feasible):
             pod_class.is_scored = False  # PreScore needs at least one row: the next `score` starts afresh
         if pod_class.is_scored:

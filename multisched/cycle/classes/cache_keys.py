@@ -14,7 +14,7 @@ from multisched.framework.registry import PluginSet, implementing
 from multisched.framework.runner import Runner
 from multisched.model.objects import Pod
 
-_NOBODY: frozenset[str] = frozenset()
+_NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class MovedKeys(NamedTuple):
@@ -26,7 +26,7 @@ class MovedKeys(NamedTuple):
     """True if a filter or score became silent or ceased to be: the class must be rebuilt."""
 
 
-NOTHING_MOVED = MovedKeys(_NOBODY, _NOBODY, is_other=False)
+NOTHING_MOVED = MovedKeys(_NO_PLUGINS, _NO_PLUGINS, is_other=False)
 
 
 class CacheKeys:

@@ -50,8 +50,8 @@ class FilterColumn:
         else:  # the plugin may keep its array, or have made it read-only
             self.codes = codes if is_shared else codes.copy()
 
-    def set_codes(self, at: Rows, codes: Codes) -> None:
-        """Writes the codes at these positions."""
+    def set_codes(self, at: Rows | int, codes: Codes | int) -> None:
+        """Writes the codes at these positions, or the code at one position."""
         if self.is_shared:
             self.codes, self.is_shared = self.codes.copy(), False
         self.codes[at] = codes
@@ -112,8 +112,8 @@ class ScoreColumn:
         """Replaces all final scores. `is_shared`: other classes read them, too."""
         self.final, self.is_final_shared = final, is_shared
 
-    def set_final(self, at: Rows, final: Finals) -> None:
-        """Writes final scores at these positions."""
+    def set_final(self, at: Rows | int, final: Finals | int) -> None:
+        """Writes final scores at these positions, or the score at one position."""
         if self.is_final_shared:
             self.final, self.is_final_shared = self.final.copy(), False
         self.final[at] = final

@@ -45,8 +45,8 @@ class EquivalenceClass:
         """Versions of the cluster at the last renewal, recorded before plugins read it."""
         self.size_bytes = 0
         """Size that the cache has counted for it."""
-        self.sized_with: tuple[Pod, bool] | None = None
-        """The pod and the `is_scored` that `size_bytes` was computed for."""
+        self.sized_with: tuple[int, bool, int] | None = None
+        """Bytes of the pod, `is_scored` and number of rows that `size_bytes` was computed for."""
         # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
         """Plugin -> what its results depend on. Plugins without a key for such pods are in `silent` instead."""
@@ -73,6 +73,8 @@ class EquivalenceClass:
         """Those of `filters` whose codes may change with the pods on a row; the others are fixed."""
         self.fallible_filters: list[FilterColumn] = []
         """Those of `filters` that have codes for errors, which fail the attempt."""
+        self.filters_by_row = False
+        """Whether each of `moving_filters` depends on the row alone: another pod on a row changes no code of other rows."""
         self.fixed_pass: Bools = NO_BOOLS
         """Rows that pass every filter that does not read the pods on a row."""
         self.feasible: Bools = NO_BOOLS
@@ -86,6 +88,8 @@ class EquivalenceClass:
         """Weighted sum of all final scores, feasible or not."""
         self.total: Totals = NO_TOTALS
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
+        self.scores_by_row = False
+        """Whether each of `moving_scores` depends on the row alone and is not normalised."""
         self.is_scored = False
         self.fixed_changes = 0
         """How often `fixed_total` has changed."""

@@ -55,7 +55,23 @@ class ClassFilters:
                 shared = self._shared.codes(plugin, pod_class, ask)
                 codes = ask() if shared is None else shared
                 pod_class.add_filter(FilterColumn(plugin, codes, groups, is_shared=shared is not None))
+        pod_class.filters_by_row = all(column.depends_on is Dependency.ROW for column in pod_class.moving_filters)
         _join(pod_class)
+
+    def renew_row(self, pod_class: EquivalenceClass, at: int, row: Rows) -> bool:
+        """Like `renew`, if nothing changed but the pods on one row and the class is `filters_by_row`.
+
+        That is the case for most attempts: the row of the pod before. `at`: position of the row; `row`: the row alone.
+        """
+        passes = pod_class.fixed_pass.item(at)
+        for column in pod_class.moving_filters:
+            code = self._runner.filter(column.plugin, pod_class.view, pod_class.pod, row).item()
+            column.set_codes(at, code)
+            passes = passes and code == 0
+        if passes == pod_class.feasible.item(at):
+            return False
+        pod_class.feasible[at] = passes
+        return True
 
     def renew(self, pod_class: EquivalenceClass, changes: Changes) -> bool:
         """Renews the filters. Returns True if the feasibility of some row changed."""

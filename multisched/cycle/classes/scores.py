@@ -31,7 +31,7 @@ NOWHERE: Final = -1
 """The total of a row that is not feasible."""
 
 _ONE = np.array(1, np.int8)
-_NOBODY: frozenset[str] = frozenset()
+_NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class ClassScores:
@@ -74,6 +74,10 @@ class ClassScores:
                 column.groups = self._shared.groups_of(pod_class, scorer)
                 self._score_all(pod_class, column, is_skipped=scorer.name in skipped)
                 pod_class.add_score(column)
+        pod_class.scores_by_row = not self._pre_scores_anew and all(
+            column.depends_on is Dependency.ROW and column.is_plain and not column.is_skipped
+            for column in pod_class.moving_scores
+        )
         self._join_scores(pod_class)
         pod_class.is_scored = True  # last: a class with a failed scorer must not count as scored
 
@@ -176,6 +180,24 @@ class ClassScores:
         pod_class.sum -= self._weighed(before, column.weight)
         pod_class.sum += self._weighed(column.final, column.weight)
 
+    def renew_row(self, pod_class: EquivalenceClass, at: int, row: Rows) -> None:
+        """Like `renew`, if nothing changed but the pods on one row, it is feasible as before, and the class is `scores_by_row`.
+
+        `at`: position of the row; `row`: the row alone.
+        """
+        is_feasible, total = pod_class.feasible.item(at), pod_class.fixed_total.item(at)
+        for column in pod_class.moving_scores:
+            raw = self._runner.score(column.plugin, pod_class.view, pod_class.pod, row)
+            final = raw.item()
+            if not 0 <= final <= MAX_SCORE:
+                if is_feasible:
+                    self._runner.check_range(column.plugin, raw)
+                final = 0
+            column.set_final(at, final)
+            total += final * column.weight
+        pod_class.sum[at] = total
+        pod_class.total[at] = total if is_feasible else NOWHERE
+
     def renew(self, pod_class: EquivalenceClass, changes: Changes, *, feasible_moved: bool) -> None:
         skipped = self._pre_score(pod_class, self._pre_scores_due(pod_class, changes, feasible_moved=feasible_moved))
         must_join = must_mask = False
@@ -258,7 +280,9 @@ class ClassScores:
         """Returns the PreScore plugins whose last result is no longer valid."""
         if not pod_class.keyed_scores or not (changes.moved_scores or feasible_moved):
             return self._pre_scores_anew
-        due = changes.moved_scores | (self._feasible_readers & pod_class.keyed_scores if feasible_moved else _NOBODY)
+        due = changes.moved_scores | (
+            self._feasible_readers & pod_class.keyed_scores if feasible_moved else _NO_PLUGINS
+        )
         return [p for p in self._pre_scores_again if p.name in due or p.name in self._for_one_attempt]
 
     def _score_some(self, pod_class: EquivalenceClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:

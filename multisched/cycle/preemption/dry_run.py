@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.gang_candidates import GangCandidates
 from multisched.cycle.preemption.gang_columns import SparingGangs
-from multisched.cycle.preemption.row_trial import Asked, RowTrial, refusal_of
+from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial, refusal_of
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.points import FilterPlugin, Plugin
@@ -74,9 +74,9 @@ class AttemptDryRun:
         return found
 
     @cached_property
-    def _asked(self) -> Asked:
+    def _asked(self) -> RerunPlugins:
         again = [p for p in self._runs.pre_filters_of(self._failed.skipped) if p.name in self._refusing]
-        return Asked(again, self._filters)
+        return RerunPlugins(again, self._filters)
 
     @cached_property
     def _first_other(self) -> int:
@@ -89,7 +89,7 @@ class AttemptDryRun:
 
     @cached_property
     def _displacement(self) -> Displacement:
-        return Displacement(self._runs.standing, self._filters[: self._first_other], self._ask)
+        return Displacement(self._runs.pods_by_priority, self._filters[: self._first_other], self._ask)
 
     # -- DryRun ----------------------------------------------------------------------------------------------------
 
@@ -147,16 +147,16 @@ class AttemptDryRun:
         if not len(rows):
             return self._found(tally, None)
         cache = runs.victim_cache(self._victim_cache_key(rule))
-        is_wide = runs.standing.is_wide(rows)
+        is_wide = runs.pods_by_priority.is_wide(rows)
         if self._tail or self._asked.pre_filters:
             alone = is_wide | self._sensitive_rows(cache, rows, rule)
             if self._refusing:
                 alone = self._cheapest(rows, alone)
-            for pods in runs.standing.blocks(rows[alone]):
+            for pods in runs.pods_by_priority.blocks(rows[alone]):
                 self._displace_one_by_one(pods, rule, tally)
         else:
             alone = is_wide
-            for pods in runs.standing.blocks(rows[is_wide]):
+            for pods in runs.pods_by_priority.blocks(rows[is_wide]):
                 self._displace_wide(pods, rule, tally)
         narrow = rows[~alone] if alone.any() else rows
         if self._refusing:
@@ -177,7 +177,7 @@ class AttemptDryRun:
     def _cheapest(self, rows: Rows, alone: Bools) -> Bools:
         """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
         at = np.flatnonzero(alone)
-        cheapest = self._runs.standing.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
+        cheapest = self._runs.pods_by_priority.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
         found = np.zeros_like(alone)
         found[at[cheapest]] = True
         return found
@@ -188,7 +188,7 @@ class AttemptDryRun:
         Returns no rows.
         """
         status = next(iter(self._refusing.values()))
-        for pods in self._runs.standing.blocks(rows):
+        for pods in self._runs.pods_by_priority.blocks(rows):
             has_lower = has_any(rule.displaceable(pods))
             tally.undisplaceable += int(np.count_nonzero(~has_lower))
             if has_lower.any():
@@ -200,7 +200,7 @@ class AttemptDryRun:
         rows = self._failed.candidates
         if not len(rows):
             return rows
-        may_help: Bools = self._runs.standing.lowest(rows) < rule.below
+        may_help: Bools = self._runs.pods_by_priority.lowest(rows) < rule.below
         tally.undisplaceable = len(rows) - int(np.count_nonzero(may_help))
         return rows[may_help]
 
@@ -248,7 +248,7 @@ class AttemptDryRun:
         by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.stand_on is None]
         if not by_labels or sensitive.all():
             return sensitive
-        for pods in runs.standing.blocks(rows):
+        for pods in runs.pods_by_priority.blocks(rows):
             matters = cache.sensitive(by_labels, pods.label_sets)
             if matters.any():
                 at = rows.searchsorted(pods.rows)
@@ -297,7 +297,7 @@ class AttemptDryRun:
         lower = rule.displaceable(pods)
         first = rule.first(pods, lower)
         overlay = self._columns()
-        overlay.take_away(pods, lower)
+        overlay.remove(pods, lower)
         refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
         victims = np.zeros_like(lower)
         for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
@@ -332,7 +332,7 @@ class AttemptDryRun:
         at = np.flatnonzero(has_victims)
         if not len(at):
             return
-        some = next(iter(self._runs.standing.blocks(pods.rows[at])))
+        some = next(iter(self._runs.pods_by_priority.blocks(pods.rows[at])))
         k = len(some.priority)
         tally.rows.append(some.rows)
         none_whole = np.zeros(len(at), np.int64)
@@ -351,7 +351,7 @@ class AttemptDryRun:
             victims = tally.victims.get(row)
             if victims is None:
                 assert cache is not None, "what no row trial has found is in the cache"
-                (pods,) = self._runs.standing.blocks(rows[i : i + 1])
+                (pods,) = self._runs.pods_by_priority.blocks(rows[i : i + 1])
                 victims = victims_on(pods, 0, cache.victims[: len(pods.priority), row])
             return {self._runs.table.node(row).name: victims}
 

@@ -58,7 +58,7 @@ class DryRuns:
         self.table = cache.nodes
         self.nominator = nominator
         self.nominated = nominated
-        self.standing = cache.pods_by_priority
+        self.pods_by_priority = cache.pods_by_priority
         self.gang_columns = GangColumns(cache.gangs)
         self._pre_filters = [p for p in plugins.pre_filter if traits_of(p).pre_filter_reads_pods]
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
@@ -70,7 +70,7 @@ class DryRuns:
 
     def victim_cache(self, key: Hashable | None) -> VictimCache:
         """Returns the victim cache of a class of pods, with outdated rows dropped; an empty one for a new class."""
-        depth, capacity = self.standing.shape()
+        depth, capacity = self.pods_by_priority.shape()
         cache = self._victim_caches.pop(key, None)
         if cache is None or (cache.depth, cache.capacity) != (depth, capacity):
             cache = VictimCache(depth, capacity)

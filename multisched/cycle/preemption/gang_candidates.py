@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.row_trial import Asked, RowTrial
+from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, has_any
-from multisched.cycle.preemption.victim_units import Unit, at_once, by_node, needed, units_of, with_first
+from multisched.cycle.preemption.victim_units import Unit, by_node, needed, run_unpaused, units_of, with_first
 from multisched.framework.node_view import Float64, Int64, Rows
 from multisched.framework.preemption import Candidates, DisplacementRule
 from multisched.model.objects import Pod
@@ -41,7 +41,7 @@ class GangCandidates:
         self,
         runs: DryRuns,
         failed: FailedAttempt,
-        asked: Asked,
+        asked: RerunPlugins,
         displacement: Displacement,
         overlay: Callable[[], ColumnOverlay],
     ) -> None:
@@ -70,7 +70,7 @@ class GangCandidates:
     def likely(self, rule: DisplacementRule, rows: Rows) -> list[int]:
         """Returns rows on which the pod fits only without pods that their gangs cannot spare, the cheapest first."""
         runs, found, costs = self._runs, list[Rows](), list[Float64]()
-        for pods in runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below]):
+        for pods in runs.pods_by_priority.blocks(rows[runs.pods_by_priority.lowest(rows) < rule.below]):
             lower = rule.displaceable(pods)
             beyond = runs.gang_columns.beyond_surplus(pods, lower)
             first = rule.first(pods, lower)
@@ -79,7 +79,7 @@ class GangCandidates:
             at = np.flatnonzero((refusal < 0) & has_any(beyond))
             if not len(at):
                 continue
-            (some,) = runs.standing.blocks(pods.rows[at])
+            (some,) = runs.pods_by_priority.blocks(pods.rows[at])
             k = len(some.priority)
             whole: Int64 = np.count_nonzero(victims[:k, at] & beyond[:k, at], axis=0).astype(np.int64)
             found.append(some.rows)
@@ -95,16 +95,16 @@ class GangCandidates:
         runs = self._runs
         units = self._units(rule, row)
         everybody = [one for unit in units for one in unit.members]
-        pods = runs.standing.column_of(one.pod for one in everybody)
+        pods = runs.pods_by_priority.column_of(one.pod for one in everybody)
         lower = np.ones_like(pods.priority, np.bool_)
         first = rule.first(pods, lower)
         uids = [pod.uid for pod in pods.order(0)]
         violating = {uid for uid, is_first in zip(uids, first[:, 0].tolist(), strict=True) if is_first}
         with RowTrial(runs, self._failed, self._asked, row) as trial:
-            trial.take_away(everybody)
+            trial.remove(everybody)
             if not trial.fits():
                 return None
-            going = at_once(needed(with_first(units, violating), trial))
+            going = run_unpaused(needed(with_first(units, violating), trial))
         if going is None or not going.victims:
             return None
         gone = {one.pod.uid for one in going.victims}
@@ -113,11 +113,11 @@ class GangCandidates:
         return _Candidate(row, by_node(going.victims, runs.table.node(row).name), costs[:, 0])
 
     def _units(self, rule: DisplacementRule, row: int) -> list[Unit]:
-        standing, cache = self._runs.standing, self._runs.cache
-        (pods,) = standing.blocks(np.array([row], np.intp))
+        by_priority, cache = self._runs.pods_by_priority, self._runs.cache
+        (pods,) = by_priority.blocks(np.array([row], np.intp))
 
         def may_go(some: Sequence[Pod]) -> bool:
-            return bool(rule.displaceable(standing.column_of(some)).all())
+            return bool(rule.displaceable(by_priority.column_of(some)).all())
 
         here = [_placed(self._runs, pods, k) for k in np.flatnonzero(rule.displaceable(pods)[:, 0]).tolist()]
         return units_of(here, cache.gangs, cache, may_go)

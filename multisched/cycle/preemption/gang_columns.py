@@ -11,8 +11,8 @@ from typing import Final, cast
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int32, Int64
+from multisched.framework.placed_gang_members import PlacedGangMembers
 from multisched.framework.preemption import Costs, DisplacementRule, PlacedPods
-from multisched.framework.standing_gangs import StandingGangs
 from multisched.state.pods_by_priority import Order, PodColumns
 
 NUMBERS_MAX: Final = 65_536
@@ -23,7 +23,7 @@ NO_GANG: Final = -1
 class GangColumns:
     """Gang numbers of one cluster. A pod that is being deleted or evicted belongs to no gang here."""
 
-    def __init__(self, gangs: StandingGangs) -> None:
+    def __init__(self, gangs: PlacedGangMembers) -> None:
         self._gangs = gangs
         self._numbers: dict[str, int] = {}
         self._keys: list[str] = []
@@ -98,7 +98,7 @@ class GangColumns:
 class SparingGangs:
     """A displacement rule, restricted so that each gang keeps its minimum."""
 
-    def __init__(self, rule: DisplacementRule, columns: GangColumns, gangs: StandingGangs) -> None:
+    def __init__(self, rule: DisplacementRule, columns: GangColumns, gangs: PlacedGangMembers) -> None:
         self.rule = rule
         self.below = rule.below
         self.mark: Hashable = rule.mark, gangs.version

@@ -25,8 +25,8 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.group_ground import PLACINGS_MAX, GroupGround, GroupOfPods, OutdatedSearchError
-from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.group_trial import PLACINGS_MAX, GroupOfPods, GroupTrial, OutdatedSearchError
+from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_pool import VictimPool, learn
 from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, gangs_are_spared, needed, units_of
 from multisched.framework.node_view import Rows
@@ -50,7 +50,7 @@ class GroupAttemptDryRun:
         plugin: str,
         runs: DryRuns,
         rows: DomainRows,
-        places: MemberPlaces,
+        places: MemberPlacer,
         group: GroupOfPods,
         effort: Effort,
     ) -> None:
@@ -121,57 +121,59 @@ class GroupAttemptDryRun:
         """`everywhere`: victims may also be on rows that the group may not use."""
         runs = self._runs
         with Trial(runs.cache, runs.nominator) as trial:
-            trial.lift_nominations(self._group.pods)
-            ground = GroupGround(self._group, runs.cache, self._places, trial, self._effort)
-            yield from ground.begin()
-            rows = yield from self._rows_of_use(ground, everywhere=everywhere)
+            trial.ignore_nominations(self._group.pods)
+            group_trial = GroupTrial(self._group, runs.cache, self._places, trial, self._effort)
+            yield from group_trial.begin()
+            rows = yield from self._rows_of_use(group_trial, everywhere=everywhere)
             for _ in learn(runs, rule, rows):
-                yield from ground.pause()
+                yield from group_trial.pause()
             pool = VictimPool(runs, rule, rows)
             if pool.is_empty:
                 return None  # the attempt has shown that they do not fit with the remaining pods in place
-            is_cleared = yield from self._clear(pool, ground, trial)
-            found = (yield from self._spare(pool.away(), ground)) if is_cleared else None
-            stands = yield from self._standing(found, ground)
-        if found is None or stands is None:
+            is_cleared = yield from self._clear(pool, group_trial, trial)
+            found = (yield from self._spare(pool.away(), group_trial)) if is_cleared else None
+            placements = yield from self._member_placements(found, group_trial)
+        if found is None or placements is None:
             return None
-        return self._victims(rule, self._still_there(found), stands, is_minimal=not ground.is_exhausted)
+        return self._victims(rule, self._still_there(found), placements, is_minimal=not group_trial.is_exhausted)
 
     def _displaced_by_members(self, found: MemberVictims) -> Search[GroupVictims | None]:
         runs, away, served = self._runs, list[PlacedPod](), set[str]()
         with Trial(runs.cache, runs.nominator) as trial:
-            trial.lift_nominations(self._group.pods)
-            ground = GroupGround(self._group, runs.cache, self._places, trial, self._effort)
-            yield from ground.begin()
-            while (pod := (yield from ground.first_missing())) is not None:
+            trial.ignore_nominations(self._group.pods)
+            group_trial = GroupTrial(self._group, runs.cache, self._places, trial, self._effort)
+            yield from group_trial.begin()
+            while (pod := (yield from group_trial.first_missing())) is not None:
                 is_enough = pod.uid in served or len(served) >= SERVED_MAX or self._effort.is_exhausted
                 victims = () if is_enough else found.victims(pod, self._dry_run_of(pod))
                 entries = [entry for one in victims if (entry := runs.cache.placed(one.uid)) is not None]
                 if not entries:
                     return None
                 served.add(pod.uid)
-                trial.take_away(entries)
+                trial.remove(entries)
                 away += entries
-            left = yield from self._spare(_in_order(self._units(self._placed(away)), found), ground)
-            stands = yield from self._standing(left, ground)
-        if left is None or stands is None:
+            left = yield from self._spare(_in_order(self._units(self._placed(away)), found), group_trial)
+            placements = yield from self._member_placements(left, group_trial)
+        if left is None or placements is None:
             return None
         left = self._still_there(left)
         costs = np.array(found.cost([one.pod for one in left.victims]), np.float64)
-        nominations = self._nominations(stands)
-        return GroupVictims(by_node(left.victims), nominations, costs, is_minimal=not ground.is_exhausted)
+        nominations = self._nominations(placements)
+        return GroupVictims(by_node(left.victims), nominations, costs, is_minimal=not group_trial.is_exhausted)
 
-    def _standing(self, found: Needed | None, ground: GroupGround) -> Search[Sequence[TrialPlacement] | None]:
+    def _member_placements(
+        self, found: Needed | None, group_trial: GroupTrial
+    ) -> Search[Sequence[TrialPlacement] | None]:
         """Returns the members' places without the victims; None if there are none.
 
         None means that more of a gang would have to be evicted than allowed, or that a member needs a victim nearby. Raises
         OutdatedSearchError.
         """
-        self.placings += ground.placings
-        if found is None or (ground.reaches_far and not (yield from ground.place_anew())):
+        self.placings += group_trial.placings
+        if found is None or (group_trial.reaches_far and not (yield from group_trial.place_anew())):
             return None
-        yield from ground.require_all()
-        return ground.stands()
+        yield from group_trial.require_all()
+        return group_trial.placements()
 
     def _placed(self, entries: Sequence[PlacedPod]) -> list[PlacedPod]:
         """Drops pods that left the cache during a pause."""
@@ -193,17 +195,17 @@ class GroupAttemptDryRun:
         cache = self._runs.cache
         return units_of(away, cache.gangs, cache, lambda members: True)
 
-    def _rows_of_use(self, ground: GroupGround, *, everywhere: bool) -> Search[Rows]:
+    def _rows_of_use(self, group_trial: GroupTrial, *, everywhere: bool) -> Search[Rows]:
         """Returns rows whose pods may be victims: if only resources are short, the rows that a member can use."""
-        if ground.shares_room:
+        if group_trial.shares_room:
             live = np.array([row for row, _ in self._runs.table.live_rows()], np.intp)
             return self._allowed(live, everywhere=everywhere)
         rows = self._rows.rows
-        if ground.reaches_far or not len(rows):
+        if group_trial.reaches_far or not len(rows):
             return self._allowed(rows, everywhere=everywhere)
         of_use = list[Rows]()
-        for pod in ground.one_of_each():
-            yield from ground.pause()
+        for pod in group_trial.one_of_each():
+            yield from group_trial.pause()
             of_use.append(_usable(self._places.class_of(pod, self._group.attempt), self._rows.rows))
         rows = self._rows.rows
         return self._allowed(rows[np.isin(rows, np.concatenate(of_use))], everywhere=False)
@@ -215,44 +217,44 @@ class GroupAttemptDryRun:
 
     # -- removing and restoring units ------------------------------------------------------------------------------
 
-    def _clear(self, pool: VictimPool, ground: GroupGround, trial: Trial) -> Search[bool]:
+    def _clear(self, pool: VictimPool, group_trial: GroupTrial, trial: Trial) -> Search[bool]:
         """Removes units, the least important first and twice as many each time, until all members are placed.
 
         Returns False if removing all does not help.
         """
         count = 1
-        while not (yield from ground.place_all()):
+        while not (yield from group_trial.place_all()):
             if self._effort.is_exhausted:
                 return False
             if pool.is_empty:
-                return (yield from ground.place_anew())
-            trial.take_away(pool.take(count))
+                return (yield from group_trial.place_anew())
+            trial.remove(pool.take(count))
             count *= 2
         return True
 
     @staticmethod
-    def _spare(away: Sequence[Unit], ground: GroupGround) -> Search[Needed | None]:
-        rows = ground.rows
+    def _spare(away: Sequence[Unit], group_trial: GroupTrial) -> Search[Needed | None]:
+        rows = group_trial.rows
         far, near = list[Unit](), list[Unit]()
         for unit in away:
             (far if rows.isdisjoint(one.row for one in unit.members) else near).append(unit)
-        if far and (yield from ground.give_back([one for unit in far for one in unit.members])):
-            return (yield from needed(near, ground))
-        return (yield from needed(away, ground))
+        if far and (yield from group_trial.restore([one for unit in far for one in unit.members])):
+            return (yield from needed(near, group_trial))
+        return (yield from needed(away, group_trial))
 
     def _victims(
-        self, rule: DisplacementRule, found: Needed, stands: Sequence[TrialPlacement], *, is_minimal: bool
+        self, rule: DisplacementRule, found: Needed, placements: Sequence[TrialPlacement], *, is_minimal: bool
     ) -> GroupVictims:
-        standing, nominations = self._runs.standing, self._nominations(stands)
+        by_priority, nominations = self._runs.pods_by_priority, self._nominations(placements)
         if not found.victims:
             return GroupVictims({}, nominations, np.zeros(0), is_minimal)
-        pods = standing.column_of(one.pod for one in found.victims)
+        pods = by_priority.column_of(one.pod for one in found.victims)
         victims = np.ones_like(pods.priority, np.bool_)
         costs = rule.costs(pods, victims, rule.first(pods, victims), np.array([found.whole_gangs], np.int64))
         return GroupVictims(by_node(found.victims), nominations, costs[:, 0], is_minimal)
 
-    def _nominations(self, stands: Sequence[TrialPlacement]) -> tuple[Nomination, ...]:
-        return tuple(Nomination(stand.pod, self._runs.table.node(stand.row).name) for stand in stands)
+    def _nominations(self, placements: Sequence[TrialPlacement]) -> tuple[Nomination, ...]:
+        return tuple(Nomination(placement.pod, self._runs.table.node(placement.row).name) for placement in placements)
 
 
 def _in_order(units: Sequence[Unit], found: MemberVictims) -> list[Unit]:

@@ -16,8 +16,8 @@ from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
-from multisched.cycle.preemption.group_ground import GroupOfPods
-from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.group_trial import GroupOfPods
+from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.victim_units import Search
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
@@ -48,7 +48,7 @@ class PostFilterOutcome(msgspec.Struct, frozen=True):
 class GroupPostFilters:
     """The PostFilter plugins of one domain, for pods that must start together."""
 
-    def __init__(self, runs: DryRuns, rows: DomainRows, places: MemberPlaces) -> None:
+    def __init__(self, runs: DryRuns, rows: DomainRows, places: MemberPlacer) -> None:
         self._runs = runs
         self._rows = rows
         self._places = places

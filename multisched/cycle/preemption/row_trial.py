@@ -1,7 +1,7 @@
 """Tests whether the pod of a failed attempt fits on one row without some of the row's pods.
 
 For rows on which a filter depends on more than resources. Works on an overlay with AddPod and RemovePod. A PreFilter that
-reads pods runs again, and what its plugin's cluster-wide ledgers hold for removed pods is lifted. Used within one synchronous
+reads pods runs again, and what its plugin's cluster-wide ledgers hold for removed pods is suspended. Used within one synchronous
 step and never kept.
 """
 
@@ -24,7 +24,7 @@ from multisched.state.cluster_cache import NO_ROW, PlacedPod
 from multisched.state.overlay import OverlayCycle
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RerunPlugins(msgspec.Struct, frozen=True):
     """The plugins of an attempt that run again without some pods."""
 
     pre_filters: Sequence[PreFilterPlugin]
@@ -38,15 +38,15 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class RowTrial:
-    """`victim_units.Ground` for one pod on one row. At the end of the block the ledgers are restored."""
+    """`victim_units.VictimTrial` for one pod on one row. At the end of the block the ledgers are restored."""
 
-    def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: Asked, row: int) -> None:
+    def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: RerunPlugins, row: int) -> None:
         self._runner = runs.runner
         self._ledgers = runs.cache.ledgers
         self._pod = failed.pod
         self._asked = asked
         self._owners = frozenset(p.name for p in asked.pre_filters)
-        self._lifted: dict[str, Pod] = {}
+        self._suspended: dict[str, Pod] = {}
         """Removed pods, for which the ledgers of those plugins hold nothing within the block."""
         self._row = row
         self._rows = np.array([row], np.intp)
@@ -62,8 +62,8 @@ class RowTrial:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for pod in self._lifted.values():
-            self._ledgers.set_down_in(self._owners, pod)
+        for pod in self._suspended.values():
+            self._ledgers.resume_cluster(self._owners, pod)
 
     def without(self, gone: Sequence[Pod]) -> Status | None:
         """Removes pods from the row. Returns why the pod does not fit even so; None if it fits."""
@@ -79,30 +79,30 @@ class RowTrial:
         self._remove(other, self._row)
         return False
 
-    # -- Ground ----------------------------------------------------------------------------------------------------
+    # -- VictimTrial -----------------------------------------------------------------------------------------------
 
     def fits(self) -> bool:
         """Reports whether the pod passes every filter without the removed pods."""
         return self._refusal(self._asked.filters) is None
 
-    def give_back(self, members: Members) -> Search[bool]:
+    def restore(self, members: Members) -> Search[bool]:
         yield from ()  # a single pod on one row: no pause is needed
         for one in members:
             self._add(one.pod, one.row)
         if self._refusal(self._asked.reading) is None:
             return True
-        self.take_away(members)
+        self.remove(members)
         return False
 
-    def take_away(self, members: Members) -> None:
+    def remove(self, members: Members) -> None:
         for one in members:
             self._remove(one.pod, one.row)
 
-    def is_near(self, member: PlacedPod) -> bool:
+    def may_affect(self, member: PlacedPod) -> bool:
         return bool(self._owners) or member.row == self._row
 
-    def could_help(self, member: PlacedPod) -> bool:
-        return self.is_near(member)
+    def can_free_room(self, member: PlacedPod) -> bool:
+        return self.may_affect(member)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -110,14 +110,14 @@ class RowTrial:
         if row != NO_ROW:  # else it is on no row and blocks none
             _must_agree(self._overlay.remove_pod(other, row))
         if self._owners:
-            self._ledgers.lift_from(self._owners, other)
-            self._lifted[other.uid] = other
+            self._ledgers.suspend_cluster(self._owners, other)
+            self._suspended[other.uid] = other
 
     def _add(self, other: Pod, row: int) -> None:
         if row != NO_ROW:
             _must_agree(self._overlay.add_pod(other, row))
         if self._owners:
-            self._ledgers.set_down_in(self._owners, self._lifted.pop(other.uid))
+            self._ledgers.resume_cluster(self._owners, self._suspended.pop(other.uid))
 
     def _refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
         """Returns the first refusal with the nominated pods added, then without them; None if the pod passes both."""

@@ -131,7 +131,7 @@ class Displacement:
         self, pods: PodColumns, lower: Bools, first: Bools, overlay: ColumnOverlay
     ) -> tuple[Int32, list[Status], Bools]:
         """Returns, per row, the refusal (index into the list; -1 if the pod fits) and the victims if it fits."""
-        overlay.take_away(pods, lower)
+        overlay.remove(pods, lower)
         refusal, statuses = self.screen(pods.rows, has_any(lower), overlay)
         return refusal, statuses, self._spare(pods, lower & (refusal < 0), first, overlay)
 
@@ -184,10 +184,10 @@ class Displacement:
         for turn in (displaceable & first, displaceable & ~first):
             for k in np.flatnonzero(turn.any(axis=1)).tolist():
                 at = np.flatnonzero(turn[k])
-                overlay.give_back(k, at)
+                overlay.restore(k, at)
                 refused = self._refused(overlay, pods.rows[at])
                 if any_true(refused):
-                    overlay.take_again(k, at[refused])
+                    overlay.remove_again(k, at[refused])
                 victims[k, at[~refused]] = False
         return victims
 

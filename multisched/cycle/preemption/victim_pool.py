@@ -12,7 +12,7 @@ import numpy as np
 
 from multisched.cycle.preemption.dry_run_parts import DryRuns
 from multisched.cycle.preemption.gang_columns import NO_GANG
-from multisched.cycle.preemption.victim_units import Unit, standing_members
+from multisched.cycle.preemption.victim_units import Unit, placed_members_of
 from multisched.framework.node_view import Bools, Float64, Int32, Int64, Rows
 from multisched.framework.preemption import DisplacementRule
 from multisched.model.objects import Pod
@@ -27,7 +27,7 @@ def learn(runs: DryRuns, rule: DisplacementRule, rows: Rows) -> Iterator[None]:
     """Updates the columns of all pods on the rows, so that a pool can be filled in one step. Yields between blocks."""
     for at in range(0, len(rows), ROWS_AT_ONCE):
         some = rows[at : at + ROWS_AT_ONCE]
-        for block in runs.standing.blocks(some[runs.standing.lowest(some) < rule.below]):
+        for block in runs.pods_by_priority.blocks(some[runs.pods_by_priority.lowest(some) < rule.below]):
             runs.gang_columns.of(block)
         yield
 
@@ -45,7 +45,7 @@ class VictimPool:
         self._first: Bools = np.zeros(0, np.bool_)
         self._steps: list[int] = []
         """Units, the most important first: the position of a pod that may be evicted alone, or -1 - the index of a core."""
-        blocks = runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below])
+        blocks = runs.pods_by_priority.blocks(rows[runs.pods_by_priority.lowest(rows) < rule.below])
         if blocks:
             self._fill(JoinedColumns(blocks, [rule.displaceable(some) for some in blocks]), blocks)
         self._away: dict[str, PlacedPod] = {}
@@ -123,18 +123,18 @@ class VictimPool:
 
     def _core(self, gang: str, at: Rows) -> list[PlacedPod]:
         """Returns the rest of a gang if all of it may be evicted; its surplus may be removed already."""
-        cache, standing = self._runs.cache, self._runs.standing
-        members = standing_members(gang, cache.gangs, cache)
+        cache, by_priority = self._runs.cache, self._runs.pods_by_priority
+        members = placed_members_of(gang, cache.gangs, cache)
         if not members:
             return []  # deleted during a pause
         unit = Unit(members, gang, cache.gangs.surplus(gang), is_first=bool(self._first[at].any()))
-        if self._rule.displaceable(standing.column_of(one.pod for one in members)).all():
+        if self._rule.displaceable(by_priority.column_of(one.pod for one in members)).all():
             self._whole.append(unit)
             return self._taken(unit)
         may_go = {self._pods[i].uid for i in at.tolist()}
         here = tuple(one for one in members if one.pod.uid in may_go)
         if unit.surplus and here:
-            self._limited.append(Unit(here, gang, unit.surplus, may_go_whole=False, is_first=unit.is_first))
+            self._limited.append(Unit(here, gang, unit.surplus, can_evict_whole=False, is_first=unit.is_first))
         return []
 
     def _taken(self, unit: Unit) -> list[PlacedPod]:

@@ -1,7 +1,7 @@
 """Victims in units, and the search for the few that are needed.
 
 A pod without a gang is a unit. A gang loses the surplus over its minimum pod by pod; the rest is one unit, which is evicted
-whole, on all nodes of its members. Owns no mutable state; the caller decides what the victims make room for (`Ground`).
+whole, on all nodes of its members. Owns no mutable state; the caller decides what the victims make room for (`VictimTrial`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from multisched.framework.standing_gangs import StandingGangs
+from multisched.framework.placed_gang_members import PlacedGangMembers
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache, PlacedPod
 
@@ -36,7 +36,7 @@ class Unit(msgspec.Struct, frozen=True):
     """The gang, if these are all its placed members; empty for a pod that may be evicted alone."""
     surplus: int = 0
     """Members that may be evicted without the others."""
-    may_go_whole: bool = True
+    can_evict_whole: bool = True
     """False if the gang has members that must not be evicted: then at most its surplus is."""
     is_first: bool = False
     """It is restored before units without this flag, as its eviction violates a disruption budget."""
@@ -57,22 +57,22 @@ class Unit(msgspec.Struct, frozen=True):
         return (not self.is_first, -highest, not self.gang, -len(self.members) if self.gang else 0, started_s)
 
 
-class Ground(Protocol):
+class VictimTrial(Protocol):
     """Rows from which all units were removed, and the pods that need room there."""
 
-    def give_back(self, members: Members) -> Search[bool]:
+    def restore(self, members: Members) -> Search[bool]:
         """Restores the members if the pods that need room still fit. If not, changes nothing and returns False."""
         ...
 
-    def take_away(self, members: Members) -> None:
+    def remove(self, members: Members) -> None:
         """Removes the members again."""
         ...
 
-    def is_near(self, member: PlacedPod) -> bool:
+    def may_affect(self, member: PlacedPod) -> bool:
         """Returns False if removing it makes no room where room is needed now."""
         ...
 
-    def could_help(self, member: PlacedPod) -> bool:
+    def can_free_room(self, member: PlacedPod) -> bool:
         """Returns False if removing it can never make room for the pods that need it."""
         ...
 
@@ -85,7 +85,7 @@ class Needed(NamedTuple):
     """Gangs without a remaining member."""
 
 
-def at_once(search: Search[R]) -> R:
+def run_unpaused(search: Search[R]) -> R:
     """Returns the result of a search that never pauses."""
     try:
         next(search)
@@ -95,54 +95,54 @@ def at_once(search: Search[R]) -> R:
     raise AssertionError("a search paused that has to end in one step")
 
 
-def needed(units: Iterable[Unit], ground: Ground) -> Search[Needed | None]:
-    """Restores whatever is not needed, unit by unit, the most important first. Raises what the ground raises.
+def needed(units: Iterable[Unit], trial: VictimTrial) -> Search[Needed | None]:
+    """Restores whatever is not needed, unit by unit, the most important first. Raises what the trial raises.
 
     Gangs that must not be evicted whole come first. Returns None if more of one of them would have to be evicted than allowed.
     No proper subset of the result suffices, provided that more room never prevents a placement.
     """
     victims: list[PlacedPod] = []
     whole_gangs = 0
-    for unit in sorted(units, key=lambda unit: (unit.may_go_whole, *unit.importance)):
-        if (yield from ground.give_back(unit.members)):
+    for unit in sorted(units, key=lambda unit: (unit.can_evict_whole, *unit.importance)):
+        if (yield from trial.restore(unit.members)):
             continue
-        going = yield from _few_of(unit, ground)
-        if len(going) > unit.surplus and not unit.may_go_whole:
+        evicted = yield from _few_of(unit, trial)
+        if len(evicted) > unit.surplus and not unit.can_evict_whole:
             return None
-        victims += going
-        whole_gangs += bool(unit.gang) and unit.may_go_whole and len(going) == len(unit.members)
+        victims += evicted
+        whole_gangs += bool(unit.gang) and unit.can_evict_whole and len(evicted) == len(unit.members)
     return Needed(victims, whole_gangs)
 
 
-def _few_of(unit: Unit, ground: Ground) -> Search[Members]:
+def _few_of(unit: Unit, trial: VictimTrial) -> Search[Members]:
     """Returns members that the gang can spare, if they suffice, and restores the others. Else returns all, none restored."""
     if not unit.surplus:
         return unit.members
-    far = [one for one in unit.members if not ground.is_near(one)]
-    near = [one for one in unit.members if ground.is_near(one)]
-    given = far if far and (yield from ground.give_back(far)) else []
+    far = [one for one in unit.members if not trial.may_affect(one)]
+    near = [one for one in unit.members if trial.may_affect(one)]
+    given = far if far and (yield from trial.restore(far)) else []
     left = list[PlacedPod]()
     for one in near if given else unit.members:
-        (given if (yield from ground.give_back((one,))) else left).append(one)
+        (given if (yield from trial.restore((one,))) else left).append(one)
     if len(left) <= unit.surplus:
         return left
-    ground.take_away(given)
-    helping = [one for one in (*near, *far) if ground.could_help(one)]
+    trial.remove(given)
+    helping = [one for one in (*near, *far) if trial.can_free_room(one)]
     subsets = (some for size in range(1, unit.surplus + 1) for some in combinations(helping, size))
     for some in islice(subsets, SUBSETS_MAX):
         uids = {one.pod.uid for one in some}
-        if (yield from ground.give_back([one for one in unit.members if one.pod.uid not in uids])):
+        if (yield from trial.restore([one for one in unit.members if one.pod.uid not in uids])):
             return some
     return unit.members
 
 
 def units_of(
     pods: Iterable[PlacedPod],
-    gangs: StandingGangs,
+    gangs: PlacedGangMembers,
     cache: ClusterCache,
-    may_go: Callable[[Sequence[Pod]], bool],
+    may_evict: Callable[[Sequence[Pod]], bool],
 ) -> list[Unit]:
-    """Groups pods into units as far as their gangs can spare them. `may_go`: reports whether all of these may be evicted."""
+    """Groups pods into units as far as their gangs can spare them. `may_evict`: reports whether all of these may be evicted."""
     units, by_gang = list[Unit](), dict[str, list[PlacedPod]]()
     for one in pods:
         gang = None if one.pod.is_leaving else gangs.key_of(one.pod.uid)
@@ -155,15 +155,15 @@ def units_of(
         if len(some) <= surplus:
             units += [Unit((one,)) for one in some]
             continue
-        members = standing_members(gang, gangs, cache)
-        if may_go([one.pod for one in members]):
+        members = placed_members_of(gang, gangs, cache)
+        if may_evict([one.pod for one in members]):
             units.append(Unit(members, gang, surplus))
         elif surplus:
-            units.append(Unit(tuple(by_importance(some)), gang, surplus, may_go_whole=False))
+            units.append(Unit(tuple(by_importance(some)), gang, surplus, can_evict_whole=False))
     return units
 
 
-def gangs_are_spared(victims: Iterable[Pod], gangs: StandingGangs) -> bool:
+def gangs_are_spared(victims: Iterable[Pod], gangs: PlacedGangMembers) -> bool:
     """Reports whether each gang that loses pods keeps its minimum or is evicted whole, as of now."""
     by_gang: dict[str, set[str]] = {}
     for pod in victims:
@@ -171,15 +171,15 @@ def gangs_are_spared(victims: Iterable[Pod], gangs: StandingGangs) -> bool:
         if key is not None:
             by_gang.setdefault(key, set()).add(pod.uid)
     for key, some in by_gang.items():
-        staying = set(gangs.standing(key))
+        staying = set(gangs.placed_members(key))
         if len(some & staying) > gangs.surplus(key) and not staying <= some:
             return False
     return True
 
 
-def standing_members(gang: str, gangs: StandingGangs, cache: ClusterCache) -> tuple[PlacedPod, ...]:
+def placed_members_of(gang: str, gangs: PlacedGangMembers, cache: ClusterCache) -> tuple[PlacedPod, ...]:
     """Returns all placed members of a gang, the most important first."""
-    entries = (cache.placed(uid) for uid in gangs.standing(gang))
+    entries = (cache.placed(uid) for uid in gangs.placed_members(gang))
     return tuple(by_importance(entry for entry in entries if entry is not None))
 
 

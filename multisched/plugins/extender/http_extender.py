@@ -36,9 +36,9 @@ from multisched.plugins.extender.messages import (
 )
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
+    PodOnNode,
     PreemptionRequest,
     PreemptionVerdict,
-    Standing,
     Victims,
     checked,
     meta_arguments,
@@ -268,7 +268,7 @@ class HTTPExtenders:
         self, client: ExtenderClient, left: Mapping[str, Victims], request: PreemptionRequest
     ) -> dict[str, bytes]:
         """Returns uid -> JSON of the victim. Raises ExtenderError if there are too many victims."""
-        wanted = {uid: request.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
+        wanted = {uid: request.pods_on[node][uid] for node, victims in left.items() for uid in victims.uids}
         if len(wanted) > WHOLE_PODS_MAX:
             text = (
                 f"needs {len(wanted)} complete victims in a request, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
@@ -276,7 +276,7 @@ class HTTPExtenders:
             raise ExtenderError(_named(client, client.settings.preempt_verb, text))
         turns = asyncio.Semaphore(READS_AT_ONCE)
 
-        async def read(pod: Standing) -> bytes | None:
+        async def read(pod: PodOnNode) -> bytes | None:
             async with turns:
                 return await self._documents.pod(pod.namespace, pod.name)
 

@@ -22,7 +22,7 @@ WHOLE_PODS_MAX: Final = 1_000
 """Maximum number of whole victims in one request. An extender with `nodeCacheCapable` is sent uids only."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PodOnNode(msgspec.Struct, frozen=True):
     """A pod on a candidate node."""
 
     namespace: str
@@ -46,7 +46,7 @@ class PreemptionRequest(msgspec.Struct, frozen=True):
     priority: int
     offered: Mapping[str, Victims]
     """Node -> victims."""
-    standing: Mapping[str, Mapping[str, Standing]]
+    pods_on: Mapping[str, Mapping[str, PodOnNode]]
     """Node -> uid -> every pod on the node, since an extender may choose other victims."""
 
 
@@ -57,18 +57,18 @@ class PreemptionVerdict(msgspec.Struct, frozen=True):
 
 
 def request_of(cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionRequest:
-    standing: dict[str, dict[str, Standing]] = {}
+    pods_on: dict[str, dict[str, PodOnNode]] = {}
     for offer in offers:
         row = cycle.nodes.row_of(offer.node)
         pods = cycle.nodes.pods_on(row) if row is not None else ()
-        standing[offer.node] = {p.uid: Standing(p.namespace, p.name, p.spec.priority) for p in pods}
+        pods_on[offer.node] = {p.uid: PodOnNode(p.namespace, p.name, p.spec.priority) for p in pods}
     return PreemptionRequest(
         pod.namespace,
         pod.name,
         frozenset(pod.spec.requests),
         pod.spec.priority,
         {o.node: Victims(tuple(victim.uid for victim in o.victims), o.violations) for o in offers},
-        standing,
+        pods_on,
     )
 
 
@@ -130,7 +130,7 @@ def checked(
         if node not in shown:
             raise ExtenderError(f'claims to preempt on node "{node[:253]}", which was not in the request')
         for uid in victims.uids:
-            pod = request.standing[node].get(uid)
+            pod = request.pods_on[node].get(uid)
             if pod is None:
                 text = f"claims to preempt pod (UID: {uid[:64]}) on node: {node}, but the pod is not found on that node"
                 raise ExtenderError(text)

@@ -26,7 +26,7 @@ SYSTEM_PRIORITY: Final = 2_000_000_000
 """Pods of this priority or a higher one, as system-cluster-critical, are not expected to end."""
 
 
-class MayEnd:
+class NonSystemPods:
     """`framework.preemption.DisplacementRule`: all pods except system pods count as removable."""
 
     mark: Hashable = None
@@ -59,7 +59,7 @@ class ReservingGangScheduling(GangScheduling):
             return PostFilterResult(Status.unschedulable())
         if all(pod.nominated_node for pod in pods):
             return PostFilterResult(self._said({pod.nominated_node for pod in pods}))
-        found = yield from dry_run.displace(MayEnd())
+        found = yield from dry_run.displace(NonSystemPods())
         if found is None:
             why = "No resources can be reserved for the gang: it would not fit even if all other pods ended."
             return PostFilterResult(Status.unschedulable(why), nominated_node="")

@@ -20,7 +20,7 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, DryRun, GroupDryRun, Nomination, Preemption
+from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, DryRun, GroupDryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -42,12 +42,12 @@ from multisched.plugins.quota.removal import (
     Claim,
     Floors,
     Nominated,
+    added_pod_helps,
     claim_of,
-    helps_by_coming,
-    helps_by_leaving,
+    removed_pod_helps,
 )
 
-RANK: Final = NOBODY - 1
+RANK: Final = ABOVE_EVERY_PRIORITY - 1
 """Nomination rank of a pod that reclaims: pods of any priority keep its nominated node free for it."""
 
 OVER_MIN: Final = "the quota would exceed its min and can borrow only idle capacity"
@@ -63,6 +63,7 @@ class ElasticQuota:
     depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
     status_kinds = QUOTA_KINDS
+    kept_kind = ObjectKind.ELASTIC_QUOTA_TREE
 
     def __init__(self, context: PluginContext, args: ElasticQuotaArgs | None = None) -> None:
         source = QuotaSource(context.objects)
@@ -99,14 +100,21 @@ class ElasticQuota:
     def pending_changed(self, pod: Pod) -> None:
         self._statuses.pending_changed(pod)
 
+    def kept_object(self) -> bytes:
+        """See `KeptObjectPlugin`."""
+        return self._statuses.kept_tree()
+
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
         ledger = self._ledger
+        generation = ledger.generation
+        if ledger.tree is None:
+            return (generation, "")
         levels = ledger.levels_of(pod)
-        if not levels or ledger.misnamed(pod):
-            return (ledger.generation, ledger.misnamed(pod))
-        return (ledger.generation, levels[0].at, pod.spec.priority, ledger.amounts.beside_requests(pod))
+        if not levels or ledger.label_problem(pod):
+            return (generation, ledger.label_problem(pod))
+        return (generation, levels[0].at, pod.spec.priority, ledger.amounts.beyond_requests(pod))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         if not self._ledger.levels_of(pod):
@@ -120,15 +128,15 @@ class ElasticQuota:
         return Status.unresolvable(RUNNING) if self._preemptions.is_preempting(pod.uid) else SUCCESS
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        misnamed = self._ledger.misnamed(pod)
-        if misnamed:
-            return PreFilterResult(Status.unresolvable(misnamed))
+        label_problem = self._ledger.label_problem(pod)
+        if label_problem:
+            return PreFilterResult(Status.unresolvable(label_problem))
         if not self._ledger.levels_of(pod):
             return PreFilterResult(SKIP)
-        why = self._ledger.refusal(pod, self._nominated_beside_its_like(pod))
+        why = self._ledger.refusal(pod, self._nominated_outside_class(pod))
         return PreFilterResult(_refused(why)) if why else PreFilterResult()
 
-    def _nominated_beside(self, pod: Pod) -> Nominated:
+    def _other_nominated(self, pod: Pod) -> Nominated:
         """Returns the amounts of other nominated pods, by level."""
         version = self._ledger.version() if self._ledger.has_guarantees else 0
         mark = self._nominations.sequence, self._ledger.generation, version
@@ -138,17 +146,17 @@ class ElasticQuota:
             return self._nominated
         return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid != pod.uid)
 
-    def _nominated_beside_its_like(self, pod: Pod) -> Nominated:
+    def _nominated_outside_class(self, pod: Pod) -> Nominated:
         """Returns the amounts of nominated pods, without those of the same priority, leaf and amounts as this pod.
 
         The result is cached for the equivalence class, which may contain such a nominated pod. If its own nomination
         counted, the pod would be refused because of it, and no event would requeue it.
         """
         levels, items, pods = self._ledger.levels_of(pod), self._ledger.amounts.items(pod), self._nominations.pods()
-        others = [one for one in pods if not self._is_like(one, pod, levels, items)]
-        return self._nominated_beside(pod) if len(others) == len(pods) else self._ledger.nominated_amounts(others)
+        others = [one for one in pods if not self._is_in_same_class(one, pod, levels, items)]
+        return self._other_nominated(pod) if len(others) == len(pods) else self._ledger.nominated_amounts(others)
 
-    def _is_like(self, one: Pod, pod: Pod, levels: tuple[Level, ...], items: Items) -> bool:
+    def _is_in_same_class(self, one: Pod, pod: Pod, levels: tuple[Level, ...], items: Items) -> bool:
         is_as_important = one.spec.priority == pod.spec.priority
         return is_as_important and self._ledger.levels_of(one) is levels and self._ledger.amounts.items(one) == items
 
@@ -162,15 +170,15 @@ class ElasticQuota:
         )  # the last one for annotations
         changed = Action.ADD | Action.UPDATE | Action.DELETE
         return (
-            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_leaving),
-            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, grown, "AssignedPodTakes"), self._after_coming),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_pod_freed),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, grown, "AssignedPodTakes"), self._after_pod_added),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
             *(EventRegistration(ClusterEvent(kind, changed, kind.value)) for kind in QUOTA_KINDS),
         )
 
-    def _after_leaving(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    def _after_pod_freed(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if the departed pod freed quota below a max that refused it, or below a min that now entitles it."""
-        if not isinstance(old, Pod) or (isinstance(new, Pod) and self._count_alike(old, new)):
+        if not isinstance(old, Pod) or (isinstance(new, Pod) and self._has_same_amounts(old, new)):
             return Hint.SKIP
         levels = self._ledger.levels_of(pod)
         if not levels:
@@ -178,41 +186,43 @@ class ElasticQuota:
         if self._gangs.key_of(pod.uid) is not None:
             # The gang's members claim together, and the total is not known here.
             return Hint.SKIP if set(levels).isdisjoint(self._ledger.levels_of(old)) else Hint.QUEUE
-        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
-        return Hint.QUEUE if helps_by_leaving(self._ledger, claim, old) else Hint.SKIP
+        claim = claim_of(self._ledger, pod, nominated=self._other_nominated(pod))
+        return Hint.QUEUE if removed_pod_helps(self._ledger, claim, old) else Hint.SKIP
 
-    def _after_coming(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    def _after_pod_added(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues an entitled pod if pods borrow now from which it can reclaim."""
-        if not isinstance(new, Pod) or (isinstance(old, Pod) and self._count_alike(old, new)):
+        if not isinstance(new, Pod) or (isinstance(old, Pod) and self._has_same_amounts(old, new)):
             return Hint.SKIP
         levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
         if not levels or not own or levels[0] is own[0]:
             return Hint.SKIP
-        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
-        return Hint.QUEUE if helps_by_coming(self._ledger, claim, new) else Hint.SKIP
+        claim = claim_of(self._ledger, pod, nominated=self._other_nominated(pod))
+        return Hint.QUEUE if added_pod_helps(self._ledger, claim, new) else Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if its amounts or its leaf changed."""
-        is_changed = isinstance(old, Pod) and isinstance(new, Pod) and not self._count_alike(old, new)
+        is_changed = isinstance(old, Pod) and isinstance(new, Pod) and not self._has_same_amounts(old, new)
         return Hint.QUEUE if is_changed else Hint.SKIP
 
-    def _count_alike(self, old: Pod, new: Pod) -> bool:
+    def _has_same_amounts(self, old: Pod, new: Pod) -> bool:
         ledger, items = self._ledger, self._ledger.amounts.items
-        is_alike = ledger.levels_of(old) is ledger.levels_of(new) and ledger.misnamed(old) == ledger.misnamed(new)
+        is_alike = ledger.levels_of(old) is ledger.levels_of(new) and ledger.label_problem(old) == ledger.label_problem(
+            new
+        )
         return is_alike and items(old) == items(new)
 
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """Reclaims for a pod under a quota, in place of preemption by priority; leaves other pods to the next plugin."""
-        if self._ledger.misnamed(pod):
+        if self._ledger.label_problem(pod):
             return PostFilterResult(Status.unresolvable())
         if not self._ledger.levels_of(pod):
             return PostFilterResult(Status.unschedulable())
         self.preemption_attempts += 1
         if not pod.spec.can_preempt:
             return _none(NEVER)
-        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
+        claim = claim_of(self._ledger, pod, nominated=self._other_nominated(pod))
         reclaim = self._reclaim(claim)
         if self._ledger.refusal(pod, claim.nominated):
             return self._within_quota(cycle, reclaim, refusals)
@@ -222,7 +232,7 @@ class ElasticQuota:
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
         """Reclaims for pods under a quota that must start together: for all of them at once, on any nodes."""
-        if any(map(self._ledger.misnamed, pods)):
+        if any(map(self._ledger.label_problem, pods)):
             return PostFilterResult(Status.unresolvable())
         leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in pods}
         if leaves == {-1}:
@@ -235,37 +245,37 @@ class ElasticQuota:
         claim = self._claim_of_all(pods)
         reclaim = self._reclaim(claim)
         why_not = _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
-        if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
+        if not reclaim.may_suffice() or not (reclaim.reclaimable_leaves or self._ledger.terminating):
             return why_not
         found = yield from dry_run.displace_by_members(
             lambda: GangReclaim(
                 cycle.nodes,
                 self._reclaim(self._claim_of_all(pods)),
                 self._reclaim,
-                self._going,
-                lambda: self._nominated_beside_all(pods),
+                self._terminating_nodes,
+                lambda: self._nominated_outside_group(pods),
             )
         )
         reclaim = self._reclaim(self._claim_of_all(pods))  # other pods may have been added during a pause
         if found is None or not found.victims or reclaim.without(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
-        going = [pod for pod in preemption.every_victim if not pod.is_leaving]
+        evicted = [pod for pod in preemption.every_victim if not pod.is_leaving]
         short, places = missing_on_nodes(cycle.nodes, found.nominations)
-        much, cap = (
-            excess(claim.items, larger(short, reclaim.missing()), map(self._ledger.amounts.of, going)),
-            self._cap(),
+        much, limit = (
+            excess(claim.items, larger(short, reclaim.missing()), map(self._ledger.amounts.of, evicted)),
+            self._eviction_limit(),
         )
-        if not cap.allows(much, len(reclaim.together(going)), max(places, 1)):
-            return self._why_none(cap, NO_NODE)
+        if not limit.allows(much, len(reclaim.together(evicted)), max(places, 1)):
+            return self._why_none(limit, NO_NODE)
         self._counts.decided(much)
         return PostFilterResult(SUCCESS, preemption=preemption)
 
     def _claim_of_all(self, pods: Sequence[Pod]) -> Claim:
         """Returns the current claim of pods that start together."""
-        return claim_of(self._ledger, *pods, nominated=self._nominated_beside_all(pods))
+        return claim_of(self._ledger, *pods, nominated=self._nominated_outside_group(pods))
 
-    def _nominated_beside_all(self, pods: Sequence[Pod]) -> Nominated:
+    def _nominated_outside_group(self, pods: Sequence[Pod]) -> Nominated:
         members = {pod.uid for pod in pods}
         return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid not in members)
 
@@ -289,49 +299,49 @@ class ElasticQuota:
         rows, rejectors = dry_run.fitting()
         if not len(rows):
             return self._on_a_node(cycle, reclaim, dry_run, rejectors)
-        cap = self._cap()
-        way = self._search(cycle, reclaim, dry_run, cap).anywhere(rows)
-        if way is None:
-            return self._why_none(cap, NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
-        return self._preempted(cycle, reclaim.claim.pod, way)
+        limit = self._eviction_limit()
+        plan = self._search(cycle, reclaim, dry_run, limit).anywhere(rows)
+        if plan is None:
+            return self._why_none(limit, NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
+        return self._preempted(cycle, reclaim.claim.pod, plan)
 
     def _on_a_node(
         self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, rejectors: frozenset[str] = frozenset()
     ) -> PostFilterResult:
         """Handles a pod for which no node has room without evictions."""
-        cap = self._cap()
-        way = self._search(cycle, reclaim, dry_run, cap).on_a_node()
-        if way is None:
-            return self._why_none(cap, NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
-        return self._preempted(cycle, reclaim.claim.pod, way)
+        limit = self._eviction_limit()
+        plan = self._search(cycle, reclaim, dry_run, limit).on_a_node()
+        if plan is None:
+            return self._why_none(limit, NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
+        return self._preempted(cycle, reclaim.claim.pod, plan)
 
-    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, cap: EvictionLimit) -> NodeSearch:
-        return NodeSearch(cycle.nodes, reclaim, dry_run, self._going(), Borrowers(reclaim), cap)
+    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, limit: EvictionLimit) -> NodeSearch:
+        return NodeSearch(cycle.nodes, reclaim, dry_run, self._terminating_nodes(), Borrowers(reclaim), limit)
 
-    def _cap(self) -> EvictionLimit:
+    def _eviction_limit(self) -> EvictionLimit:
         return EvictionLimit(self._args.max_evicted_over_needed)
 
-    def _why_none(self, cap: EvictionLimit, why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
+    def _why_none(self, limit: EvictionLimit, why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
         """Returns the refusal: the limit on evictions if it stopped a reclaim, else `why`."""
-        if cap.over is None:
+        if limit.over is None:
             return _none(why, rejectors)
         self._counts.stopped()
-        resource, ratio = cap.over
+        resource, ratio = limit.over
         most = self._args.max_evicted_over_needed
         return _none(
             f"{ratio:.2g} times as much {resource} as needed would be evicted, maxEvictedOverNeeded is {most:g}",
             rejectors,
         )
 
-    def _going(self) -> list[str]:
+    def _terminating_nodes(self) -> list[str]:
         """Returns the nodes on which pods are terminating."""
-        return sorted({one.node for one in map(self._placed, self._ledger.going) if one is not None})
+        return sorted({one.node for one in map(self._placed, self._ledger.terminating) if one is not None})
 
-    def _preempted(self, cycle: CycleView, pod: Pod, way: ReclaimPlan) -> PostFilterResult:
-        node, victims = cycle.nodes.node(way.row).name, way.victims
+    def _preempted(self, cycle: CycleView, pod: Pod, plan: ReclaimPlan) -> PostFilterResult:
+        node, victims = cycle.nodes.node(plan.row).name, plan.victims
         if not victims:  # the pods that have to end are terminating already
             return PostFilterResult(SUCCESS, node)
-        self._counts.decided(way.excess)
+        self._counts.decided(plan.excess)
         ordered = sorted(victims, key=lambda victim: (-victim.spec.priority, victim.started_s or np.inf, victim.uid))
         by_node: dict[str, tuple[Pod, ...]] = {}
         for victim in ordered:  # an assumed pod has no `node` yet and is listed under the preemptor's

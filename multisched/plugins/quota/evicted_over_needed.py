@@ -57,11 +57,11 @@ def missing_on_nodes(nodes: NodeView, nominations: Sequence[Nomination]) -> tupl
     for node, amounts in asked.items():
         row = nodes.row_of(node)
         assert row is not None, "a node of the table is nominated"
-        going = [_requests(pod) for pod in nodes.pods_on(row) if pod.is_leaving]
+        terminating = [_requests(pod) for pod in nodes.pods_on(row) if pod.is_leaving]
         is_short = False
         for resource, amount in amounts.items():
             idle = int(nodes.allocatable(resource)[row]) - int(nodes.requested(resource)[row])
-            short = amount - idle - sum(held.get(resource, 0) for held in going)
+            short = amount - idle - sum(held.get(resource, 0) for held in terminating)
             if short > 0:
                 found[resource] += quota_amount(resource, short)
                 is_short = True
@@ -87,7 +87,7 @@ class EvictionLimit:
         """The lowest ratio that exceeded the limit."""
 
     def allows(self, found: Excess, units: int, places: int = 1) -> bool:
-        """Reports whether the limit allows the evictions. One unit per node always may: no smaller one suffices there."""
+        """Reports whether the limit allows the evictions. It always allows one unit per node, because no smaller one would suffice."""
         if units <= places or found.ratio <= self._most:
             return True
         if self.over is None or found.ratio < self.over.ratio:

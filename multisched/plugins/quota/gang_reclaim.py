@@ -38,10 +38,10 @@ class GangReclaim:
         nodes: NodeView,
         reclaim: Reclaim,
         again: Again,
-        going: Callable[[], Sequence[str]],
+        terminating: Callable[[], Sequence[str]],
         nominated: Callable[[], Nominated],
     ) -> None:
-        """`reclaim`: for all members together, before any is placed. `going`: returns nodes on which pods are terminating.
+        """`reclaim`: for all members together, before any is placed. `terminating`: returns nodes on which pods are terminating.
 
         `nominated`: returns the amounts of other nominated pods. A pod that is placed during a pause is in the ledger from
         then on, and no longer in these.
@@ -49,7 +49,7 @@ class GangReclaim:
         self._nodes = nodes
         self._whole = reclaim
         self._again = again
-        self._going = going
+        self._terminating = terminating
         self._nominated = nominated
         self._rule = Borrowers(reclaim)
         self._compared = min(max(ROWS_TOGETHER // len(reclaim.claim.pods), ROWS_COMPARED_MIN), ROWS_COMPARED_MAX)
@@ -59,7 +59,7 @@ class GangReclaim:
         """The quota levels without the victims chosen so far."""
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
-        for removal in self._ways():
+        for removal in self._removals():
             found = self._found(pod, dry_run, NO_FLOORS if removal is None else removal.floors)
             after = self._after(found) if found else None
             if after is not None:
@@ -76,7 +76,7 @@ class GangReclaim:
             return self._whole.without((*self._taken.values(), *found))
         return self._whole.without(found, self._removal)
 
-    def _ways(self) -> Iterator[Removal | None]:
+    def _removals(self) -> Iterator[Removal | None]:
         """Yields the removals from which the next search may start.
 
         The first one has all victims so far. The second leaves out gang members that were evicted alone, since their whole
@@ -101,7 +101,7 @@ class GangReclaim:
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, self._taken.keys(), floors)
         no_cap = EvictionLimit(inf)  # the caller applies the limit to the victims of all members together
-        search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap, self._compared)
+        search = NodeSearch(self._nodes, reclaim, dry_run, self._terminating(), self._rule, no_cap, self._compared)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()
         return () if way is None else way.victims

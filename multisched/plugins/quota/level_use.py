@@ -74,7 +74,7 @@ def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[
     requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
     holders = ledger.holders()
     waiting = [pod for pod in pending if not pod.gates and pod.uid not in holders]
-    are_named, besides = ledger.names_leaves_by_label, ledger.amounts.beside_requests
+    are_named, besides = ledger.names_leaves_by_label, ledger.amounts.beyond_requests
     keys = [(pod.namespace, id(pod.spec), id(pod.labels) if are_named else 0, besides(pod)) for pod in waiting]
     some = dict(zip(keys, waiting, strict=True))
     for key, count in Counter(keys).items():
@@ -112,5 +112,5 @@ def _over(level: Level, resource: str) -> int:
 
 def _idle(level: Level, resource: str) -> int:
     """Returns the part of the level's min that is neither used nor reserved by a guarantee."""
-    kept = level.kept.get(resource, 0)
-    return max(0, level.min.get(resource, 0) - level.used.get(resource, 0) - kept)
+    reserved = level.reserved.get(resource, 0)
+    return max(0, level.min.get(resource, 0) - level.used.get(resource, 0) - reserved)

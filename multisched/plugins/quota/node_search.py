@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from multisched.framework.node_view import Bools, Float64, Int64, NodeView, Rows
-from multisched.framework.preemption import NOBODY, Costs, DryRun, LabelSet, Nomination, PlacedPods
+from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, Costs, DryRun, LabelSet, Nomination, PlacedPods
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.plugins.default_preemption import LowerPriority
 from multisched.plugins.quota.evicted_over_needed import EvictionLimit, Excess, excess, larger, missing_on_nodes
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key, ReclaimOrder
 
-NEVER_GOES: Final = np.inf
+NOT_EVICTABLE: Final = np.inf
 ROWS_COMPARED_MAX: Final = 8
 """Number of suitable nodes from which the one with the lowest cost is chosen; likely nodes are examined first."""
 PODS_LOOKED_AT_MAX: Final = 20_000
@@ -46,11 +46,11 @@ class Borrowers(LowerPriority):
         super().__init__(claim.priority, reclaim.budgets)
         self._priority = claim.priority
         self._ledger = reclaim.ledger
-        self._lenders = reclaim.lenders
+        self._lenders = reclaim.reclaimable_leaves
         self._own = claim.levels[0].at
         self._urgency: Float64 = np.zeros(0)
-        self.below = NOBODY
-        lenders = tuple(reclaim.lenders.items())
+        self.below = ABOVE_EVERY_PRIORITY
+        lenders = tuple(reclaim.reclaimable_leaves.items())
         self.mark = (reclaim.budgets.version, self._ledger.generation, self._own, self._priority, lenders)
 
     def displaceable(self, pods: PlacedPods) -> Bools:
@@ -59,7 +59,7 @@ class Borrowers(LowerPriority):
             return np.zeros(pods.priority.shape, np.bool_)
         of_pods = urgency[pods.label_set]
         is_less: Bools = (of_pods < 0) | (pods.priority < self._priority)
-        return is_less & (of_pods < NEVER_GOES) & (pods.priority < NOBODY)
+        return is_less & (of_pods < NOT_EVICTABLE) & (pods.priority < ABOVE_EVERY_PRIORITY)
 
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
         """Returns the costs: violated budgets, then the victim leaf that is least over its min, then the costs by priority."""
@@ -79,7 +79,7 @@ class Borrowers(LowerPriority):
         levels = self._ledger.levels_of(one)
         leaf = levels[0].at if levels else -1
         if leaf not in self._lenders:
-            return NEVER_GOES
+            return NOT_EVICTABLE
         return 0.0 if leaf == self._own else -max(self._lenders[leaf], 1e-12)
 
 
@@ -115,60 +115,60 @@ class NodeSearch:
         nodes: NodeView,
         reclaim: Reclaim,
         dry_run: DryRun,
-        going: Sequence[str],
+        terminating: Sequence[str],
         rule: Borrowers,
-        cap: EvictionLimit,
+        limit: EvictionLimit,
         compared: int = ROWS_COMPARED_MAX,
     ) -> None:
-        """`going`: nodes on which pods are terminating. `cap`: limit on evictions. `compared`: number of suitable nodes to compare."""
+        """`terminating`: nodes on which pods are terminating. `limit`: of evictions. `compared`: number of suitable nodes to compare."""
         self._nodes = nodes
         self._reclaim = reclaim
         self._dry_run = dry_run
         self._pod = reclaim.claim.pod
         self._own = nodes.row_of(self._pod.nominated_node)
         self._rule = rule
-        self._cap = cap
+        self._limit = limit
         self._compared = compared
-        rows = [row for row in map(nodes.row_of, going) if row is not None]
+        rows = [row for row in map(nodes.row_of, terminating) if row is not None]
         self._likely = [row for row in (self._own, *rows) if row is not None]
 
     def anywhere(self, rows: Rows) -> ReclaimPlan | None:
-        """Returns the way that frees quota only; the pod fits on any of these rows. None if there is none."""
+        """Returns the plan that frees quota only; the pod fits on any of these rows. None if there is none."""
         if self._own is not None and self._own in rows:
             row = self._own
         else:
             idle = self._nodes.allocatable(CPU)[rows] - self._nodes.requested(CPU)[rows]
             row = int(rows[int(idle.argmax())])
         victims = self._reclaim.anywhere(partial(self._accepts, row))
-        return None if victims is None else self._way(row, victims)
+        return None if victims is None else self._plan(row, victims)
 
-    def _way(self, row: int, victims: Sequence[Pod]) -> ReclaimPlan:
+    def _plan(self, row: int, victims: Sequence[Pod]) -> ReclaimPlan:
         return ReclaimPlan(row, victims, self._excess(row, victims))
 
     def _accepts(self, row: int, victims: Sequence[Pod]) -> bool:
-        return self._cap.allows(self._excess(row, victims), len(self._reclaim.together(victims)))
+        return self._limit.allows(self._excess(row, victims), len(self._reclaim.together(victims)))
 
     def _excess(self, row: int, victims: Sequence[Pod]) -> Excess:
         node = self._nodes.node(row).name
         short, _ = missing_on_nodes(self._nodes, (Nomination(self._pod, node),))
         amounts = self._reclaim.ledger.amounts
-        going = (amounts.of(pod) for pod in victims if not pod.is_leaving)
-        return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), going)
+        terminating = (amounts.of(pod) for pod in victims if not pod.is_leaving)
+        return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), terminating)
 
     def on_a_node(self) -> ReclaimPlan | None:
         """Returns the cheapest node, with the victims on it and those on other nodes that free quota. None if there is none."""
         reclaim = self._reclaim
-        if not reclaim.lenders and not reclaim.ledger.going:
+        if not reclaim.reclaimable_leaves and not reclaim.ledger.terminating:
             return None
         found = self._dry_run.displace_sparing(self._rule)
         by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
-        way = self._best(by_cost, whole=False)
-        if way is None and reclaim.gangs.are_any:
-            way = self._best(self._dry_run.rows_of_gangs(self._rule), whole=True)
-        return way
+        plan = self._best(by_cost, whole=False)
+        if plan is None and reclaim.gangs.are_any:
+            plan = self._best(self._dry_run.rows_of_gangs(self._rule), whole=True)
+        return plan
 
     def _best(self, by_cost: Sequence[int], *, whole: bool) -> ReclaimPlan | None:
-        """Returns the cheapest way. The pod's nominated node is preferred: its victims may be terminating already."""
+        """Returns the cheapest plan. The pod's nominated node is preferred: its victims may be terminating already."""
         best: tuple[Key, int, list[Pod]] | None = None
         compared = looked_at = 0
         for row in self._likely_first(by_cost):
@@ -182,7 +182,7 @@ class NodeSearch:
                 compared += 1
             if compared >= self._compared or (row == self._own and best) or looked_at > PODS_LOOKED_AT_MAX:
                 break
-        return None if best is None else self._way(*best[1:])
+        return None if best is None else self._plan(*best[1:])
 
     def _likely_first(self, by_cost: Sequence[int]) -> Iterable[int]:
         """Returns each row once: the nominated node's, rows with terminating pods, then the others by estimated cost."""

@@ -36,6 +36,6 @@ class PodAmounts:
         del found[PODS]
         return (*sorted(found.items()), (PODS, 1))
 
-    def beside_requests(self, pod: Pod) -> Items:
+    def beyond_requests(self, pod: Pod) -> Items:
         """Returns the device demands, which may differ between pods that share a spec."""
         return tuple(sorted(self.demands.of(pod).items()))

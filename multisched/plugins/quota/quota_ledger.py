@@ -52,11 +52,13 @@ class ObjectStatuses(Protocol):
 
     def pending_changed(self, pod: Pod) -> None: ...
 
+    def kept_tree(self) -> bytes: ...
+
 
 class Level:
     """One level of the tree in force, with its usage."""
 
-    __slots__ = ("at", "below", "guarantee", "kept", "max", "min", "path", "used")
+    __slots__ = ("at", "guarantee", "max", "min", "path", "reserved", "reserved_below", "used")
 
     def __init__(self, at: int, node: QuotaNode) -> None:
         self.at = at
@@ -66,15 +68,19 @@ class Level:
         self.guarantee = node.guarantee
         self.used: dict[str, int] = {}
         """Resource -> total amount of its pods."""
-        self.below: dict[str, int] = {}
+        self.reserved_below: dict[str, int] = {}
         """Resource -> amount that guarantees of levels below it reserve."""
-        self.kept: dict[str, int] = {}
-        """Resource -> the same including the reserve of its own guarantee; added to `below` of the parent."""
+        self.reserved: dict[str, int] = {}
+        """Resource -> the same including the reserve of its own guarantee; added to `reserved_below` of the parent."""
 
     def copy(self) -> Level:
         """Returns an independent copy."""
         other = copy(self)
-        other.used, other.below, other.kept = dict(self.used), dict(self.below), dict(self.kept)
+        other.used, other.reserved_below, other.reserved = (
+            dict(self.used),
+            dict(self.reserved_below),
+            dict(self.reserved),
+        )
         return other
 
     def names(self, resource: str) -> bool:
@@ -88,23 +94,23 @@ class Level:
 
     def held(self, resource: str) -> int:
         """Returns the unavailable amount: used, or reserved by a guarantee below."""
-        return self.used.get(resource, 0) + self.below.get(resource, 0)
+        return self.used.get(resource, 0) + self.reserved_below.get(resource, 0)
 
-    def keep(self, resource: str) -> int:
+    def update_reserve(self, resource: str) -> int:
         """Updates the reserve from the unused part of the level's guarantee. Returns the change."""
-        below = self.below.get(resource, 0)
+        below = self.reserved_below.get(resource, 0)
         kept = max(below, self.guarantee.get(resource, 0) - self.used.get(resource, 0))
-        more = kept - self.kept.get(resource, 0)
-        self.kept[resource] = kept
+        more = kept - self.reserved.get(resource, 0)
+        self.reserved[resource] = kept
         return more
 
-    def beyond(self, items: Items, nominated: Mapping[str, int]) -> Items:
+    def counted_at_parent(self, items: Items, nominated: Mapping[str, int]) -> Items:
         """Returns the part of a request that counts at the parent: the rest is already reserved there for this level."""
         return tuple((resource, max(0, amount - self._idle(resource, nominated))) for resource, amount in items)
 
     def _idle(self, resource: str, nominated: Mapping[str, int]) -> int:
         """Returns the unused part of its guarantee, minus nominated amounts."""
-        kept = self.kept.get(resource, 0) - self.below.get(resource, 0)
+        kept = self.reserved.get(resource, 0) - self.reserved_below.get(resource, 0)
         return max(0, kept - nominated.get(resource, 0))
 
     def refusal(self, items: Items, nominated: Mapping[str, int]) -> str:
@@ -119,7 +125,7 @@ class Level:
         return ""
 
     def _sentence(self, resource: str, nominated: int, amount: int) -> str:
-        kept = self.below.get(resource, 0)
+        kept = self.reserved_below.get(resource, 0)
         parts = [f"{shown_amount(resource, self.used.get(resource, 0))} used"]
         parts += [f"{shown_amount(resource, nominated)} nominated"] if nominated else []
         parts += [f"{shown_amount(resource, kept)} guaranteed to others"] if kept else []
@@ -134,7 +140,7 @@ def account(levels: Sequence[Level], items: Items, sign: int, *, has_guarantees:
     if has_guarantees:
         for lower, upper in pairwise(levels):
             for resource, _ in items:
-                upper.below[resource] = upper.below.get(resource, 0) + lower.keep(resource)
+                upper.reserved_below[resource] = upper.reserved_below.get(resource, 0) + lower.update_reserve(resource)
 
 
 class _Holding:
@@ -158,7 +164,7 @@ class QuotaLedger:
 
     name = QUOTA
     plugin = QUOTA
-    settled_labels = frozenset((POD_LABEL,))
+    fixed_labels = frozenset((POD_LABEL,))
     condition_reason = EXCEEDED
 
     def __init__(
@@ -188,7 +194,7 @@ class QuotaLedger:
         self._held: dict[str, _Holding] = {}
         self._holdings: dict[int, dict[Items, _Holding]] = {}
         """Position of a leaf -> amounts -> its pods with these amounts."""
-        self._going: set[str] = set()
+        self._terminating: set[str] = set()
         self._left: OrderedDict[str, tuple[tuple[Level, ...], Items]] = OrderedDict()
         """uid of a removed pod, the latest last -> its levels and the amounts that it held."""
         self.statuses: ObjectStatuses | None = None
@@ -216,7 +222,7 @@ class QuotaLedger:
             if levels:
                 self._hold(pod, levels)
                 if pod.is_leaving:
-                    self._going.add(pod.uid)
+                    self._terminating.add(pod.uid)
         self.recount()
         for leaf in self._holdings:
             self.on_change(self.paths[leaf])
@@ -224,7 +230,7 @@ class QuotaLedger:
     def _put_in_force(self, tree: QuotaTree | None) -> None:
         self.tree = tree
         self._version += 1
-        self._held, self._holdings, self._going = {}, {}, set()
+        self._held, self._holdings, self._terminating = {}, {}, set()
         self._left.clear()
         nodes = () if tree is None else tree.nodes
         self.levels = [Level(at, node) for at, node in enumerate(nodes)]
@@ -240,12 +246,12 @@ class QuotaLedger:
     def _keep_guarantees(self, tree: QuotaTree) -> None:
         """Recomputes the reserves of guarantees, from the leaves upward."""
         for level in self.levels:
-            level.below, level.kept = {}, {}
+            level.reserved_below, level.reserved = {}, {}
         for level in reversed(self.levels if self.has_guarantees else ()):
             above = tree.nodes[level.at].parent
-            for resource in {**level.guarantee, **level.below} if above >= 0 else ():
+            for resource in {**level.guarantee, **level.reserved_below} if above >= 0 else ():
                 upper = self.levels[above]
-                upper.below[resource] = upper.below.get(resource, 0) + level.keep(resource)
+                upper.reserved_below[resource] = upper.reserved_below.get(resource, 0) + level.update_reserve(resource)
 
     @property
     def generation(self) -> int:
@@ -264,7 +270,7 @@ class QuotaLedger:
         name = one.labels.get(self.tree.pod_label, "")
         return self._levels_named[name] if one.namespace in self.tree.named_in.get(name, ()) else otherwise
 
-    def misnamed(self, one: Labelled) -> str:
+    def label_problem(self, one: Labelled) -> str:
         """Returns why a pod may not use the quota that its label names; empty for a valid label and for none.
 
         A placed pod with such a label counts in the quota of its namespace.
@@ -298,7 +304,7 @@ class QuotaLedger:
 
         `nominated`: position of a level -> resource -> amount of nominated pods.
         """
-        why = self.misnamed(pod)
+        why = self.label_problem(pod)
         if why:
             return why
         items = self.amounts.items(pod)
@@ -308,7 +314,7 @@ class QuotaLedger:
             if why:
                 return why
             if self.has_guarantees:
-                items = level.beyond(items, others)
+                items = level.counted_at_parent(items, others)
         return ""
 
     def nominated_amounts(self, pods: Iterable[Pod]) -> dict[int, dict[str, int]]:
@@ -318,7 +324,7 @@ class QuotaLedger:
             items = self.amounts.items(pod)
             for level in self.levels_of(pod):
                 own = nominated.setdefault(level.at, {})
-                above = level.beyond(items, own) if self.has_guarantees else items
+                above = level.counted_at_parent(items, own) if self.has_guarantees else items
                 for resource, amount in items:
                     own[resource] = own.get(resource, 0) + amount
                 items = above
@@ -349,15 +355,15 @@ class QuotaLedger:
         if holding is None:
             self._take(pod, levels)
         if pod.is_leaving:
-            self._going.add(pod.uid)
+            self._terminating.add(pod.uid)
         else:
-            self._going.discard(pod.uid)
+            self._terminating.discard(pod.uid)
 
     def release(self, uid: str) -> None:
         holding = self._held.pop(uid, None)
         if holding is None:
             return
-        self._going.discard(uid)
+        self._terminating.discard(uid)
         holding.uids.remove(uid)
         self._note_leaving(uid, holding)
         account(holding.levels, holding.items, -1, has_guarantees=self.has_guarantees)
@@ -400,9 +406,9 @@ class QuotaLedger:
             yield from holding.uids
 
     @property
-    def going(self) -> Collection[str]:
+    def terminating(self) -> Collection[str]:
         """uids of counted pods that are terminating (`Pod.is_leaving`)."""
-        return self._going
+        return self._terminating
 
     def sums(self) -> object:
         return {level.path: {k: v for k, v in level.used.items() if v} for level in self.levels}

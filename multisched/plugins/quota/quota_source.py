@@ -53,6 +53,8 @@ class QuotaSource:
         self.trouble: dict[str, str] = {}
         """Key of an object without effect -> why. Logged when it is new and when the reason changes."""
         self._logged: Mapping[str, str] = {}
+        self._ended: str | None = None
+        """uid of the deleted tree that other quotas have replaced."""
         self.on_choice: Callable[[], None] = lambda: None
         """Called after changed objects were read."""
 
@@ -92,22 +94,26 @@ class QuotaSource:
                     self._trouble(kind, one.key, why)
             elif ours:
                 found = self._chosen_tree(ours) if kind is ObjectKind.ELASTIC_QUOTA_TREE else self._made_of(kind, ours)
+        removed = self._objects.last_removed(ObjectKind.ELASTIC_QUOTA_TREE)
         if found is None:
-            found = self._deleted_tree()
+            found = self._deleted_tree(removed)
+        elif removed is not None:
+            self._ended = removed.uid
         before, self.in_force = self.in_force, found
         self._log_lifted(before)
         if self.tree != (None if before is None else before.tree):
             self.generation += 1
         self.on_choice()
 
-    def _deleted_tree(self) -> InForce | None:
-        """Returns the tree that was deleted last, unless it was annotated with consent to lift its limits.
+    def _deleted_tree(self, one: ClusterObject | None) -> InForce | None:
+        """Returns the tree that was deleted last, unless its annotation allows lifting its limits, or other quotas have replaced it.
 
         So `kubectl replace --force`, which deletes and recreates the object, never lifts them.
         """
         kind = ObjectKind.ELASTIC_QUOTA_TREE
-        one = self._objects.last_removed(kind)
         if not isinstance(one, ElasticQuotaTree) or one.namespace != TREE_NAMESPACE or one.is_lifted:
+            return None
+        if one.uid == self._ended:
             return None
         if self.in_force is not None and self.in_force.kind is kind:
             return self.in_force
@@ -123,6 +129,16 @@ class QuotaSource:
         namespace, _, name = found.name.partition("/")
         one = self._objects.get(found.kind, namespace, name)
         return one is None or one.uid != found.uid
+
+    @property
+    def is_lifted(self) -> bool:
+        """Whether the limits of the tree in force end with its deletion: its annotation says so."""
+        found = self.in_force
+        if found is None or found.kind is not ObjectKind.ELASTIC_QUOTA_TREE or self.is_deleted:
+            return False
+        namespace, _, name = found.name.partition("/")
+        one = self._objects.get(found.kind, namespace, name)
+        return isinstance(one, ElasticQuotaTree) and one.is_lifted
 
     def _log_lifted(self, before: InForce | None) -> None:
         """Logs namespaces that no longer have a quota."""

@@ -72,12 +72,35 @@ class QuotaStatuses:
         self._uses_at = -1
         self._asked: dict[ObjectKey, int] = {}
         """How often the current figures were used, by object."""
+        self._kept = b""
+        self._kept_of: InForce | None = None
+        """The tree that `_kept` shows."""
         ledger.on_change = self.changed
         source.on_choice = self._chosen
 
     def trouble_text(self) -> str:
         """See `QuotaSource`."""
         return self._source.trouble_text()
+
+    def kept_tree(self) -> bytes:
+        """Returns the tree in force as a manifest; empty if its limits end with its deletion, or if there is no such object."""
+        self._ledger.renew()
+        in_force = self._source.in_force
+        if in_force is None or in_force.kind is not TREE or self._source.is_lifted:
+            return b""
+        if in_force is not self._kept_of:
+            namespace, _, name = in_force.name.partition("/")
+            metadata = {"name": name, "namespace": namespace, "uid": in_force.uid}
+            self._kept = msgspec.json.encode(
+                {
+                    "apiVersion": TREE.definition.api_version,
+                    "kind": TREE.definition.name,
+                    "metadata": metadata,
+                    "spec": {"root": exact_root(in_force.tree)},
+                }
+            )
+            self._kept_of = in_force
+        return self._kept
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Reclaim(ReclaimOrder):
     """The search for one claim, in the current state."""
 
     @property
-    def _ways(self) -> tuple[bool, ...]:
+    def _whole_options(self) -> tuple[bool, ...]:
         """The values of `whole` (gangs may be evicted whole) to try, in this order."""
         return (False, True) if self.gangs.are_any else (False,)
 
@@ -43,7 +43,7 @@ class Reclaim(ReclaimOrder):
 
     def anywhere(self, accepts: Accepts) -> list[Pod] | None:
         """Returns victims after which the claim exceeds no max; None if there is no sufficient, accepted set."""
-        return self._first_of((), Anywhere(), self._ways, accepts)
+        return self._first_of((), Anywhere(), self._whole_options, accepts)
 
     def on_node(self, pods: Iterable[Pod], room: NodeRoom, accepts: Accepts, *, whole: bool) -> list[Pod] | None:
         """Returns victims after which the pod also fits on the node; None if there is no such set.
@@ -55,28 +55,30 @@ class Reclaim(ReclaimOrder):
 
     def may_suffice(self, *, whole: bool | None = None) -> bool:
         """Reports whether evicting all candidates could be enough. A cheap check that rejects most pods over a max."""
-        ways = self._ways if whole is None else (whole,)
-        return any(self._may_suffice(whole=one) for one in ways)
+        whole_options = self._whole_options if whole is None else (whole,)
+        return any(self._may_suffice(whole=one) for one in whole_options)
 
     # -- search ----------------------------------------------------------------------------------------------------
 
     def _first_of(
-        self, here: Sequence[Pod], room: NodeRoom, ways: Iterable[bool], accepts: Accepts
+        self, here: Sequence[Pod], room: NodeRoom, whole_options: Iterable[bool], accepts: Accepts
     ) -> list[Pod] | None:
-        sites = (ReclaimTarget(self, here, room, whole=whole) for whole in ways if self._may_suffice(whole=whole))
-        return next((victims for site in sites for victims in self._found(site) if accepts(victims)), None)
+        targets = (
+            ReclaimTarget(self, here, room, whole=whole) for whole in whole_options if self._may_suffice(whole=whole)
+        )
+        return next((victims for target in targets for victims in self._found(target) if accepts(victims)), None)
 
-    def _found(self, site: ReclaimTarget) -> Iterator[list[Pod]]:
+    def _found(self, target: ReclaimTarget) -> Iterator[list[Pod]]:
         for key in range(KEYS):
-            search = Search(site)
+            search = Search(target)
             if search.clear_node(key) and search.clear_quota(key):
                 yield search.needed()
-        yield from self._chosen(site)
+        yield from self._chosen(target)
 
     def _may_suffice(self, *, whole: bool) -> bool:
         for level, resource, amount in self.base.missing():
             left = amount
-            for leaf in self.lenders:
+            for leaf in self.reclaimable_leaves:
                 assert self.ledger.tree is not None
                 if level.at in self.ledger.tree.paths[leaf]:
                     left -= self.most(leaf, resource, whole=whole)
@@ -86,10 +88,10 @@ class Reclaim(ReclaimOrder):
                 return False
         return True
 
-    def _chosen(self, site: ReclaimTarget) -> Iterator[list[Pod]]:
+    def _chosen(self, target: ReclaimTarget) -> Iterator[list[Pod]]:
         """Yields sufficient sets among all subsets of a few units."""
-        units = [*site.units, *self._elsewhere(site)]
-        open_sets = [(Search(site), 0)] if 0 < len(units) <= FEW else []
+        units = [*target.units, *self._elsewhere(target)]
+        open_sets = [(Search(target), 0)] if 0 < len(units) <= FEW else []
         while open_sets:
             search, at = open_sets.pop()
             if search.is_enough():
@@ -100,11 +102,11 @@ class Reclaim(ReclaimOrder):
                 if branch.take(units[following]):
                     open_sets.append((branch, following + 1))
 
-    def _elsewhere(self, site: ReclaimTarget) -> list[Unit]:
+    def _elsewhere(self, target: ReclaimTarget) -> list[Unit]:
         """Returns units without pods on the node, at most FEW + 1."""
-        known, found = {unit.pods for unit in site.units}, list[Unit]()
-        for leaf in self.lenders:
-            units = self.ordered(leaf, 0, whole=site.whole)
+        known, found = {unit.pods for unit in target.units}, list[Unit]()
+        for leaf in self.reclaimable_leaves:
+            units = self.ordered(leaf, 0, whole=target.whole)
             found += [unit for unit in units if unit.pods not in known][: FEW + 1 - len(found)]
             if len(found) > FEW:
                 break

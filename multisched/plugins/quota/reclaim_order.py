@@ -21,7 +21,7 @@ KEYS: Final = 3
 """Number of orders within a leaf: the preferred one, the largest first, the smallest first."""
 
 
-class Lenders(Mapping[int, float]):
+class ReclaimableLeaves(Mapping[int, float]):
     """Leaf -> how far it is over its min. Computed lazily, since most searches need few leaves."""
 
     def __init__(self, order: ReclaimOrder) -> None:
@@ -84,9 +84,9 @@ class ReclaimOrder:
         self.own = claim.levels[0].at
         """Position of the claim's own leaf."""
         self._of_leaf: dict[tuple[int, int, bool], list[Unit]] = {}
-        for pod in filter(None, map(find, sorted(ledger.going))):
-            self.base.take(pod)
-        self.lenders: Mapping[int, float] = Lenders(self)
+        for pod in filter(None, map(find, sorted(ledger.terminating))):
+            self.base.remove(pod)
+        self.reclaimable_leaves: Mapping[int, float] = ReclaimableLeaves(self)
         """Position of each leaf with evictable pods, including the claim's own -> how far it is over its min."""
 
     def over_min(self, leaf: int) -> float | None:
@@ -112,16 +112,16 @@ class ReclaimOrder:
         pods = list(pods)
         for pod in pods:
             levels = self.ledger.levels_of(pod)
-            if not levels or levels[0].at not in self.lenders or pod.is_leaving:
+            if not levels or levels[0].at not in self.reclaimable_leaves or pod.is_leaving:
                 continue
             gang = self.gangs.key_of(pod)
             if gang and not self.gangs.surplus(gang):
                 continue
             unit = self.alone(pod)
-            if self.base.may_go(unit):
+            if self.base.is_evictable(unit):
                 yield unit
         if whole:
-            yield from filter(self.base.may_go, self.gangs.wholes(pods))
+            yield from filter(self.base.is_evictable, self.gangs.wholes(pods))
 
     def ordered(self, leaf: int, key: int, *, whole: bool) -> list[Unit]:
         """Returns the units of a leaf in the order `key`."""
@@ -167,7 +167,7 @@ class ReclaimOrder:
     def rank(self, unit: Unit, key: int = 0) -> Key:
         """Returns the sort key over all leaves; the claim's own leaf is last. `key`: an order, below `KEYS`."""
         leaf = self.ledger.levels_of(unit.pods[0])[0].at
-        return (leaf == self.own, -self.lenders[leaf], leaf, *self._keys(unit)[key])
+        return (leaf == self.own, -self.reclaimable_leaves[leaf], leaf, *self._keys(unit)[key])
 
     def _keys(self, unit: Unit) -> tuple[Key, Key, Key]:
         size = sum(unit.held.get(resource, 0) for resource in self.claim.asked)
@@ -178,9 +178,9 @@ class ReclaimOrder:
     def cost(self, victims: Sequence[Pod]) -> Key:
         """Returns the cost: violated budgets, whole gangs, the highest rank of a victim, the number of victims. Lower is better."""
         in_use = BudgetsInUse(self.budgets)
-        going = [pod for pod in victims if not pod.is_leaving]
-        ranked = sorted((self.rank(self.alone(pod)), at) for at, pod in enumerate(going))
-        broken = sum(in_use.take(going[at]) for _, at in ranked)
-        whole = sum(bool(unit.gang) for unit in self.together(going))
+        evicted = [pod for pod in victims if not pod.is_leaving]
+        ranked = sorted((self.rank(self.alone(pod)), at) for at, pod in enumerate(evicted))
+        broken = sum(in_use.take(evicted[at]) for _, at in ranked)
+        whole = sum(bool(unit.gang) for unit in self.together(evicted))
         worst = (1.0, *ranked[-1][0]) if ranked else (0.0,)
         return (broken, whole, *worst, len(ranked))

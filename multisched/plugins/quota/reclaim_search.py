@@ -54,30 +54,30 @@ class ReclaimTarget:
         self.units = list(order.units(pods, whole=whole))
         """The units of these pods that are evictable individually."""
         self.uids = frozenset(pod.uid for pod in pods)
-        self.going = [pod for pod in pods if pod.is_leaving]
+        self.terminating = [pod for pod in pods if pod.is_leaving]
 
 
 class Search:
     """The set of victims so far."""
 
-    def __init__(self, site: ReclaimTarget) -> None:
-        self._site = site
-        self._order = site.order
-        self._room = site.room
-        self._removal = site.order.base.copy()
-        self._budgets = BudgetsInUse(site.order.budgets)
-        self._going = list(site.going)
+    def __init__(self, target: ReclaimTarget) -> None:
+        self._target = target
+        self._order = target.order
+        self._room = target.room
+        self._removal = target.order.base.copy()
+        self._budgets = BudgetsInUse(target.order.budgets)
+        self._terminating = list(target.terminating)
         """Terminating pods on the node whose resources are needed."""
         self._units: list[Unit] = []
         """The other victims."""
         self._taken: set[str] = set()
-        self._here: list[Pod] = list(self._going)
+        self._here: list[Pod] = list(self._terminating)
         """All victims on the node."""
         self._alone: Counter[str] = Counter()
         """Gang -> number of members evicted individually."""
 
     def copy(self) -> Search:
-        other = Search(self._site)
+        other = Search(self._target)
         other._removal, other._budgets = self._removal.copy(), self._budgets.copy()
         other._units, other._taken, other._here = list(self._units), set(self._taken), list(self._here)
         other._alone = self._alone.copy()
@@ -112,7 +112,7 @@ class Search:
             if pod.uid not in self._taken:
                 self._taken.add(pod.uid)
                 self._budgets.take(pod)
-                if pod.uid in self._site.uids:
+                if pod.uid in self._target.uids:
                     self._here.append(pod)
         return True
 
@@ -146,7 +146,7 @@ class Search:
         """Takes units on the node until the claim's pod fits. Reports whether it fits."""
         if self._fits():
             return True
-        ordered = sorted(self._site.units, key=lambda unit: (self._order.rank(unit, key), unit.last_uid))
+        ordered = sorted(self._target.units, key=lambda unit: (self._order.rank(unit, key), unit.last_uid))
         for may_break in (False, True):
             for unit in ordered:
                 if self._is_taken(unit) or (not may_break and self._breaks(unit)):
@@ -161,12 +161,12 @@ class Search:
         missing = self._removal.missing()
         for may_break in (False, True):
             left: dict[int, Iterator[Unit]] = {}
-            leaves = [self._urgency(leaf) for leaf in self._order.lenders] if missing else []
+            leaves = [self._urgency(leaf) for leaf in self._order.reclaimable_leaves] if missing else []
             heapify(leaves)
             while missing and leaves:
                 leaf = heappop(leaves)[-1]
                 if leaf not in left:  # sorted lazily: few leaves are reached, and some have very many pods
-                    left[leaf] = iter(self._order.ordered(leaf, key, whole=self._site.whole))
+                    left[leaf] = iter(self._order.ordered(leaf, key, whole=self._target.whole))
                 if self._take_next(left[leaf], missing, may_break=may_break):
                     heappush(leaves, self._urgency(leaf))
                     missing = self._removal.missing()
@@ -198,7 +198,7 @@ class Search:
         """Reports whether the unit's pods on the node hold any of these resources."""
         if not unit.gang:
             return any(unit.held.get(resource, 0) for resource in resources)
-        here = [self._order.alone(pod).held for pod in unit.pods if pod.uid in self._site.uids]
+        here = [self._order.alone(pod).held for pod in unit.pods if pod.uid in self._target.uids]
         return any(held.get(resource, 0) for resource in resources for held in here)
 
     # -- reprieve --------------------------------------------------------------------------------------------------
@@ -211,28 +211,28 @@ class Search:
             if sum(map(in_use.take, unit.pods)):
                 broken.add(unit.pods)
         for unit in sorted(units, key=lambda unit: (unit.pods in broken, rank(unit)), reverse=True):
-            if not self._spare(unit) and unit.gang:
-                self._spare_all_but_few(unit)
-        for pod in list(self._going):
-            self._spare_going(pod)
+            if not self._reprieve(unit) and unit.gang:
+                self._reprieve_all_but_few(unit)
+        for pod in list(self._terminating):
+            self._reprieve_terminating(pod)
         uids = {pod.uid for pod in self._here}
         return [*self._here, *(pod for unit in self._units for pod in unit.pods if pod.uid not in uids)]
 
-    def _spare(self, unit: Unit) -> bool:
+    def _reprieve(self, unit: Unit) -> bool:
         units, here = self._units, self._here
         gone = {pod.uid for pod in unit.pods}
         self._units = [one for one in units if one is not unit]
         self._here = [one for one in here if one.uid not in gone]
         for pod in unit.pods:
-            self._removal.give_back(pod)
+            self._removal.restore(pod)
         if not self._removal.missing() and (len(self._here) == len(here) or self._fits()):
             return True
         self._units, self._here = units, here
         for pod in unit.pods:
-            self._removal.take(pod)
+            self._removal.remove(pod)
         return False
 
-    def _spare_all_but_few(self, unit: Unit) -> None:
+    def _reprieve_all_but_few(self, unit: Unit) -> None:
         """Replaces the whole gang by a sufficient subset of its surplus members, if there is one."""
         surplus, before = self._order.gangs.surplus(unit.gang), (self._units, self._here, self._removal)
         others = [one for one in self._units if one is not unit]
@@ -244,13 +244,13 @@ class Search:
             removal = self._removal_of((*others, *some))
             if removal is None:
                 continue
-            more = [one.pods[0] for one in some if one.pods[0].uid in self._site.uids]
+            more = [one.pods[0] for one in some if one.pods[0].uid in self._target.uids]
             self._units, self._here, self._removal = [*others, *some], [*here, *more], removal
             if self.is_enough():
                 return
         self._units, self._here, self._removal = before
 
-    def _spare_going(self, pod: Pod) -> None:
+    def _reprieve_terminating(self, pod: Pod) -> None:
         here = self._here
         self._here = [one for one in here if one is not pod]
         if not self._fits():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from multisched.framework.standing_gangs import StandingGangs
+from multisched.framework.placed_gang_members import PlacedGangMembers
 from multisched.model.objects import Pod
 from multisched.plugins.quota.pod_amounts import PodAmounts
 from multisched.plugins.quota.quota_ledger import QuotaLedger
@@ -53,7 +53,7 @@ class GangUnits:
 
     def __init__(
         self,
-        gangs: StandingGangs,
+        gangs: PlacedGangMembers,
         ledger: QuotaLedger,
         find: Callable[[str], Pod | None],
         gone: Collection[str] = (),
@@ -76,7 +76,7 @@ class GangUnits:
         """Returns how many of its members may be evicted individually."""
         found = self._surplus.get(gang)
         if found is None:
-            gone = sum(uid in self._gone for uid in self._gangs.standing(gang)) if self._gone else 0
+            gone = sum(uid in self._gone for uid in self._gangs.placed_members(gang)) if self._gone else 0
             found = self._surplus[gang] = max(self._gangs.surplus(gang) - gone, 0)
         return found
 
@@ -92,7 +92,7 @@ class GangUnits:
         return [unit for key in sorted(keys) if (unit := self.whole(key)) is not None]
 
     def _made(self, gang: str) -> Unit | None:
-        standing = [self._find(uid) for uid in sorted(self._gangs.standing(gang))]
+        standing = [self._find(uid) for uid in sorted(self._gangs.placed_members(gang))]
         found = [pod for pod in standing if pod is not None]
         leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in found}
         least = len(found) - self._gangs.surplus(gang)

@@ -42,7 +42,7 @@ class Claim(msgspec.Struct, frozen=True):
     """Their total amounts."""
     asked: tuple[str, ...]
     """Requested resources of which some level has a min."""
-    taken_back: tuple[str, ...]
+    reclaimable: tuple[str, ...]
     """Those of `asked` that may be reclaimed: those that the leaf names, or all if it names none."""
     levels: tuple[Level, ...]
     """Its leaf and all levels above."""
@@ -123,11 +123,11 @@ class Removal:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def take(self, pod: Pod) -> None:
+    def remove(self, pod: Pod) -> None:
         """Subtracts a pod without checks."""
         self._account(pod, -1)
 
-    def give_back(self, pod: Pod) -> None:
+    def restore(self, pod: Pod) -> None:
         """Adds a pod back."""
         self._account(pod, 1)
 
@@ -162,7 +162,7 @@ class Removal:
 
     # -- candidates ------------------------------------------------------------------------------------------------
 
-    def may_go(self, unit: Unit) -> bool:
+    def is_evictable(self, unit: Unit) -> bool:
         """Reports whether the unit is evictable together with those displaced before."""
         return self._borrowed_by(unit) is not None
 
@@ -176,7 +176,7 @@ class Removal:
         held, least = unit.held, unit.least
         if not all(self._leaves_others_over(level, held) for level in below):
             return None
-        for resource in self.claim.taken_back:
+        for resource in self.claim.reclaimable:
             if least.get(resource, 0) and self.are_over(below, resource, held.get(resource, 0) - least[resource]):
                 return resource
         return None
@@ -184,10 +184,10 @@ class Removal:
     def borrows(self, leaf: int) -> bool:
         """Reports whether a leaf other than the claim's own borrows, within the claim's reach."""
         path = self.ledger.paths[leaf]
-        if not any(self.are_over(path[:1], resource) for resource in self.claim.taken_back):
+        if not any(self.are_over(path[:1], resource) for resource in self.claim.reclaimable):
             return False  # true of most leaves; skips the levels above
         below = self.levels_below(path)
-        return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.taken_back)
+        return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.reclaimable)
 
     def levels_below(self, levels: tuple[Level, ...]) -> tuple[Level, ...] | None:
         """Returns the levels from a leaf to just below the common level; empty for the claim's own leaf; None beyond the reach."""
@@ -210,7 +210,7 @@ class Removal:
 
     def _leaves_others_over(self, level: Level, held: Mapping[str, int]) -> bool:
         """Reports whether earlier victims could still return only by borrowing if `held` is removed, too."""
-        for resource in self.claim.taken_back:
+        for resource in self.claim.reclaimable:
             floor = self.floors.get((level.at, resource))
             if floor is not None:
                 left = self.used(level, resource) - held.get(resource, 0) + floor
@@ -236,13 +236,13 @@ class Removal:
                     if over > 0:
                         found.append((level, resource, over))
             if self.ledger.has_guarantees:
-                items = now.beyond(items, nominated)
+                items = now.counted_at_parent(items, nominated)
         return found
 
     def over_min(self, leaf: int) -> float:
         """Returns how far a leaf is over its min, as a fraction of the root's amount: the maximum over the reclaimable resources."""
         level, root = self.ledger.levels[leaf], self.claim.levels[-1]
-        wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self.claim.taken_back)
+        wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self.claim.reclaimable)
         return max(
             (
                 (self.used(level, resource) - level.min.get(resource, 0)) / max(whole, 1)
@@ -253,7 +253,7 @@ class Removal:
         )
 
 
-def helps_by_coming(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
+def added_pod_helps(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
     """Reports whether the claim may have new candidates since this pod was added: a leaf in its part of the tree borrows now."""
     removal, tree = Removal(ledger, claim), ledger.tree
     below = removal.levels_below(ledger.levels_of(came)) if claim.is_entitled else None
@@ -268,7 +268,7 @@ def helps_by_coming(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
     return False
 
 
-def helps_by_leaving(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
+def removed_pod_helps(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
     """Reports whether a removed pod freed quota for the claim: below a max that refused it, or below a min that now entitles it.
 
     Only levels above both pods are checked. Amounts removed since then count, too: if several pods are removed at once, each

@@ -65,7 +65,7 @@ class PodTopologySpread:
         )
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
-        """Returns the topology keys; None if a soft constraint uses the hostname, which counts pods per row."""
+        """Returns the topology keys; None if a soft constraint uses the hostname, because it counts pods per row."""
         rules = self._rule_cache.rules_of(pod)
         if rules is None or any(rule.key == HOSTNAME for rule in rules.soft):
             return None

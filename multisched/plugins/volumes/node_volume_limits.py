@@ -93,7 +93,7 @@ class NodeVolumeLimits:
         for driver, volumes in wanted.items():
             is_over |= self._is_over(driver, volumes, rows)
         for at in positions(rows, cycle.nodes.volume_users.overlaid_rows) if wanted else ():
-            is_over[at] = self._is_over_in_thought(cycle, wanted, int(rows[at]))
+            is_over[at] = self._is_over_in_trial(cycle, wanted, int(rows[at]))
         codes[is_over & (codes == 0)] = self._full
 
     def _is_over(self, driver: str, volumes: Collection[Attached], rows: Rows) -> Bools:
@@ -107,7 +107,7 @@ class NodeVolumeLimits:
         is_over: Bools = (limits != NO_LIMIT) & (added > 0) & (used + added > limits)
         return is_over
 
-    def _is_over_in_thought(self, cycle: CycleView, wanted: Mapping[str, Collection[Attached]], row: int) -> bool:
+    def _is_over_in_trial(self, cycle: CycleView, wanted: Mapping[str, Collection[Attached]], row: int) -> bool:
         """Does the same for a row of an overlay, whose pods differ from the counted ones."""
         limits, used, held = self._attached.count(row, cycle.nodes.pods_on(row))
         for driver, volumes in wanted.items():

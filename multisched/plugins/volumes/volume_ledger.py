@@ -46,7 +46,8 @@ class VolumeLedger:
         """(uid, row, versions) and the planned assumptions, cached because commit calls `fits` and then `take`."""
 
     def concerns(self, pod: Pod) -> bool:
-        return any(volume.has_claim for volume in pod.spec.volumes)
+        volumes = pod.spec.volumes
+        return bool(volumes) and any(volume.has_claim for volume in volumes)
 
     def version(self, row: int) -> int:
         return self.assumed_volumes.version + sum(self._objects.versions(*READ_KINDS))

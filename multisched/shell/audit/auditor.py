@@ -34,9 +34,9 @@ from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
 from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
+from multisched.shell.audit.audited_kinds import AuditedKind, CachedObject, load_judge
 from multisched.shell.audit.ledgers import LedgerAudit
-from multisched.shell.audit.pod_mending import PodMending
-from multisched.shell.audit.sides import Here, Side, load_judge
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.audit.slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
@@ -145,8 +145,8 @@ class Audit:
         binder: Binder,
         cache: ClusterCache,
         pods: PodIngest,
-        mending: PodMending,
-        sides: Sequence[Side],
+        repair: PodRepair,
+        audited_kinds: Sequence[AuditedKind],
         history: History,
         clock: Clock,
         rng: random.Random,
@@ -160,8 +160,8 @@ class Audit:
         self._cache = cache
         self._ledgers = LedgerAudit(cache)
         self._pods = pods
-        self._mending = mending
-        self._sides = sides
+        self._repair = repair
+        self._audited_kinds = audited_kinds
         self._history = history
         self._clock = clock
         self._rng = rng
@@ -177,30 +177,30 @@ class Audit:
 
     async def run(self) -> None:
         """Audits periodically until cancelled. The first audit has a random delay, so that replicas do not list at the same time."""
-        for side in self._sides:
-            await side.reflector.wait_settled()
+        for audited_kind in self._audited_kinds:
+            await audited_kind.reflector.wait_settled()
         await anyio.sleep(self._rng.uniform(0.2, 1.0) * self._period_s)
         await self._in_thread(load_judge)
         number = 0
         while True:
             began_s = self._clock.monotonic()
-            await self.once([side for side in self._sides if number % side.every == 0])
+            await self.once([audited_kind for audited_kind in self._audited_kinds if number % audited_kind.every == 0])
             number += 1
             await anyio.sleep(max(0.0, began_s + self._period_s - self._clock.monotonic()))
 
-    async def once(self, sides: Sequence[Side] | None = None) -> Sequence[Difference]:
+    async def once(self, audited_kinds: Sequence[AuditedKind] | None = None) -> Sequence[Difference]:
         """Runs one audit of the given sides (default: all). Returns the repaired differences. If the API server returns no list,
         the audit fails without a result for the listed kinds."""
-        sides = self._sides if sides is None else sides
+        audited_kinds = self._audited_kinds if audited_kinds is None else audited_kinds
         began_s = self._clock.monotonic()
         now = _Round(len(self._cache) // CONTENT_PODS + 1, self._counters.audits)
         is_complete = False
         with anyio.move_on_after(AUDIT_TIMEOUT_S):
             try:
-                for side in sides:
+                for audited_kind in audited_kinds:
                     # The reflector retries a kind whose list was refused.
-                    if not side.reflector.is_refused:
-                        await self._compare(side, now)
+                    if not audited_kind.reflector.is_refused:
+                        await self._compare(audited_kind, now)
                 await self._check_queues(now)
                 await self._check_answers(now, began_s)
                 is_complete = True
@@ -211,7 +211,7 @@ class Audit:
         self._counters.audits += is_complete
         self._counters.failures += not is_complete
         if is_complete:
-            compared = {"queue", *(side.kind for side in sides)}
+            compared = {"queue", *(audited_kind.kind for audited_kind in audited_kinds)}
             self._suspected = now.suspected | {m for m in self._suspected if m[0].partition(" ")[0] not in compared}
         self._counters.inner += len(now.content)
         now.found.extend(now.content)
@@ -238,60 +238,64 @@ class Audit:
 
     # -- the list against the cache --------------------------------------------------------------------------------
 
-    async def _compare(self, side: Side, now: _Round) -> None:
+    async def _compare(self, audited_kind: AuditedKind, now: _Round) -> None:
         before = len(now.found)
         try:
-            await self._compare_lists(side, now)
+            await self._compare_lists(audited_kind, now)
         finally:
             if len(now.found) > before:
                 self._counters.lost += len(now.found) - before
-                side.reflector.request_relist()
+                audited_kind.reflector.request_relist()
 
-    async def _compare_lists(self, side: Side, now: _Round) -> None:
-        position = _position(side)
+    async def _compare_lists(self, audited_kind: AuditedKind, now: _Round) -> None:
+        position = _position(audited_kind)
         listed: set[str] = set()
         version: Version = NO_VERSION
-        pages = list_pages(self._transport, side.path, field_selector=side.selector, page_items=PAGE_ITEMS)
+        pages = list_pages(
+            self._transport, audited_kind.path, field_selector=audited_kind.selector, page_items=PAGE_ITEMS
+        )
         async with aclosing(pages):
             async for page in pages:
                 version = version_of(page.version)
-                self._check_time(side, version, position)
+                self._check_time(audited_kind, version, position)
                 for raws in slices(page.items, SLICE_ITEMS):
                     for raw in raws:
-                        here = self._compare_one(side, raw, version, listed, now)
-                        if here is not None and now.is_sampled(here.uid):
-                            self._check_content(side, here, raw, now)
+                        cached = self._compare_one(audited_kind, raw, version, listed, now)
+                        if cached is not None and now.is_sampled(cached.uid):
+                            self._check_content(audited_kind, cached, raw, now)
                             await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 await anyio.sleep(PAGE_PAUSE_S)
-        self._check_time(side, version, position)
-        for handles in slices(side.handles(), SLICE_ITEMS):
+        self._check_time(audited_kind, version, position)
+        for handles in slices(audited_kind.handles(), SLICE_ITEMS):
             for handle in handles:
-                here = side.here(handle) if handle not in listed else None
-                if here is not None and here.uid not in listed and not is_older(version, here.version):
-                    self._check_gone(side, here, version, now)
+                cached = audited_kind.cached(handle) if handle not in listed else None
+                if cached is not None and cached.uid not in listed and not is_older(version, cached.version):
+                    self._check_gone(audited_kind, cached, version, now)
             await asyncio.sleep(0)
 
-    def _check_time(self, side: Side, version: Version, position: Version) -> None:
+    def _check_time(self, audited_kind: AuditedKind, version: Version, position: Version) -> None:
         """Raises OldListError for a list that is older than the reflector's position before the request.
 
         Either the API server lags, or a backup was restored; the reflector finds out by a relist.
         """
         if is_older(version, position):
-            side.reflector.request_relist()
+            audited_kind.reflector.request_relist()
         if is_older(version, position) or not self._history.is_trusted:
             raise OldListError(
-                f"the list of {side.path} has version {version}, older than {position}, which was seen before"
+                f"the list of {audited_kind.path} has version {version}, older than {position}, which was seen before"
             )
 
-    def _check_content(self, side: Side, here: Here, raw: msgspec.Raw, now: _Round) -> None:
+    def _check_content(self, audited_kind: AuditedKind, cached: CachedObject, raw: msgspec.Raw, now: _Round) -> None:
         """Compares the content of an object with the API object of the same version, and repairs it."""
-        fault = side.content_fault(here, raw)
+        fault = audited_kind.content_fault(cached, raw)
         if fault:
-            now.content.append(Difference(side.kind, here.key, fault))
-            side.take_anew(here, raw)
+            now.content.append(Difference(audited_kind.kind, cached.key, fault))
+            audited_kind.replace_content(cached, raw)
 
-    def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
+    def _compare_one(
+        self, audited_kind: AuditedKind, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round
+    ) -> CachedObject | None:
         """Compares one object of a list of version `as_of`. A cached object newer than the list is correct; at the same version
         it must be on the same node.
 
@@ -300,48 +304,56 @@ class Audit:
         try:
             item = _item_of(raw)
         except UNREADABLE as error:
-            raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
+            raise MalformedAnswerError(f"an item in the list of {audited_kind.path} cannot be read") from error
         uid, key, version = item.metadata.uid, item.key, version_of(item.metadata.version)
-        here = side.find(key, uid)
-        if here is None:
+        cached = audited_kind.find(key, uid)
+        if cached is None:
             listed.add(uid)
-            if side.is_wanted(raw):
+            if audited_kind.is_wanted(raw):
                 difference = Difference(
-                    side.kind, key, f"listed at version {version}, not in the cache", (f"{side.kind} missing", uid, 0)
+                    audited_kind.kind,
+                    key,
+                    f"listed at version {version}, not in the cache",
+                    (f"{audited_kind.kind} missing", uid, 0),
                 )
                 if self._counts(now, difference, is_proven=False):
-                    side.reflector.distrust(key, uid)
+                    audited_kind.reflector.distrust(key, uid)
             return None
-        listed.add(here.uid)
-        if here.version == version and here.node != item.spec.node:
-            what = f"on node {item.spec.node!r} in the API, on {here.node!r} in the cache, both at version {version}"
-            now.found.append(Difference(side.kind, key, what))
-            side.move(here, raw)
-        elif here.version != version and not is_older(version, here.version):
-            what = f"version {version} in the API, {here.version} in the cache"
-            difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
-            if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
-                side.reflector.distrust(key, uid)
-        elif here.version != version and not is_older(as_of, here.version):
+        listed.add(cached.uid)
+        if cached.version == version and cached.node != item.spec.node:
+            what = f"on node {item.spec.node!r} in the API, on {cached.node!r} in the cache, both at version {version}"
+            now.found.append(Difference(audited_kind.kind, key, what))
+            audited_kind.move(cached, raw)
+        elif cached.version != version and not is_older(version, cached.version):
+            what = f"version {version} in the API, {cached.version} in the cache"
+            difference = Difference(audited_kind.kind, key, what, (f"{audited_kind.kind} behind", uid, cached.version))
+            if self._counts(now, difference, is_proven=is_covered(version, _position(audited_kind))):
+                audited_kind.reflector.distrust(key, uid)
+        elif cached.version != version and not is_older(as_of, cached.version):
             # The list is newer than the cached object but shows an older version of it: a backup was restored, and its versions
             # have overtaken the old ones since.
-            self._history.went_back(side.path)
-            side.reflector.request_relist()
+            self._history.went_back(audited_kind.path)
+            audited_kind.reflector.request_relist()
             raise OldListError(
-                f"the list of {side.path} shows {key} at version {version}, older than {here.version}, seen before"
+                f"the list of {audited_kind.path} shows {key} at version {version}, older than {cached.version}, seen before"
             )
         else:
-            return here if here.version == version else None
+            return cached if cached.version == version else None
         return None
 
-    def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
+    def _check_gone(self, audited_kind: AuditedKind, cached: CachedObject, version: Version, now: _Round) -> None:
         """Handles a cached object that is not in the list, although the list is as new. It may have been deleted since."""
-        now.gone.add(here.uid)
-        what = f"version {here.version} in the cache, not in the list of version {version}"
-        difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
-        is_proven = is_covered(version, _position(side))
-        if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
-            side.drop(here)
+        now.gone.add(cached.uid)
+        what = f"version {cached.version} in the cache, not in the list of version {version}"
+        difference = Difference(
+            audited_kind.kind, cached.key, what, (f"{audited_kind.kind} gone", cached.uid, cached.version)
+        )
+        is_proven = is_covered(version, _position(audited_kind))
+        if (
+            self._counts(now, difference, is_proven=is_proven)
+            and audited_kind.reflector.uid_of(cached.key) != cached.uid
+        ):
+            audited_kind.drop(cached)
 
     # -- answers to binds ------------------------------------------------------------------------------------------
 
@@ -366,7 +378,7 @@ class Audit:
                 what = f"its bind to {entry.node!r} was answered with success, on no node in the API"
                 now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
-                self._mending.unbind(pod.uid)
+                self._repair.unbind(pod.uid)
 
     # -- the cache against itself ----------------------------------------------------------------------------------
 
@@ -375,12 +387,12 @@ class Audit:
         for pods in slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
-                if is_known and self._mending.is_lost(pod):
+                if is_known and self._repair.is_lost(pod):
                     mark = ("queue", pod.uid, pod.version)
                     difference = Difference("queue", pod.key, "pending, and in no queue", mark)
                     if self._counts(now, difference, is_proven=False):
                         self._counters.inner += 1
-                        self._mending.readmit(pod)
+                        self._repair.readmit(pod)
             await asyncio.sleep(0)
 
     async def _check_rows(self, now: _Round) -> None:
@@ -393,22 +405,22 @@ class Audit:
                     entry = cache.placed(uid)
                     if entry is None or entry.row != row or entry.pod is not pod:
                         faults[row] = f"row {row} has pod {pod.key}, its entry says {entry}"
-            self._mend_rows(faults, now)
+            self._repair_rows(faults, now)
             await asyncio.sleep(0)
         on_rows = sum(len(table.pods_by_uid(row)) for row in range(table.size))
         if on_rows + cache.stray_count() != len(cache):
             lacking = {
                 e.row: f"row {e.row} lacks pod {e.pod.key}" for e in cache if _is_off_its_row(cache, e.pod, e.row)
             }
-            self._mend_rows(lacking, now)
+            self._repair_rows(lacking, now)
 
-    def _mend_rows(self, faults: Mapping[int, str], now: _Round) -> None:
+    def _repair_rows(self, faults: Mapping[int, str], now: _Round) -> None:
         for row, what in faults.items():
             node = self._cache.nodes.node_at(row)
             now.found.append(Difference("row", node.name if node is not None else str(row), what))
             self._counters.inner += 1
             if node is not None:
-                self._cache.mend_row(row)
+                self._cache.repair_row(row)
 
     async def _check_ledgers(self, now: _Round) -> None:
         def report(key: str, what: str) -> None:
@@ -429,5 +441,5 @@ def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
     return row != NO_ROW and pod.uid not in cache.nodes.pods_by_uid(row)
 
 
-def _position(side: Side) -> Version:
-    return version_of(side.reflector.position)
+def _position(audited_kind: AuditedKind) -> Version:
+    return version_of(audited_kind.reflector.position)

@@ -33,7 +33,7 @@ LOOK_MAX_S: Final = 600.0
 """Timeout of one run, from the first page to the findings; its process is then killed."""
 EVENTS_MAX: Final = 20
 """Maximum number of events per run; metrics count all findings."""
-REASON: Final = "StandsAgainstRule"
+REASON: Final = "ViolatesPlacementRule"
 
 logger = logging.getLogger(__name__)
 

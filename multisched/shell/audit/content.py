@@ -6,7 +6,7 @@ repeat its own mistake. Pure; called by the audit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -49,9 +49,16 @@ class NodeContent(msgspec.Struct, frozen=True):
 C = TypeVar("C", PodContent, NodeContent)
 
 
-def pod_fault(pod: Pod, raw: bytes | msgspec.Raw) -> str:
-    """Returns how a cached pod differs from the API object of the same version; empty: it does not, or it cannot be compared."""
-    return _fault(_counted(pod), _read(raw, _pod_content))
+def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, settled_labels: Collection[str] = ()) -> str:
+    """Returns how a cached pod differs from the API object of the same version; empty: it does not, or it cannot be compared.
+
+    `settled_labels`: keys that keep the value that they had at the bind (`ClusterCache`).
+    """
+    here, there = _counted(pod), _read(raw, _pod_content)
+    for content in (here, there) if there is not None else ():
+        for key in settled_labels:
+            content.labels.pop(key, None)
+    return _fault(here, there)
 
 
 def node_fault(node: Node, raw: bytes | msgspec.Raw) -> str:

@@ -17,7 +17,7 @@ class Bind(msgspec.Struct):
     attempts: int
     seen: DecisionState
     """The state that the decision was based on."""
-    turned_back: Status | None = None
+    cancelled: Status | None = None
     """Why the pod must no longer be bound; set only while nothing has been sent."""
     sent_with: str = ""
     """The pod's gangs if bindings of their members may have been sent, so that a failure cannot undo those; else empty."""

@@ -152,10 +152,10 @@ class GangBarriers:
         return GangFailure("", None, key, Status.error(why))
 
     def may_send(self, barrier: Barrier) -> bool:
-        """Reports whether the minimum is reached without members that were turned back or have not arrived."""
+        """Reports whether the minimum is reached without members whose binds were cancelled or that have not arrived."""
         missing = barrier.missing.copy()
         for uid, bind in barrier.arrived.items():
-            missing[barrier.gang_of[uid]] += bind.turned_back is not None
+            missing[barrier.gang_of[uid]] += bind.cancelled is not None
         return not self._is_short(barrier, missing)
 
     def _is_short(self, barrier: Barrier, missing: Mapping[str, int]) -> bool:
@@ -177,7 +177,7 @@ class GangBarriers:
         return key
 
     def fail(self, barrier: Barrier, failure: GangFailure) -> Sequence[str]:
-        """Closes the barrier: none of its members will be bound. Returns the uids of the members to turn back."""
+        """Closes the barrier: none of its members will be bound. Returns the uids of the members whose binds must be cancelled."""
         barrier.failure = failure
         self._forget(barrier)
         return tuple(barrier.gang_of)

@@ -4,7 +4,7 @@ Binding volumes may take ten minutes; in a bind worker that would block other po
 run here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers afterwards. Pods without such work (no PreBind plugin,
 or PreBindPreFlight returns Skip) go there directly. Owned by `BindingCycle`.
 
-For a pod that is turned back (`Bind.turned_back`) the wait is cancelled and no further plugin runs.
+For a pod whose bind is cancelled (`Bind.cancelled`) the wait is cancelled and no further plugin runs.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class PreBindStage:
         return found
 
     async def run(self, bind: Bind, plugins: Sequence[PreBindPlugin]) -> Status:
-        """Runs the plugins. Returns the first status that is not success, or the status with which the pod was turned back."""
-        if bind.turned_back is not None:  # before this task ran for the first time
-            return bind.turned_back
+        """Runs the plugins. Returns the first status that is not success, or the status with which the bind was cancelled."""
+        if bind.cancelled is not None:  # before this task ran for the first time
+            return bind.cancelled
         with self._endable(bind, CLOSING_S if self._is_closing else math.inf) as scope:
             await self._places.acquire()
         if scope.cancelled_caught:
-            return bind.turned_back or _STOPPED
+            return bind.cancelled or _STOPPED
         try:
             for plugin in plugins:
-                if bind.turned_back is not None:
-                    return bind.turned_back
+                if bind.cancelled is not None:
+                    return bind.cancelled
                 status = await self._run_one(bind, plugin)
                 if not status.is_success:
                     return status
@@ -88,14 +88,14 @@ class PreBindStage:
             scope.deadline = min(scope.deadline, deadline_s)
 
     def end(self, uid: str) -> None:
-        """Cancels the wait or the plugin call of a pod that has been turned back."""
+        """Cancels the wait or the plugin call of a pod whose bind was cancelled."""
         scope = self._scopes.get(uid)
         if scope is not None:
             scope.cancel()
 
     @contextmanager
     def _endable(self, bind: Bind, timeout_s: float) -> Iterator[anyio.CancelScope]:
-        """Cancels its body after the timeout, when the pod is turned back, or soon after the scheduler stops."""
+        """Cancels its body after the timeout, when the bind is cancelled, or soon after the scheduler stops."""
         uid = bind.placed.pod.uid
         with anyio.move_on_after(timeout_s) as scope:
             self._scopes[uid] = scope
@@ -114,7 +114,7 @@ class PreBindStage:
                 status = await plugin.pre_bind(placed.view, placed.pod, placed.node)
             except Exception as error:  # noqa: BLE001 - plugin errors are contained here
                 failure = self._runner.failure(plugin, "PreBind", error).status
-        ended = bind.turned_back
+        ended = bind.cancelled
         if ended is not None:  # overrides the plugin's result of the cancelled call
             return in_full(plugin, "PreBind", ended).by(ended.plugin)
         if failure is not None:

@@ -20,7 +20,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Node, Pod, differ_in_version_only
 from multisched.state.cluster_cache import NO_ROW, ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.pod_news import keeps_away
+from multisched.state.external_pod_changes import keeps_away
 
 NEWS_READ_MAX: Final = 64
 """Maximum number of pod changes on other nodes that are matched with the pod's rules one by one; beyond it the filters run."""
@@ -69,8 +69,10 @@ class SendCheck:
     def refusal(self, placed: Placed, seen: DecisionState) -> Status | None:
         """Returns the reason why the bind must not be sent; None: it may be sent."""
         entry = self._cache.placed(placed.pod.uid)
-        if entry is None or entry.row == NO_ROW or entry.node_was_deleted:
-            return Status.error("its node was deleted before it was bound")
+        if entry is None:
+            return Status.error(f"the pod was removed from node {placed.node} before it was bound")
+        if entry.row == NO_ROW or entry.node_was_deleted:
+            return self._deleted(placed.node)
         if entry.node != placed.node:
             return Status.error(f"another client bound it to {entry.node}")
         row = entry.row
@@ -78,7 +80,7 @@ class SendCheck:
             return Status.error(f"node {placed.node} left the domain before the pod was bound")  # I8
         node = self._cache.nodes.node(row)
         if node.uid != seen.node.uid:  # deleted and created again after the watch had confirmed the bind
-            return Status.error("its node was deleted before it was bound")
+            return self._deleted(placed.node)
         is_as_seen = (
             (node is seen.node or differ_in_version_only(seen.node, node))
             and entry.pod is seen.pod
@@ -87,6 +89,11 @@ class SendCheck:
             and not self._is_concerned(placed, entry.pod, seen)
         )
         return None if is_as_seen else self._refusal_now(entry.pod, seen, node)
+
+    def _deleted(self, node: str) -> Status:
+        """Returns the refusal for a node that was deleted. A new node of the same name was never checked."""
+        again = "" if self._cache.nodes.row_of(node) is None else " and created again"
+        return Status.error(f"node {node} was deleted{again} before the pod was bound")
 
     def _is_concerned(self, placed: Placed, pod: Pod, seen: DecisionState) -> bool:
         """Reports whether pods changed on any node that the pod's rules may refer to, or whose rules may refer to the pod."""

@@ -29,7 +29,7 @@ class KeyRemarks:
 
     def see(self, worker: DomainWorker, pod: Pod) -> None:
         """Records the events for a pod if this process leads its domain; each message once for all pods of one owner."""
-        if not worker.is_leading:
+        if not (pod.labels or pod.annotations) or not worker.is_leading:
             return
         plugins = {built.plugin.name for built in worker.plugins.built}
         for text in remarks_of_pod(pod, worker.name, plugins):

@@ -55,6 +55,9 @@ class ObjectIngest:
         self._by = by
         self.on_state: OnState = _nobody
         """Called with the state of the kind after each list and each refusal."""
+        self.reads_nothing: Callable[[], bool] = lambda: False
+        """Reports whether nothing else can be read either. A starting API server refuses every kind until it has read its roles."""
+        self._is_logged = False
         self._reported: dict[str, str] = {}
         self._events = {
             action: ClusterEvent(kind, action, f"{kind.value}{label}")
@@ -83,16 +86,35 @@ class ObjectIngest:
         self._reported.pop(key, None)
         before = self._store.remove(self.kind, namespace, name)
         if before is not None:
-            if before.deletion_note:
-                logger.warning(
-                    "object was deleted", extra={"kind": self.kind.value, "key": key, "note": before.deletion_note}
-                )
-                self._record(before, f"{self.kind.definition.name}Deleted", before.deletion_note)
-            self._notify(self._events[Action.DELETE], before, None)
+            self._deleted(before)
+
+    def recall(self, raw: bytes) -> None:
+        """Handles an object that may have been deleted before this process started, and stays in effect.
+
+        Ignored if it still exists, or if this process has seen a deletion itself: that is as new.
+        """
+        try:
+            item = self._decode(raw)
+        except DecodeError as error:
+            logger.warning("kept object cannot be read", extra={"kind": self.kind.value, "error": str(error)})
+            return
+        is_known = any(one.uid == item.uid for one in self._store.all(self.kind))
+        if not is_known and self._store.last_removed(self.kind) is None:
+            self._store.set_last_removed(self.kind, item)
+            self._deleted(item)
+
+    def _deleted(self, item: ClusterObject) -> None:
+        if item.deletion_note:
+            fields = {"kind": self.kind.value, "key": item.key, "note": item.deletion_note}
+            logger.warning("object was deleted", extra=fields)
+            self._record(item, f"{self.kind.definition.name}Deleted", item.deletion_note)
+        self._notify(self._events[Action.DELETE], item, None)
 
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):
-            logger.info("kind can be read again", extra={"kind": self.kind.value})
+            if self._is_logged:
+                logger.info("kind can be read again", extra={"kind": self.kind.value})
+            self._is_logged = False
             self._store.set_unreadable(self.kind, "")
             self._notify(ClusterEvent(Resource.WILDCARD, Action.ALL, f"{self.kind.value}Readable"), None, None)
         self.on_state(self.kind, KindState.LISTED if version else KindState.NOT_SERVED)
@@ -100,8 +122,12 @@ class ObjectIngest:
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 
     def refused(self, error: str) -> None:
-        """Handles a 404 or 403 for the kind. Objects that are known already stay in the store."""
-        if not self._store.unreadable(self.kind):
+        """Handles a 404 or 403 for the kind. Objects that are known already stay in the store.
+
+        Logs an error once, as soon as something else can be read: until then the failed lists of pods and nodes are logged.
+        """
+        if not self._is_logged and not self.reads_nothing():
+            self._is_logged = True
             fields = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
             logger.error(
                 "kind cannot be read; grant get, list and watch on it, or disable the plugin that reads it",

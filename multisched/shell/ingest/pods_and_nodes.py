@@ -22,7 +22,7 @@ from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_ve
 from multisched.model.own_keys import remarks_of_node
 from multisched.model.selectors import Toleration
 from multisched.model.version import version_of
-from multisched.queueing.entry import Placement
+from multisched.queueing.entry import QueueOutcome
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import assigned_pod_events
@@ -63,15 +63,15 @@ class PodIngest:
         clock: Clock,
         *,
         tolerations: Mapping[str, tuple[Toleration, ...]],
-        going: Callable[[str], None],
+        on_deleting: Callable[[str], None],
         offer: Callable[[Pod], bool] = lambda pod: False,
         remark: Callable[[DomainWorker, Pod], None] = lambda worker, pod: None,
     ) -> None:
-        """Callbacks: `going` is called with the uid of each pod that is deleted or deleting, before domains are notified of the
+        """Callbacks: `on_deleting` is called with the uid of each pod that is deleted or deleting, before domains are notified of the
         freed capacity; `offer` with each new pending pod before it is queued, because capacity may be reserved for it; `remark`
         with each new pending pod, and when its labels or annotations change. `tolerations`: schedulerName -> tolerations that
         the domain's policy adds to its pods."""
-        self._going = going
+        self._on_deleting = on_deleting
         self._remark = remark
         self._offer = offer
         self._tolerations = {name: added for name, added in tolerations.items() if added}
@@ -97,11 +97,11 @@ class PodIngest:
             logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
             return
         pod = self.with_policy(pod)
-        stands = self._cache.placed(pod.uid)
-        if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
+        cached = self._cache.placed(pod.uid)
+        if cached is not None and cached.state is PodState.CONFIRMED and cached.node != pod.node:
             # An API server never moves a pod, so a backup was restored: the new state is the valid one.
             logger.warning(
-                "pod is on another node than cached", extra={"pod": key, "node": stands.node, "now": pod.node}
+                "pod is on another node than cached", extra={"pod": key, "node": cached.node, "now": pod.node}
             )
             self._gone(pod.uid)
         if pod.is_terminal:
@@ -191,13 +191,13 @@ class PodIngest:
         self._uids[pod.key] = pod.uid
         before = self._cache.place(pod)
         if pod.is_deleting:
-            self._going(pod.uid)
+            self._on_deleting(pod.uid)
         worker = self._router.worker_of(pod)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
             # Bound by another client while it was pending, in an attempt, or in a binding cycle for another node.
             worker.queue.remove(pod.uid)
-            worker.binding.turn_back(pod.uid, Status.error(f"another client bound it to {pod.node}"))
+            worker.binding.cancel(pod.uid, Status.error(f"another client bound it to {pod.node}"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if nominated_node not in ("", pod.node):
@@ -212,7 +212,7 @@ class PodIngest:
         if stood.node != pod.node:
             self._router.notify_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
             return
-        for event in assigned_pod_events(stood, pod):
+        for event in assigned_pod_events(stood, pod, self._cache.ledgers.reported):
             self._router.notify_pod(event, stood, pod, row, now_s)
 
     def _pended(self, pod: Pod) -> None:
@@ -239,15 +239,15 @@ class PodIngest:
             self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. `refusal`: turns it back if not empty."""
+        """Accounts for an assumed pod that changed, and notifies domains of freed capacity. `refusal`: why its bind is cancelled."""
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
         before = msgspec.structs.replace(entry.pod, node=entry.node)  # queueing hints need its node
         worker.binding.revise(pod)
         if refusal:
-            worker.binding.turn_back(pod.uid, Status.error(refusal))
+            worker.binding.cancel(pod.uid, Status.error(refusal))
         if self._cache.placed(pod.uid) is not entry:
-            return  # turned back: the worker has notified domains
+            return  # cancelled: the worker has notified domains
         after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
         for event in assigned_pod_events(before, after):
             self._router.notify_pod(event, before, after, row, self._clock.monotonic())
@@ -265,7 +265,7 @@ class PodIngest:
                 self._offer(pod)
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s)
-        if placement is not None and placement.place is QueueState.GATED and before is None and not pod.gates:
+        if placement is not None and placement.state is QueueState.GATED and before is None and not pod.gates:
             worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
         if worker.queue.where(pod.uid) is QueueState.GATED:
             worker.nominations.on_gated(pod.uid)  # this version of the pod may have brought the nomination
@@ -277,7 +277,7 @@ class PodIngest:
         elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # may never have been written
             self._router.notify_nomination_ended(before, nominated_node, now_s)
 
-    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
+    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> QueueOutcome | None:
         if before is not None:
             return worker.queue.update(before, pod, now_s)
         if self._cache.is_assumed(pod.uid) and pod.uid not in worker.queue:
@@ -315,7 +315,7 @@ class PodIngest:
         pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
-        worker.binding.turn_back(uid, Status.error(why))
+        worker.binding.cancel(uid, Status.error(why))
         if pod is None:
             return
         if self.on_pending is not None:
@@ -338,11 +338,11 @@ class PodIngest:
             self._forget_key(refused.pod)
         entry = self._cache.remove(uid)
         if entry is not None:
-            self._going(uid)
+            self._on_deleting(uid)
             self._forget_key(entry.pod)
             worker = self._router.worker_of(entry.pod)
             if worker is not None:
-                worker.binding.turn_back(uid, Status.error(_DELETED))
+                worker.binding.cancel(uid, Status.error(_DELETED))
             row = self._cache.nodes.row_of(entry.node)
             # An assumed pod has no node in its spec, and queueing hints ignore a pod without a node.
             freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)
@@ -403,14 +403,14 @@ class NodeIngest:
             before, used = None, nobody
         self._router.notify_node(before, node, used, uses, now_s)
         if before is None or not differ_in_version_only(before, node):
-            self._look_again(node.name)
+            self._recheck_binds(node.name)
 
-    def _look_again(self, name: str) -> None:
+    def _recheck_binds(self, name: str) -> None:
         """Checks the pods assumed on a node that changed or was deleted: they may no longer fit."""
         for pod in self._cache.assumed_on(name):
             worker = self._router.worker_of(pod)
             if worker is not None:
-                worker.binding.look_again(pod.uid)
+                worker.binding.recheck(pod.uid)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -420,7 +420,7 @@ class NodeIngest:
         self.outside.pop(key, None)
         if node is not None:
             self._router.notify_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
-            self._look_again(key)
+            self._recheck_binds(key)
 
     def replaced(self, version: str) -> None:
         self._cache.nodes_listed(version_of(version))

@@ -22,7 +22,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.model.objects import Node, Pod
-from multisched.queueing.entry import EVERY_POD, Addressees, Moved
+from multisched.queueing.entry import EVERY_POD, NOTHING_MOVED, Moved, ParkedPodFilter
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import node_events
 from multisched.state.domain_rows import DomainRows, Use
@@ -78,7 +78,7 @@ class Router:
         old: EventObject,
         new: EventObject,
         now_s: float,
-        only: Addressees = EVERY_POD,
+        only: ParkedPodFilter = EVERY_POD,
     ) -> None:
         """Passes an event to all domains; if wildcards exclude it, only to domains in which a plugin has registered it."""
         for worker, _ in self._workers:
@@ -155,11 +155,13 @@ class Router:
         home = self.worker_of(pod)
         rank = pod.spec.priority if home is None else home.nominations.rank_of(pod)
         for worker, _ in self._workers:
-            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, Addressees(priority_max=rank))
+            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, ParkedPodFilter(priority_max=rank))
             self._wake(worker, moved)
 
     @staticmethod
     def _wake(worker: DomainWorker, moved: Moved) -> None:
+        if moved is NOTHING_MOVED:
+            return
         is_led_anew = bool(moved.gated) and worker.queue.has_changed_gangs
         if moved.active or moved.backoff or is_led_anew:
             worker.intake.wake()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from multisched.client.lease_record import Holding
 from multisched.framework.ports import Clock
@@ -15,16 +15,26 @@ from multisched.shell.leadership.leases import Leases
 class Takeover:
     """Takeover of the domains of one process."""
 
-    def __init__(self, leases: Leases, handover: Handover, lists: ClusterLists, clock: Clock) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        handover: Handover,
+        lists: ClusterLists,
+        clock: Clock,
+        before_opening: Callable[[DomainWorker], Awaitable[None]],
+    ) -> None:
+        """`before_opening`: called under the lease; reads what else the domain must know."""
+        self._before_opening = before_opening
         self._leases = leases
         self._handover = handover
         self._lists = lists
         self._clock = clock
 
     async def open(self, worker: DomainWorker) -> None:
-        """Waits until the lease allows binds and the cache accounts for all binds under it; returns at once without leases."""
+        """Waits until the lease allows binds and the cache accounts for all binds under it; does not wait without leases."""
         lease = self._leases.get(worker.name)
         if lease is None:
+            await self._before_opening(worker)
             return
         term = 0
         while term != lease.number or not lease.may_bind():
@@ -32,6 +42,7 @@ class Takeover:
             await self._handover.judge_new_leases(worker.name)
             await self._leases.until_may_bind(worker.name, lease)
             term = lease.number  # the lease may be lost and acquired again during the list
+            await self._before_opening(worker)
             others: Mapping[str, Holding | None] = {}
             if not self._handover.is_settled(worker.name):
                 others = await self._handover.others(worker.name)

@@ -1,8 +1,8 @@
 """The binding cycles of one domain: Permit, PreBind and bind of each assumed pod.
 
-Owns the pods in a binding cycle. A pod whose bind has not been sent can still be turned back (its binding cycle is
-cancelled and the pod is requeued); the binds of the other pods are in flight. Ingest turns back pods that changed or whose
-node changed; the preemptor turns back pods that became victims.
+Owns the pods in a binding cycle. A pod whose bind has not been sent can still be cancelled: the pod is forgotten
+and requeued; the binds of the other pods are in flight. Ingest cancels binds of pods that changed or whose
+node changed; the preemptor cancels binds of pods that became victims.
 """
 
 from __future__ import annotations
@@ -113,50 +113,50 @@ class BindingCycle:
 
     # -- turning back ----------------------------------------------------------------------------------------------
 
-    def look_again(self, uid: str) -> None:
-        """Checks the pod again after its node changed or was deleted, and turns it back if it no longer fits there."""
+    def recheck(self, uid: str) -> None:
+        """Checks the pod again after its node changed or was deleted, and cancels its bind if it no longer fits there."""
         bind = self._unsent.get(uid)
         refusal = None if bind is None else self._check.refusal(bind.placed, bind.seen)
         if refusal is not None:
-            self.turn_back(uid, refusal)
+            self.cancel(uid, refusal)
 
     def revise(self, pod: Pod) -> None:
-        """Accounts for an assumed pod that changed, and turns it back if it no longer fits on its node."""
+        """Accounts for an assumed pod that changed, and cancels its bind if it no longer fits on its node."""
         if self._cache.revise(pod):
-            self.look_again(pod.uid)
+            self.recheck(pod.uid)
         else:
-            self.turn_back(pod.uid, Status.error("the pod changed before it was bound"))
+            self.cancel(pod.uid, Status.error("the pod changed before it was bound"))
 
-    def turn_back(self, uid: str, status: Status) -> None:
+    def cancel(self, uid: str, status: Status) -> None:
         """Cancels the binding cycle of a pod whose bind has not been sent; the pod is requeued."""
         if not self._waiting.end(uid, status):
-            self._turn_back(uid, status)
+            self._cancel(uid, status)
 
-    def turn_back_all(self, status: Status) -> None:
+    def cancel_all(self, status: Status) -> None:
         for uid in list(self._unsent):
-            self.turn_back(uid, status)
+            self.cancel(uid, status)
 
     def preempt(self, uid: str, plugin: str) -> bool:
-        """Turns back a victim whose bind has not been sent. Returns False for other pods."""
+        """Cancels the bind of a victim if it has not been sent. Returns False for other pods."""
         if self._waiting.preempt(uid, plugin):
             return True
-        return self._turn_back(uid, Status.error(f"preempted by {plugin}").by(plugin))
+        return self._cancel(uid, Status.error(f"preempted by {plugin}").by(plugin))
 
     def close(self) -> None:
         """Ends PreBind of all pods soon, and requeues them: the domain stops."""
         self._pre_bind.close()
 
-    def _turn_back(self, uid: str, status: Status) -> bool:
+    def _cancel(self, uid: str, status: Status) -> bool:
         """Returns False for a pod whose bind may have been sent."""
         bind = self._unsent.get(uid)
         if bind is None:
             return False
-        if bind.turned_back is None:
-            bind.turned_back = status
+        if bind.cancelled is None:
+            bind.cancelled = status
         self._pre_bind.end(uid)
         barrier = self._barriers.of(uid)
         if barrier is not None and uid in barrier.arrived and not barrier.is_open:
-            self._abandon(bind, bind.turned_back)
+            self._abandon(bind, bind.cancelled)
         return True
 
     # -- the steps -------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ class BindingCycle:
         if barrier is not None and barrier.failure is None:
             self._pass(barrier)
         self._unsent.pop(placed.pod.uid, None)
-        if bind.turned_back is not None:
+        if bind.cancelled is not None:
             self._limit.leave()
-            self._abandon(bind, bind.turned_back)
+            self._abandon(bind, bind.cancelled)
             return
         self._outside.conditions.drop(placed.pod.uid)
         began = self._outside.clock.monotonic()
@@ -273,19 +273,19 @@ class BindingCycle:
             self._fail(barrier, GangFailure("", None, next(iter(barrier.members)), Status.error(NOT_NOW)))
             return
         for bind in barrier.arrived.values():
-            if bind.turned_back is None:
-                bind.turned_back = self._check.refusal(bind.placed, bind.seen)
+            if bind.cancelled is None:
+                bind.cancelled = self._check.refusal(bind.placed, bind.seen)
         if self._barriers.may_send(barrier):
             self._barriers.dissolve(barrier)
         else:
             self._fail(barrier, self._cause(barrier))
 
     def _cause(self, barrier: Barrier) -> GangFailure:
-        """Returns the failure of the first member that was turned back; if there is none, the shortage of the gang."""
+        """Returns the failure of the first member whose bind was cancelled; if there is none, the shortage of the gang."""
         for uid, key in barrier.gang_of.items():
             bind = self._unsent.get(uid)
-            if bind is not None and bind.turned_back is not None:
-                return GangFailure(uid, bind.placed.pod, key, bind.turned_back)
+            if bind is not None and bind.cancelled is not None:
+                return GangFailure(uid, bind.placed.pod, key, bind.cancelled)
         return self._barriers.shortage(barrier)
 
     def _fail(self, barrier: Barrier, failure: GangFailure) -> None:
@@ -293,4 +293,4 @@ class BindingCycle:
         for uid in self._barriers.fail(barrier, failure):
             bind = self._unsent.get(uid)
             if bind is not None:
-                self.turn_back(uid, failure.status_of(bind.placed.pod))
+                self.cancel(uid, failure.status_of(bind.placed.pod))

@@ -12,7 +12,7 @@ from multisched.cycle.results import Unplaced
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
-from multisched.queueing.entry import NOBODY, Failure, Moved, Placement
+from multisched.queueing.entry import NO_PLUGINS, Failure, Moved, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.shell.scheduling.intake import Intake
@@ -50,10 +50,10 @@ class FailureHandler:
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
         placement, nominated = self._fail(result, failure)
-        if placement.place is QueueState.ABSENT:
+        if placement.state is QueueState.ABSENT:
             return  # deleted in the meantime: there is no condition to write
         reason = result.condition_reason or ("SchedulerError" if result.is_error else UNSCHEDULABLE)
-        self.report(pod, reason, placement.set_aside or result.message, nominated)
+        self.report(pod, reason, placement.quarantine_message or result.message, nominated)
         self._intake.wake()
 
     def retry(
@@ -69,13 +69,13 @@ class FailureHandler:
             failure = Failure(frozenset({rejector}), without_backoff=True, message=why)
             placement, nominated = self._fail(Unplaced(pod, why), failure)
         else:
-            failure = Failure(NOBODY, without_backoff=True, message=why)
+            failure = Failure(NO_PLUGINS, without_backoff=True, message=why)
             placement, nominated = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic()), None
-        if is_reported and placement.place is not QueueState.ABSENT:
+        if is_reported and placement.state is not QueueState.ABSENT:
             self.report(pod, condition_reason or UNSCHEDULABLE, why, nominated)
         self._intake.wake()
 
-    def _fail(self, result: Unplaced, failure: Failure) -> tuple[Placement, str | None]:
+    def _fail(self, result: Unplaced, failure: Failure) -> tuple[QueueOutcome, str | None]:
         """Updates the nomination and requeues the pod. Returns the placement and the nominated node to write (None: no write)."""
         pod = result.pod
         nominated_before = self._nominations.node_of(pod.uid)
@@ -117,7 +117,7 @@ class FailureHandler:
                 return
             del self._members[uid]
             entry = self._queue.entry(uid)
-            if entry is not None and entry.place is QueueState.GATED and not self._nominations.is_preempting(uid):
+            if entry is not None and entry.state is QueueState.GATED and not self._nominations.is_preempting(uid):
                 self._report_member(entry.pod, entry.message)
 
     def _report_member(self, pod: Pod, why: str) -> None:

@@ -30,13 +30,13 @@ from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
-from multisched.queueing.entry import Addressees
+from multisched.queueing.entry import ParkedPodFilter
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.shell.binding.send_check import DecisionState, SendCheck
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
-from multisched.shell.scheduling.settlement import Settlement
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.state.cluster_cache import ClusterCache
 
 WAITING_MAX: Final = 16
@@ -84,7 +84,7 @@ class LongAttempts:
         self,
         queue: PodQueue,
         cache: ClusterCache,
-        settlement: Settlement,
+        results: ResultApplier,
         check: SendCheck,
         intake: Intake,
         listeners: Listeners,
@@ -95,7 +95,7 @@ class LongAttempts:
         """`current`: returns the cycle of the current profile. `ask`: requests answers of remote plugins."""
         self._queue = queue
         self._cache = cache
-        self._settlement = settlement
+        self._results = results
         self._check = check
         self._intake = intake
         self._listeners = listeners
@@ -121,7 +121,7 @@ class LongAttempts:
         """Members of the attempt in progress; empty if there is none."""
         return () if self._running is None else self._running.entries
 
-    def go_on(
+    def take_over(
         self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, pause: Pause, seconds: float
     ) -> None:
         """Takes over an attempt that has just paused for the first time; must be called in the same step."""
@@ -136,9 +136,9 @@ class LongAttempts:
         if len(self._line) < WAITING_MAX:
             self._line.append(queued)
         else:
-            self._settlement.requeue_stale(entries_of(queued), "other long attempts are in progress", seconds)
+            self._results.requeue_stale(entries_of(queued), "other long attempts are in progress", seconds)
 
-    def turn_back(self, uid: str, why: str) -> bool:
+    def cancel(self, uid: str, why: str) -> bool:
         """Undoes the attempt in progress when it resumes, if it holds capacity for the pod. Returns False if it does not."""
         running = self._running
         if running is None or uid not in running.held:
@@ -280,7 +280,9 @@ class LongAttempts:
                 await self._undo(attempt, f"{one.pod.name}: {refusal.message}")
                 return
         self._release(attempt, {one.pod.uid: None for one in placed})
-        self._settlement.settle(attempt.queued, result, attempt.seconds, attempt.cycle, charged_s=attempt.seconds)
+        if attempt.freed and not placed:
+            self._queue.gangs.note_held_in_vain(attempt.entries[0].pod.uid)
+        self._results.apply(attempt.queued, result, attempt.seconds, attempt.cycle, charged_s=attempt.seconds)
         await self._announce(attempt)
 
     async def _undo(self, attempt: _LongAttempt, why: str) -> None:
@@ -290,7 +292,7 @@ class LongAttempts:
         for entry in attempt.entries:
             if self._queue.where(entry.pod.uid) is not QueueState.IN_FLIGHT:
                 attempt.cycle.nominator.remove(entry.pod.uid)  # closing the attempt restored its nomination
-        self._settlement.requeue_stale(attempt.entries, f"the attempt was undone: {why}", attempt.seconds)
+        self._results.requeue_stale(attempt.entries, f"the attempt was undone: {why}", attempt.seconds)
         await self._announce(attempt)
 
     async def _announce(self, attempt: _LongAttempt) -> None:
@@ -299,7 +301,7 @@ class LongAttempts:
         while attempt.freed:
             pod, node, since_s = attempt.freed.pop()
             freed = replace(pod, node=node)
-            self._listeners.notify(ATTEMPT_UNDONE, freed, None, self._now(), Addressees(parked_since_s=since_s))
+            self._listeners.notify(ATTEMPT_UNDONE, freed, None, self._now(), ParkedPodFilter(parked_since_s=since_s))
             if self._outside.steps.is_spent():
                 await self._let_others_run(0.0)
                 self._outside.steps.begin()

@@ -149,7 +149,7 @@ class DomainNominations:
         self._are_gated, released = False, list[QueueEntry]()
         for pod in self._nominator.pods():
             entry = self._queue.entry(pod.uid)
-            if entry is None or entry.place is not QueueState.GATED or self._preemptor.is_preempting(pod.uid):
+            if entry is None or entry.state is not QueueState.GATED or self._preemptor.is_preempting(pod.uid):
                 continue
             self._nominator.remove(pod.uid)
             self.nomination_ended(pod, pod.nominated_node)

@@ -9,8 +9,8 @@ import msgspec
 from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.ports import Binder, Clock, ConditionWriter, EventSink, LeaseHolder
 from multisched.model.objects import Pod
-from multisched.queueing.entry import EVERY_POD, Addressees
-from multisched.shell.news_share import NewsShare
+from multisched.queueing.entry import EVERY_POD, ParkedPodFilter
+from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.observer import DomainObserver
 from multisched.shell.step_clock import Steps
 
@@ -24,7 +24,7 @@ class DomainPorts(msgspec.Struct, frozen=True):
     conditions: ConditionWriter
     lease: LeaseHolder
     observer: DomainObserver
-    news: NewsShare
+    news: EventTimeShare
     steps: Steps
     """Step budget of attempts. All domains share it, because they share the event loop."""
 
@@ -41,7 +41,7 @@ class Listeners(Protocol):
         old: EventObject,
         new: EventObject,
         now_s: float,
-        only: Addressees = EVERY_POD,
+        only: ParkedPodFilter = EVERY_POD,
     ) -> None: ...
 
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None: ...

@@ -1,4 +1,4 @@
-"""The scheduling loop of one domain: pops a pod or a gang, drives its attempt, and passes the result to `Settlement`.
+"""The scheduling loop of one domain: pops a pod or a gang, drives its attempt, and passes the result to `ResultApplier`.
 
 An attempt is a generator of the synchronous core. It yields requests for plugins that get their answer over I/O, and this
 loop awaits the answers. The tasks of one domain interleave only there and between slices. An attempt that pauses continues
@@ -26,7 +26,7 @@ from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.long_attempts import LongAttempts, entries_of
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
-from multisched.shell.scheduling.settlement import Settlement
+from multisched.shell.scheduling.result_applier import ResultApplier
 from multisched.state.cluster_cache import ClusterCache
 
 PODS_PER_SLICE = 16
@@ -44,7 +44,7 @@ class SchedulingLoop:
         queue: PodQueue,
         cycle: SchedulingCycle,
         runner: Runner,
-        settlement: Settlement,
+        results: ResultApplier,
         intake: Intake,
         outside: DomainPorts,
         cache: ClusterCache,
@@ -62,11 +62,11 @@ class SchedulingLoop:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._running = 0
         self._runner = runner
-        self._settlement = settlement
+        self._results = results
         self._intake = intake
         self._outside = outside
         self.long = LongAttempts(
-            queue, cache, settlement, check, intake, listeners, outside, lambda: self.cycle, self._ask
+            queue, cache, results, check, intake, listeners, outside, lambda: self.cycle, self._ask
         )
         """Attempts that have paused."""
 
@@ -111,8 +111,8 @@ class SchedulingLoop:
     def _next(self, now_s: float) -> Queued | None:
         moved = self._queue.regroup(now_s)
         if moved.gated:
-            self._settlement.report_gated(moved)
-        self._settlement.release_gated()
+            self._results.report_gated(moved)
+        self._results.release_gated()
         return self._queue.pop(now_s)
 
     async def _decide(self, queued: Queued) -> None:
@@ -120,7 +120,7 @@ class SchedulingLoop:
         entries = entries_of(queued)
         for entry in entries:
             if entry.pod.gates:  # a restored backup brought the gates back; requeueing runs PreEnqueue
-                self._settlement.requeue_stale(entries, "the pod was gated again", 0.0)
+                self._results.requeue_stale(entries, "the pod was gated again", 0.0)
                 return
         self.attempts += len(entries)
         cycle = self.cycle
@@ -134,16 +134,16 @@ class SchedulingLoop:
                 result: Result | GangResult = ended.value
                 break
             if isinstance(asked, Pause):
-                self.long.go_on(queued, cycle, attempt, asked, self._outside.clock.monotonic() - started)
+                self.long.take_over(queued, cycle, attempt, asked, self._outside.clock.monotonic() - started)
                 return
             answers = await self._ask(asked)
             self._outside.steps.begin()
             if any(map(self._has_changed, entries)):
                 attempt.close()
                 seconds = self._outside.clock.monotonic() - started
-                self._settlement.requeue_stale(entries, "the pod changed while a plugin was asked about it", seconds)
+                self._results.requeue_stale(entries, "the pod changed while a plugin was asked about it", seconds)
                 return
-        self._settlement.settle(queued, result, self._outside.clock.monotonic() - started, cycle)
+        self._results.apply(queued, result, self._outside.clock.monotonic() - started, cycle)
 
     def _has_changed(self, entry: QueuedPod) -> bool:
         """Reports whether the pod was deleted, bound by another process, gated or changed while a plugin was asked."""

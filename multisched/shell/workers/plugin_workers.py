@@ -1,4 +1,4 @@
-"""Threads and processes for the isolated plugins of one program; implements `framework.isolation.Workshop`.
+"""Threads and processes for the isolated plugins of one program; implements `framework.isolation.WorkerFactory`.
 
 Needs real time: in virtual time a timeout would always expire before a thread answers. Simulations use
 `testing.loop.virtual_workers` instead, which runs the same requests through the same code.

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from multisched.framework.node_view import VIEW_FROM, Amount, Float64, Int64, Rows, columns_at
+from multisched.framework.node_view import VIEW_FROM, Amount, Float64, Int64, M, Rows, columns_at
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
 from multisched.state.change_log import ChangeLog
 from multisched.state.columns.arrays import frozen, grown
@@ -22,7 +22,7 @@ RESOURCES_MAX = 256
 SCORED = (CPU, MEMORY)
 NOTHING, PODS_INDEX = 0, 1
 NATIVE_END = 5
-"""The lines before it are those that most calls read: see `ResourceColumns._index`."""
+"""The lines before this one hold the resources that most calls read; see `ResourceColumns._index`."""
 SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
 """Lines of `ResourceColumns._requested` with the scoring amounts of SCORED; these lines of the other matrices stay zero."""
 
@@ -30,12 +30,12 @@ BLOCKS_MAX = 1_024
 """Combinations of resources whose lines are cached."""
 
 _ALLOCATABLE: Final = Amount.ALLOCATABLE
-"""These are bound once: an enum member look-up takes Python 3.11 as long as three calls."""
+"""Module constants, because in Python 3.11 looking up an enum member takes as long as three calls."""
 _SCORING: Final = Amount.SCORING
 
 
 class _FewRows:
-    """Amounts of a few rows at one moment (`row_log`), to be sliced for a block of native resources."""
+    """Amounts of a few rows at one position of `row_log`; callers slice the native resources that they need."""
 
     __slots__ = ("allocatable", "at", "capacities", "requested", "rows")
 
@@ -49,6 +49,14 @@ class _FewRows:
         self.capacities: Float64 = self.allocatable.astype(np.float64)
         for array in (self.allocatable, self.requested, self.capacities):
             array.flags.writeable = False
+
+
+def _column_of(matrix: M, lines: slice, rows: Rows) -> M:
+    """Returns these lines of a single row, read-only: a view, because a copy costs more than the whole call."""
+    row = rows.item()
+    view = matrix[lines, row : row + 1]
+    view.flags.writeable = False
+    return view  # type: ignore[return-value]
 
 
 class ResourceColumns:
@@ -116,6 +124,8 @@ class ResourceColumns:
         if not isinstance(block, slice):
             found: Int64 = array[block, rows]
             return found
+        if len(rows) == 1:
+            return _column_of(array, block, rows)
         if block.stop <= SCORING.stop and len(rows) <= VIEW_FROM:
             few = self._few
             if few.rows is not rows or few.at != self._row_log.sequence:
@@ -130,6 +140,8 @@ class ResourceColumns:
         if not isinstance(block, slice):
             found: Float64 = self._capacities[block, rows]
             return found
+        if len(rows) == 1:
+            return _column_of(self._capacities, block, rows)
         if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
             few = self._few
             if few.rows is not rows or few.at != self._row_log.sequence:
@@ -220,7 +232,7 @@ class ResourceColumns:
         return view
 
     def _take_few(self, rows: Rows) -> _FewRows:
-        """Reads the rows once for all callers with the same array in the same state: arrays of rows are never changed (`NodeView`)."""
+        """Reads the rows and keeps them for the next callers with the same array, which is never changed (`NodeView`)."""
         self._few = _FewRows(rows, self._row_log.sequence, self._allocatable, self._requested)
         return self._few
 

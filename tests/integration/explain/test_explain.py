@@ -45,7 +45,7 @@ async def opened() -> AsyncIterator[tuple[House, ProgramExplanations]]:
 
 
 async def refused(house: House, name: str) -> None:
-    await house.until(lambda: (entry := house.waiting(name)) is not None and entry.place.value == "unschedulable")
+    await house.until(lambda: (entry := house.waiting(name)) is not None and entry.state.value == "unschedulable")
 
 
 async def patch(house: House, path: str, body: object, kind: str = MERGE_PATCH) -> None:
@@ -67,7 +67,7 @@ async def test_a_plugin_that_failed_has_a_heading_of_its_own() -> None:
     async with open_house(one_domain(faulty)) as house:
         await house.node("n1")
         await house.pod(VICTIM)
-        await house.until(lambda: (entry := house.waiting(VICTIM)) is not None and entry.place.value == "backoff")
+        await house.until(lambda: (entry := house.waiting(VICTIM)) is not None and entry.state.value == "backoff")
 
         view = await ProgramExplanations(house.program).pod(ExplainQuery("default", VICTIM))
 

@@ -115,7 +115,7 @@ async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Pa
         assert "use.csv, line 4, column timestamp" in await said(url, "report", "--usage", str(usage))
         usage.write_text("timestamp,service,dimension,value\n1767571200,other,cpu,1\n")
         text = await said(url, "report", "--usage", str(usage), code=2)
-        assert "none of its services is in these profiles; it has other, they have default/cart, default/web" in text
+        assert "services of the file: other; of the profiles: default/cart, default/web" in text
         assert "no column timestamp" in await said(url, "report", "--usage", __file__, code=2)
 
 

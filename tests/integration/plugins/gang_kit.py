@@ -65,7 +65,7 @@ async def nodes(house: House, *names: str, cpu: str = "4") -> None:
 def waiting(house: House, name: str) -> str:
     """Place and message of a waiting pod; empty for one that waits no more."""
     entries = house.worker("forecast").queue.entries()
-    return next((f"{entry.place.value}: {entry.message}" for entry in entries if entry.pod.name == name), "")
+    return next((f"{entry.state.value}: {entry.message}" for entry in entries if entry.pod.name == name), "")
 
 
 async def get(house: House, path: str) -> dict[str, Any]:

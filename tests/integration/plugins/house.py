@@ -23,7 +23,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.cluster.controllers.run import run_controllers
 from multisched.config import loading
 from multisched.config.schema import Configuration
-from multisched.framework.isolation import Workshop
+from multisched.framework.isolation import WorkerFactory
 from multisched.framework.measures import Measures
 from multisched.framework.registry import Registry
 from multisched.model.objects import Pod
@@ -168,7 +168,7 @@ class House:
         deadline_s = self.now_s + within_s
         while not holds():
             entries = [entry for worker in self.program.router.workers() for entry in worker.queue.entries()]
-            found = {entry.pod.name: (entry.place.value, entry.message) for entry in entries}
+            found = {entry.pod.name: (entry.state.value, entry.message) for entry in entries}
             assert self.now_s < deadline_s, f"not within {within_s} s; waiting: {found}, bound: {self.bound_at}"
             await asyncio.sleep(0.005)
 
@@ -213,11 +213,12 @@ async def open_house(
     configuration: str,
     *,
     registry: Registry | None = None,
-    workshop: Workshop | None = None,
+    workshop: WorkerFactory | None = None,
     before: Callable[[House], Awaitable[None]] | None = None,
     behind: Callable[[Transport], Transport] | None = None,
     measures: Measures | None = None,
     server: ApiServer | None = None,
+    identity: str = "house",
 ) -> AsyncIterator[House]:
     """The program runs until the block is left, and must then end in time.
 
@@ -235,7 +236,7 @@ async def open_house(
         behind(seen) if behind is not None else seen,
         clock,
         random.Random(0),
-        "house",
+        identity,
         "kube-system",
         observer=lambda domain: house.observer,
         registry=registry,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 
 from multisched.cluster.api.direct import DirectTransport
+from multisched.shell.kept_objects import RENEW_S
 from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, open_house
 from tests.integration.plugins.test_quotas import TREES, becomes, quota, replicas, town, tree, two
 from tests.unit.model.quotas.quota_documents import flat
@@ -156,6 +159,123 @@ def test_a_tree_that_is_deleted_without_consent_holds_until_it_is_back() -> None
             await replicas(house, "namespace2", 2, "1")
             await becomes(house, [3, 1])
             await house.at_rest()
+
+    in_virtual_time(story)
+
+
+LIFT = {"metadata": {"annotations": {"multisched.io/lift-quotas": "true"}}}
+KEPT = "/api/v1/namespaces/kube-system/configmaps/multisched-elasticquotatrees"
+
+
+async def kept(house: House) -> str:
+    answer = await DirectTransport(house.server).request("GET", KEPT)
+    return str(orjson.loads(answer.body)["data"]["object.json"])
+
+
+async def full_house(house: House) -> None:
+    """The first namespace holds all that its quota allows, and the process has kept the tree."""
+    await tree(house, GOOD)
+    await replicas(house, "namespace1", 5, "1")
+    await becomes(house, [4])
+
+
+def test_deleted_tree_stays_in_force_after_all_replicas_restart(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with town(2) as first:
+            await full_house(first)
+            await first.delete(f"{TREES}/tree")
+            await becomes(first, [4])
+        for _ in range(2):  # the second restart knows the tree from the ConfigMap alone
+            caplog.clear()
+            async with open_house(HEAD, server=first.server) as house, controlled(house):
+                await becomes(house, [4])
+                (said,) = [vars(one) for one in caplog.records if one.message == "object was deleted"]
+                assert (said["key"], "stay in force" in said["note"]) == ("kube-system/tree", True)
+                assert {name for name, note in await events(house) if "without consent" in note} == {"tree"}
+        async with open_house(HEAD, server=first.server) as house, controlled(house):
+            await tree(house, GOOD)
+            await house.patch(f"{TREES}/tree", LIFT)
+            await house.delete(f"{TREES}/tree")
+            await becomes(house, [5])
+            assert await kept(house) == ""
+        async with open_house(HEAD, server=first.server) as house, controlled(house):
+            await replicas(house, "namespace1", 1, "1", of="more")
+            await becomes(house, [6])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_standby_that_started_after_the_deletion_enforces_the_tree_as_leader() -> None:
+    head = HEAD.replace("lease: {enabled: false}\n", "")
+
+    async def story() -> None:
+        async with town(2, head=head) as first:
+            await full_house(first)
+            await first.delete(f"{TREES}/tree")
+            await becomes(first, [4])
+            async with open_house(head, server=first.server, identity="second") as second:
+                assert not any(worker.is_leading for worker in second.program.router.workers())
+                first.program.stop()
+                await replicas(second, "namespace2", 2, "1")
+                await becomes(second, [3, 1])
+                await second.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_tree_deleted_while_no_replica_runs_stays_in_force_unless_it_may_be_lifted() -> None:
+    async def story(is_lifted: bool) -> None:
+        async with town(2) as first:
+            await full_house(first)
+            if is_lifted:
+                await first.patch(f"{TREES}/tree", LIFT)
+                await becomes(first, [4])
+        await first.delete(f"{TREES}/tree")
+        async with open_house(HEAD, server=first.server) as house, controlled(house):
+            await becomes(house, [5 if is_lifted else 4])
+            await house.at_rest()
+
+    for is_lifted in (False, True):
+        in_virtual_time(partial(story, is_lifted))
+
+
+def test_replacing_a_tree_by_force_opens_no_window_at_a_restart() -> None:
+    """`kubectl replace --force` deletes and creates; here no replica runs in between, and the new tree has a mistake first."""
+
+    async def story() -> None:
+        async with town(2) as first:
+            await full_house(first)
+        await first.delete(f"{TREES}/tree")
+        await tree(first, child(1, max={"cpu": 9}))
+        async with open_house(HEAD, server=first.server) as house, controlled(house):
+            await becomes(house, [4])
+            await house.patch(f"{TREES}/tree", {"spec": {"root": two((1, 2), (1, 4), 4)}})
+            await replicas(house, "namespace2", 2, "1")
+            await becomes(house, [3, 1])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_kept_tree_is_written_again_after_it_was_lost_and_after_each_change() -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await full_house(house)
+            assert '"q1"' in await kept(house)
+            await house.delete(KEPT)
+            await becomes(house, [4])
+            await asyncio.sleep(RENEW_S)
+            await becomes(house, [4])
+            assert '"q1"' in await kept(house)
+            await house.patch(KEPT, {"data": {"object.json": "{"}})
+            await house.patch(f"{TREES}/tree", {"spec": {"root": two((1, 3), (1, 4), 4)}})
+            await becomes(house, [4])
+            assert '"cpu":"3"' in await kept(house)
+            await quota(house, flat("namespace2", 2, 4))
+            await house.delete(f"{TREES}/tree")
+            await becomes(house, [5])
+            assert await kept(house) == "", "other quotas exist"
 
     in_virtual_time(story)
 

@@ -108,7 +108,7 @@ def test_a_pre_enqueue_that_fails_gates_its_pod_until_something_happens(how: str
             await house.until(lambda: house.waiting(VICTIM) is not None)
             waiting = house.waiting(VICTIM)
             assert waiting is not None
-            assert (waiting.place.value, waiting.plugins) == ("gated", ("Faulty",))
+            assert (waiting.state.value, waiting.plugins) == ("gated", ("Faulty",))
 
             await make_others(house)
             await house.bound(VICTIM, *OTHERS)

@@ -81,7 +81,7 @@ def test_a_member_that_a_stranger_binds_counts_and_the_others_stay() -> None:
         gang = house.program.cache.gangs.gang("default/g")
         assert gang is not None
         await house.until(lambda: gang.bound == 3)
-        assert (gang.standing, gang.needs, len(house.worker("forecast").queue)) == (3, 0, 0)
+        assert (gang.placed_count, gang.needs, len(house.worker("forecast").queue)) == (3, 0, 0)
 
     play(story, "a", "b")
 

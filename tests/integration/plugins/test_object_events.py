@@ -76,7 +76,7 @@ def stories(house: House) -> dict[str, set[str]]:
 
 
 def parked(house: House) -> set[str]:
-    return {entry.pod.name for entry in house.worker().queue.entries() if entry.place is QueueState.UNSCHEDULABLE}
+    return {entry.pod.name for entry in house.worker().queue.entries() if entry.state is QueueState.UNSCHEDULABLE}
 
 
 def test_a_raised_quota_wakes_the_pod_that_it_held_and_only_that_one() -> None:

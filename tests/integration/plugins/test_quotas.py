@@ -55,14 +55,14 @@ def running(house: House) -> list[int]:
 
 
 @asynccontextmanager
-async def town(namespaces: int, cpu: str = "56") -> AsyncIterator[House]:
+async def town(namespaces: int, cpu: str = "56", head: str = HEAD) -> AsyncIterator[House]:
     async def before(house: House) -> None:
         await install_definitions(house)
         await house.node("n", cpu=cpu)
         for number in range(1, namespaces + 1):
             await house.post("namespaces", f"namespace{number}", {})
 
-    async with open_house(HEAD, before=before) as house, controlled(house):
+    async with open_house(head, before=before) as house, controlled(house):
         yield house
 
 

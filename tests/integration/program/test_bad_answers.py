@@ -32,6 +32,14 @@ def forecast_pod(name: str, cpu: str = "100m") -> Document:
     return pod_document(name, container("c", cpu=cpu), schedulerName="forecast-scheduler")
 
 
+ALWAYS = frozenset({Fault.TRUNCATED, Fault.GARBLED, Fault.PROXY})
+"""A body that ends early, a body that cannot be decoded, a refusal: what the program tells apart. The others run in CI."""
+
+
+def marks_of(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
+    return () if fault in ALWAYS else (pytest.mark.slow,)
+
+
 async def url_of(command: Command) -> str:
     line: dict[str, str] = json.loads(await command.has_printed('"url"'))
     return line["url"]
@@ -56,7 +64,7 @@ async def all_bound(api: FaultyApi, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("fault", list(Fault), ids=[fault.name for fault in Fault])
+@pytest.mark.parametrize("fault", [pytest.param(one, id=one.name, marks=marks_of(one)) for one in Fault])
 async def test_every_kind_of_bad_answer_is_survived_and_counted(fault: Fault, tmp_path: Path) -> None:
     kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(CONFIGURATION))

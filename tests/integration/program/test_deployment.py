@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.program.command import call
+from tests.integration.program.command import asked
 from tests.integration.program.faulty_api import FaultyApi
 from tests.integration.program.test_refusals import refusing_port, unreachable
 
@@ -79,7 +79,7 @@ async def test_what_is_missing_is_named(
         kubeconfig.write_text(kubeconfig.read_text().replace("token: any", "{}"))
         if found is not None:
             await api.create(LEASES, found)
-        ended = await call(*ASK, "--kubeconfig", str(kubeconfig), "--namespace", "kube-system")
+        ended = await asked(*ASK, "--kubeconfig", str(kubeconfig), "--namespace", "kube-system")
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert [words for words in told if words not in ended.err] == [], ended.err
     assert "Traceback" not in ended.err
@@ -87,9 +87,9 @@ async def test_what_is_missing_is_named(
 
 async def test_a_cluster_or_context_that_is_not_there_is_named(tmp_path: Path) -> None:
     kubeconfig = unreachable(tmp_path, refusing_port())
-    ended = await call(*ASK, "--kubeconfig", str(kubeconfig))
+    ended = await asked(*ASK, "--kubeconfig", str(kubeconfig))
     assert (ended.code, "cannot connect to http://127.0.0.1:" in ended.err) == (3, True), ended.err
-    ended = await call(*ASK, "--context", "d", environment={"KUBECONFIG": str(kubeconfig)})
+    ended = await asked(*ASK, "--context", "d", environment={"KUBECONFIG": str(kubeconfig)})
     assert (ended.code, f"kubeconfig {kubeconfig}: has no context d" in ended.err) == (3, True), ended.err
-    ended = await call(*ASK, "--context", "c", environment={"KUBECONFIG": str(tmp_path / "none")})
+    ended = await asked(*ASK, "--context", "c", environment={"KUBECONFIG": str(tmp_path / "none")})
     assert (ended.code, f"no kubeconfig at {tmp_path / 'none'}" in ended.err) == (3, True), ended.err

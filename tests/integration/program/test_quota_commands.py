@@ -8,16 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
 import orjson
 import yaml
-from typer.testing import CliRunner
 
-from multisched.cli.commands import app
 from multisched.client.transport import connect
 from multisched.cluster.embedded import EmbeddedCluster
 from multisched.model.wire import MERGE_PATCH, Transport
 from tests.integration.client.conftest import WallClock
+from tests.integration.program.command import asked
 from tests.unit.plugins.quota.trees import acks_example
 from tests.unit.whatif.quota_clusters import quota_tree, walk_through
 
@@ -52,8 +50,8 @@ async def cluster(folder: Path, *, has_quotas: bool = True) -> AsyncIterator[Pat
 
 
 async def call(*arguments: str) -> tuple[int, str, str]:
-    result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, ["quota", *arguments]))
-    return result.exit_code, result.stdout, result.stderr
+    ended = await asked("quota", *arguments)
+    return ended.code, ended.out, ended.err
 
 
 async def test_the_tree_of_a_live_cluster(tmp_path: Path) -> None:

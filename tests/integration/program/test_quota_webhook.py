@@ -81,7 +81,7 @@ async def _hold_and_ask(house: House, url: str) -> None:
     """Two pods of the other team wait for room that an edit would give them."""
     for number in range(3):
         await _pod_of_second(house, f"other-{number}")
-    await house.until(lambda: sum(entry.place.value == "unschedulable" for entry in _waiting(house)) == 2)
+    await house.until(lambda: sum(entry.state.value == "unschedulable" for entry in _waiting(house)) == 2)
     edited = quota_tree(halves(1, 3), "tree")
     found = await answered(url, review(edited, quota_tree(halves(4, 0), "tree")))
     assert found["allowed"] is True

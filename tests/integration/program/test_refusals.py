@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import socket
 import urllib.error
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from multisched.testing.builders import node_document
-from tests.integration.program.command import call, multisched
+from tests.integration.program.command import asked, call, multisched
 from tests.integration.program.faulty_api import FaultyApi
 from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, forecast_pod, metric, read, url_of
 
@@ -22,14 +23,13 @@ HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
 
 TOKEN = "a-token-that-no-log-may-hold"
-_held: list[socket.socket] = []
 
 
 def refusing_port() -> int:
-    """Where nobody listens, nor comes to listen: it is held to the end of the run."""
+    """Returns a port on which no process listens or will listen: it is held until this process ends."""
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
-    _held.append(held)
+    atexit.register(held.close)
     return int(held.getsockname()[1])
 
 
@@ -188,7 +188,7 @@ async def test_a_program_that_hangs_ends_at_the_second_signal_and_says_where(tmp
 
 
 async def test_the_queue_of_nobody_is_no_cluster() -> None:
-    ended = await call("queue", "--server", f"http://127.0.0.1:{refusing_port()}")
+    ended = await asked("queue", "--server", f"http://127.0.0.1:{refusing_port()}")
     assert (ended.code, ended.out) == (3, "")
     assert "no multisched responds at" in ended.err
     assert "--server" in ended.err
@@ -207,7 +207,7 @@ async def test_the_queue_of_a_running_program_says_what_waits_and_why(tmp_path: 
             url = await url_of(command)
             async with asyncio.timeout(90):
                 while True:
-                    shown = json.loads((await call("queue", "--server", url, "-o", "json")).out)
+                    shown = json.loads((await asked("queue", "--server", url, "-o", "json")).out)
                     waiting = {pod["name"]: pod for pod in shown["pods"]}
                     if len(waiting) == 2 and all(pod["message"] for pod in waiting.values()):
                         break

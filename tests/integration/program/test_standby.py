@@ -13,7 +13,7 @@ import yaml
 from aiohttp import web
 
 from multisched.testing.builders import GPU, container, node_document, pod_document
-from tests.integration.program.command import Command, call, multisched
+from tests.integration.program.command import Command, asked, multisched
 from tests.integration.program.faulty_api import FaultyApi
 from tests.integration.program.test_bad_answers import CONFIGURATION, url_of
 
@@ -57,7 +57,7 @@ async def explained(server: str, pod: str) -> dict[str, Any]:
     """Once the domain decides, and has decided about the pod."""
     async with asyncio.timeout(LIMIT_S):
         while True:
-            ended = await call("explain", "pod", pod, "-o", "json", "--server", server)
+            ended = await asked("explain", "pod", pod, "-o", "json", "--server", server)
             view: dict[str, Any] = json.loads(ended.out) if ended.code == 0 else {}
             if view.get("state") == "unschedulable":
                 return view
@@ -103,10 +103,10 @@ async def test_each_replica_tells_what_the_leader_knows_and_the_heir_answers_its
                 found = await problem(other, domain)
                 assert (found["domain"], found["leader"]["identity"]) == (domain, leader)
                 assert found["leader"]["address"] == urls[leader]
-                told = await call("explain", "pod", f"large-{domain}", "--server", other)
+                told = await asked("explain", "pod", f"large-{domain}", "--server", other)
                 assert (told.code, REFUSED in told.out) == (0, True), told.err
 
-            queues = [await call("queue", "-o", "json", "--server", url) for url in urls.values()]
+            queues = [await asked("queue", "-o", "json", "--server", url) for url in urls.values()]
             for queue in queues:
                 assert queue.code == 0, queue.err
                 view = json.loads(queue.out)
@@ -118,7 +118,7 @@ async def test_each_replica_tells_what_the_leader_knows_and_the_heir_answers_its
                 assert all(pod["message"].startswith(REFUSED) for pod in view["pods"])
 
             assert (await first.end(signal.SIGKILL)).code == -signal.SIGKILL
-            gone = await call("queue", "--server", urls["second"], "--domain", "forecast")
+            gone = await asked("queue", "--server", urls["second"], "--domain", "forecast")
             assert (gone.code > 0, gone.out) == (True, ""), "nobody else may take the lease yet"
             is_named = (
                 "domain forecast is led by first since " in gone.err

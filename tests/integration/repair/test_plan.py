@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from domains.forecast.curves.profiles_file import dumps
 from multisched.cli.commands import app
 from multisched.cluster.api.direct import DirectTransport
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairPlan, RepairRefusedError, RepairRequest
 from multisched.model.cluster_objects import ResourceQuota
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
@@ -34,7 +34,7 @@ from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import House, one_domain, open_house
 from tests.integration.repair.uneven import PROFILES, configuration, known, put, uneven
 
-ASKED = RepairAsked()
+ASKED = RepairRequest()
 
 
 def moves(plan: RepairPlan) -> list[tuple[str, str, str]]:
@@ -70,9 +70,9 @@ async def test_one_move_mends_a_node_that_a_foreign_scheduler_made_log_heavy() -
 
 async def test_a_question_goes_before_the_settings() -> None:
     async with uneven() as (_, plans):
-        assert moves(await plans.plan(RepairAsked(threshold_percent={"log": 125.0}))) == []
-        assert len((await plans.plan(RepairAsked(threshold_percent={"": 79.0}))).moves) == 2
-        limited = await plans.plan(RepairAsked(threshold_percent={"log": 79.0}, moves=1))
+        assert moves(await plans.plan(RepairRequest(threshold_percent={"log": 125.0}))) == []
+        assert len((await plans.plan(RepairRequest(threshold_percent={"": 79.0}))).moves) == 2
+        limited = await plans.plan(RepairRequest(threshold_percent={"log": 79.0}, moves=1))
         assert limited.moves == ()
         (left,) = limited.left
         assert (left.node, left.peak.dimension) == ("n0", "log")
@@ -221,9 +221,9 @@ async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
         with pytest.raises(
             RepairRefusedError, match=r"threshold lgo: not a dimension of the forecast; did you mean log\?"
         ):
-            await plans.plan(RepairAsked(threshold_percent={"lgo": 90.0}))
+            await plans.plan(RepairRequest(threshold_percent={"lgo": 90.0}))
         with pytest.raises(RepairRefusedError, match="domain test: no such domain; did you mean tests"):
-            await plans.plan(RepairAsked(domain="test"))
+            await plans.plan(RepairRequest(domain="test"))
     text = configuration()
     async with open_house(text) as house:
         plans = RepairPlans(house.program)

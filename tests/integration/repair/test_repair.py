@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from multisched.framework.moving import digest_of
-from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.repair import RepairRefusedError, RepairRequest
 from tests.integration.repair.town import CLOSES_S, OPENS_S, open_town, played, uneven
 
 WINDOW_S = CLOSES_S - OPENS_S
@@ -246,19 +246,19 @@ def test_the_plan_that_was_shown_is_carried_out_and_no_other(tmp_path: Path) -> 
             await town.start()
             await town.at(OPENS_S - 30)
             assert town.program is not None
-            shown = digest_of(await town.program.repairs.plan(RepairAsked(domain="tests")))
+            shown = digest_of(await town.program.repairs.plan(RepairRequest(domain="tests")))
             with pytest.raises(RepairRefusedError, match=r"the next one opens at .*00:01:00Z"):
-                await town.plugin.request_repair(RepairAsked(), shown)
+                await town.plugin.request_repair(RepairRequest(), shown)
             await town.at(OPENS_S + 60)
             with pytest.raises(RepairRefusedError, match="the cluster has changed"):
-                await town.plugin.request_repair(RepairAsked(), "another")
-            status = await town.plugin.request_repair(RepairAsked(), shown)
+                await town.plugin.request_repair(RepairRequest(), "another")
+            status = await town.plugin.request_repair(RepairRequest(), shown)
             assert (status.state, status.steps) == ("planned", 2)
             await town.until(lambda: town.run_state() == "finished")
             assert town.spread("chatty") == [1, 1, 1]
             assert town.record()["digest"] == shown
             with pytest.raises(RepairRefusedError, match=r"no moves|has changed"):
-                await town.plugin.request_repair(RepairAsked(), shown)
+                await town.plugin.request_repair(RepairRequest(), shown)
             await town.at_rest()
 
     played(story)

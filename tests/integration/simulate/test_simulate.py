@@ -14,11 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from multisched.cli.commands import app
-from multisched.simulate.course import Course, run_course
-from multisched.simulate.lessons import Lessons
+from multisched.simulate.contribution import run_extensions
+from multisched.simulate.recorded_run import RunResult, run_policy
 from multisched.simulate.scenario import Scenario
-from multisched.simulate.scenario_file import load_scenario
-from tests.unit.simulate.scenarios import STEPS, Line, at, write
+from tests.unit.simulate.scenarios import STEPS, Line, at, load_scenario, write
 
 EXAMPLES = Path(__file__).parents[3] / "config/examples/simulate"
 POLICIES = ["least-allocated", "realtime", "peak-forecast"]
@@ -58,16 +57,16 @@ def run(path: Path, output: str = "json", *options: str) -> str:
     return result.stdout
 
 
-def course(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, Course]:
+def run_named(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, RunResult]:
     made = load_scenario(path)
     chosen = next(one for one in made.policies if one.name == policy)
-    return made, run_course(made, chosen, seed, Lessons(made))
+    return made, run_policy(made, chosen, seed, run_extensions(made))
 
 
-def standing(made: Scenario, course: Course) -> list[list[str]]:
+def standing(made: Scenario, result: RunResult) -> list[list[str]]:
     """Per node the services that stand there at the end, in order of names."""
     nodes: list[list[str]] = [[] for _ in made.nodes]
-    for stay in course.placement_intervals:
+    for stay in result.placement_intervals:
         if stay.end_s == float("inf"):
             nodes[stay.node].append(made.usage.services[stay.series])
     return [sorted(names) for names in nodes]
@@ -106,7 +105,7 @@ def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path)
         policies=[{"name": "alone", "profile": {"base": "forecast", **alone}}],
     )
     for seed in range(3):
-        made, found = course(path, "alone", seed)
+        made, found = run_named(path, "alone", seed)
         assert standing(made, found) == [["evening", "noisy"]] * 4
 
 
@@ -141,12 +140,12 @@ def test_policies_learn_once_or_as_often_as_their_history_is_read(
         events=[{"at": "day 4", "scale": {"new": 1}}],
         policies=[{"name": "learning", "profile": {"base": "forecast", "plugins": plugins}}],
     )
-    made, found = course(path, "learning")
+    made, found = run_named(path, "learning")
     assert sorted([beside, "new"]) in standing(made, found)
 
 
 def test_least_allocated_evens_requests_and_nothing_else(tmp_path: Path) -> None:
-    made, found = course(scenario(tmp_path), "least-allocated")
+    made, found = run_named(scenario(tmp_path), "least-allocated")
     assert [len(names) for names in standing(made, found)] == [3, 3, 3, 3]
 
 
@@ -157,7 +156,7 @@ def test_replicas_of_a_service_spread_by_default_as_those_of_a_deployment_do(tmp
         for name, cpu in (("l", 64), ("s", 4))
     ]
     events = [{"at": "day 3 06:00", "release": ["evening"]}]
-    made, found = course(
+    made, found = run_named(
         scenario(tmp_path, nodes=nodes, services=services(evening=2), events=events), "least-allocated"
     )
     assert standing(made, found) == [["evening"], ["evening"]]
@@ -175,12 +174,12 @@ def test_realtime_sees_the_hour_of_creation_only(tmp_path: Path, hour: str, expe
     """At six in the evening an evening replica uses as much as four of the morning, at six in the morning the reverse."""
     create = {"at": f"day 2 {hour}", "order": "listed"}
     path = scenario(tmp_path, services=services(evening=2, morning=8), policies=["realtime"], create=create)
-    assert sorted(standing(*course(path, "realtime"))) == expected
+    assert sorted(standing(*run_named(path, "realtime"))) == expected
 
 
 def test_a_release_replaces_every_replica_and_counts_those_that_come_back_elsewhere(tmp_path: Path) -> None:
     events = [{"at": "day 3 06:00", "release": ["evening"]}]
-    made, found = course(scenario(tmp_path, events=events), "least-allocated")
+    made, found = run_named(scenario(tmp_path, events=events), "least-allocated")
     assert found.created == 16
     assert not found.unplaced
     released = [stay for stay in found.placement_intervals if made.usage.services[stay.series] == "evening"]
@@ -195,7 +194,7 @@ def test_a_release_replaces_every_replica_and_counts_those_that_come_back_elsewh
 
 def test_scaling_creates_and_removes_replicas_at_its_moment(tmp_path: Path) -> None:
     events = [{"at": "day 3 06:00", "scale": {"morning": 6, "noisy": 1}}]
-    made, found = course(scenario(tmp_path, events=events), "peak-forecast")
+    made, found = run_named(scenario(tmp_path, events=events), "peak-forecast")
     names = sorted(name for node in standing(made, found) for name in node)
     assert names == ["evening"] * 4 + ["morning"] * 6 + ["noisy"]
     assert (found.created, found.moves) == (14, 0)
@@ -213,7 +212,7 @@ def test_pods_that_find_no_node_are_told_with_a_code_for_scripts(tmp_path: Path)
 def test_a_release_that_finds_no_node_stops_and_leaves_the_old_replicas(tmp_path: Path) -> None:
     """All room is taken, and the new replica comes before the old one goes."""
     events = [{"at": "day 3 06:00", "release": ["evening"]}]
-    made, found = course(scenario(tmp_path, services=services(evening=32), events=events), "least-allocated")
+    made, found = run_named(scenario(tmp_path, services=services(evening=32), events=events), "least-allocated")
     assert [len(names) for names in standing(made, found)] == [8, 8, 8, 8]
     (told,) = found.unplaced
     assert told.startswith("release of evening stopped at evening-0-2: 0/4 nodes are available: 4 Insufficient cpu")
@@ -291,6 +290,13 @@ def repaired(*windows: tuple[str, str], **changes: Any) -> dict[str, Any]:
     return {"name": "repaired", "profile": BLIND, "repair": section}
 
 
+def repairs_of(result: RunResult) -> list[dict[str, Any]]:
+    """The windows in which the policy could repair."""
+    (report,) = result.reports
+    found: list[dict[str, Any]] = report.fields["repairs"]
+    return found
+
+
 def crowded(folder: Path, *policies: Any, **changes: Any) -> Path:
     """Eight of each, which requests do not tell apart."""
     return scenario(folder, services=services(evening=8, morning=8, noisy=8), policies=list(policies), **changes)
@@ -317,18 +323,18 @@ def test_before_the_first_window_a_repaired_fleet_stands_as_one_that_is_not(tmp_
     """Even if a window is open while it is created."""
     section = repaired(("00:00", "23:00"), movesPer100Replicas=13)
     path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section)
-    made, plain = course(path, "plain")
-    _, mended = course(path, "repaired")
+    made, plain = run_named(path, "plain")
+    _, mended = run_named(path, "repaired")
     from_s = made.judged_from_s
     first = [[(s.series, s.node) for s in c.placement_intervals if s.begin_s < from_s] for c in (plain, mended)]
     assert sorted(first[0]) == sorted(first[1])
     moved = [stay for stay in mended.placement_intervals if stay.begin_s >= from_s]
-    assert len(moved) == sum(visit.moves for visit in mended.repairs) > 0
+    assert len(moved) == sum(window["moves"] for window in repairs_of(mended)) > 0
 
 
 def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -> None:
     path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=20))
-    made, found = course(path, "repaired")
+    made, found = run_named(path, "repaired")
     assert sum(len(names) for names in standing(made, found)) == 24
     from_s = made.judged_from_s + 3600
     left = sorted(stay.end_s for stay in found.placement_intervals if from_s <= stay.end_s < float("inf"))
@@ -343,10 +349,10 @@ def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -
 
 def test_a_budget_per_window_spreads_the_moves_over_the_days(tmp_path: Path) -> None:
     path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=26, movesPerWindow=3))
-    made, found = course(path, "repaired")
-    assert [(visit.opens_s - made.judged_from_s) / 3600 for visit in found.repairs] == [1, 25]
-    first, second = (visit.moves for visit in found.repairs)
+    _, found = run_named(path, "repaired")
+    assert [window["at"] for window in repairs_of(found)] == ["2026-01-07 01:00", "2026-01-08 01:00"]
+    first, second = (window["moves"] for window in repairs_of(found))
     assert first == 3 >= second > 0, "6 are allowed in all"
     assert found.moves == first + second
-    _, again = course(path, "repaired")
+    _, again = run_named(path, "repaired")
     assert again == found

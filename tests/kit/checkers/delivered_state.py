@@ -7,6 +7,7 @@ caches.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,11 +26,10 @@ from multisched.verify.fields import Json
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
-from tests.kit.rules.devices import fraction_wanted
-from tests.kit.rules.inter_pod import Standing
-from tests.kit.rules.node_affinity import wants
-from tests.kit.rules.quota_sentences import Bound
-from tests.kit.rules.room import taken_by
+from tests.kit.checkers.device_rules import fraction_wanted
+from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
+from tests.kit.checkers.quota_messages import Bound
+from tests.kit.checkers.reference_rules import Standing, wants
 from tests.kit.world.labels import GPU_DEVICES
 from tests.kit.world.store_view import Reader
 
@@ -95,7 +95,7 @@ class DeliveredState:
     """Node -> the pods that stand there."""
     _standing_at: int = -1
     """The changes by which both were counted."""
-    quotas: QuotaJudge = field(default_factory=QuotaJudge)
+    quotas: QuotaJudge = field(default_factory=LinkedQuotaJudge)
     """The trees of quotas that were observed, and no pods."""
     quota_bounds: set[Bound] = field(default_factory=set)
     """Every max of every tree that has been in force: what is said of one may be said later."""
@@ -266,7 +266,9 @@ class DeliveredState:
         With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
         """
         here = {one.uid: one for one in self.standing_on(node.name)}
-        sums = taken_by((here | {pod.uid: pod} if pod is not None else here).values())
+        sums = Counter({PODS: 0})
+        for one in (here | {pod.uid: pod} if pod is not None else here).values():
+            sums.update({**one.requests, PODS: 1})
         asked = {**pod.requests, PODS: 1} if pod is not None else sums
         for resource in asked:
             amount = sums[resource]

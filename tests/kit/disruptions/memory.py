@@ -53,7 +53,7 @@ async def _miscount(scene: Scene) -> bool:
     left = row_faults(cache.nodes, range(cache.nodes.size))
     if is_whole and left:
         scene.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
-    if is_whole and lost is not None and process.program.mending.is_lost(lost):
+    if is_whole and lost is not None and process.program.pod_repair.is_lost(lost):
         scene.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
     return True
 
@@ -77,7 +77,7 @@ def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
         (worker, entry)
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
-        if entry.place in (QueueState.UNSCHEDULABLE, QueueState.BACKOFF, QueueState.ACTIVE)
+        if entry.state in (QueueState.UNSCHEDULABLE, QueueState.BACKOFF, QueueState.ACTIVE)
         and not scene.bind_checker.policies.policy_of(entry.pod.name)
     ]
     if not waiting:

@@ -18,7 +18,14 @@ from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.points import CycleView
 from multisched.framework.ports import UnreachableError, pod_ref
-from multisched.framework.repair import RepairAsked, RepairMove, RepairPeak, RepairPlan, RepairRefusedError, RepairScene
+from multisched.framework.repair import (
+    RepairInput,
+    RepairMove,
+    RepairPeak,
+    RepairPlan,
+    RepairRefusedError,
+    RepairRequest,
+)
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Pod
 
@@ -84,27 +91,27 @@ class Restless:
         if found is None or (await mover.read() is None and rng.random() < GIVES_UP):
             return
         pod, node = found
-        standing = mover.standing(pod.uid)
+        standing = mover.placed_pod(pod.uid)
         if standing is None or standing.owner is None or not mover.has_node(node) or mover.budget_refusal(pod):
             return
         handed: list[str] = []
-        if mover.hold(pod.uid, standing, node, handed=lambda: handed.append(pod.uid)):
+        if mover.reserve(pod.uid, standing, node, on_assigned=lambda: handed.append(pod.uid)):
             return
         regarding = pod_ref(pod)
         await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
-        if not await mover.reads(regarding) or not mover.is_kept():
+        if not await mover.still_exists(regarding) or not mover.is_reserved():
             return
         known = frozenset(peer.uid for peer in mover.peers(pod.namespace, standing.owner.uid))
         reply = await mover.evict(regarding, timeout_s=mover.write_timeout_s)
         if reply.answer not in (EvictAnswer.EVICTED, EvictAnswer.UNKNOWN):
             return
         mover.record_event("Normal", regarding, "Moving", f"goes to {node}")
-        mover.hand_over(known)
+        mover.assign_to_replacement(known)
         if rng.random() < GIVES_UP:
             raise GaveUpError
         for _ in range(int(WATCH_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
-            if handed and mover.standing(mover.taker()) is not None:
+            if handed and mover.placed_pod(mover.replacement()) is not None:
                 break
         await mover.write(b"")
 
@@ -113,16 +120,16 @@ class Restless:
         if rng.random() >= PLANNED:
             return self._drawn(rng)
         with contextlib.suppress(RepairRefusedError):
-            plan = await mover.plan(RepairAsked())
+            plan = await mover.plan(RepairRequest())
             for move in plan.moves:
-                if (standing := mover.standing(move.uid)) is not None:
+                if (standing := mover.placed_pod(move.uid)) is not None:
                     return standing, move.to_node
         return None
 
-    def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
+    def plan_repair(self, scene: RepairInput, asked: RepairRequest) -> RepairPlan:
         """Pods of controllers, each to the last node that takes it; nothing is mended by that."""
         moves = []
-        owned = [(pod, row) for pod, row in scene.standing if pod.owner is not None]
+        owned = [(pod, row) for pod, row in scene.placed if pod.owner is not None]
         for pod, row in owned[-PODS_PLANNED:]:
             if pod.spec.scheduler_name not in scene.scheduler_names:
                 continue
@@ -140,7 +147,7 @@ class Restless:
             worst_before=_NO_PEAK,
             worst_after=_NO_PEAK,
             nodes=len(scene.rows),
-            pods=len(scene.standing),
+            pods=len(scene.placed),
             movable=len(owned),
             kept={},
             notes=scene.notes,

@@ -19,7 +19,7 @@ from multisched.cluster.base.storage import Store
 from multisched.config.domains import judged_domains
 from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
-from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.repair import RepairRefusedError, RepairRequest
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.objects import Pod
 from multisched.model.wire import TransportError
@@ -141,7 +141,7 @@ class Questions:
         plans = RepairPlans(self._program, in_thread=self._in_thread)
         for domain in self._rng.sample(("", "forecast", "job", "gpu", "forcast"), 3):
             await self._unless_refused(lambda domain=domain: self._plan_one(plans, domain))  # type: ignore[misc]
-            asked = RepairAsked(domain=domain)
+            asked = RepairRequest(domain=domain)
             await self._unless_refused(lambda domain=domain: _later(lambda: plans.status(domain)))  # type: ignore[misc]
             await self._unless_refused(lambda asked=asked: plans.run(asked, "of no plan that was shown"))  # type: ignore[misc]
         views = ProgramViews(self._program, self._in_thread)
@@ -151,7 +151,7 @@ class Questions:
         await asyncio.gather(*(self._unless_refused(lambda: views.document(MOVES, query)) for _ in range(ASKERS)))
 
     async def _plan_one(self, plans: RepairPlans, domain: str) -> None:
-        plan = await plans.plan(RepairAsked(domain=domain, moves=3))
+        plan = await plans.plan(RepairRequest(domain=domain, moves=3))
         for move in plan.moves if not any("not known here" in note for note in plan.notes) else ():
             self._judge(self._process.checker.delivered.pods.get(move.uid), plan.domain, move.to_node)
 
@@ -173,7 +173,7 @@ class Questions:
         await self._unless_refused(lambda: _later(lambda: empty.pod(asked[0])))
         document = self._rng.choice(MANIFESTS)  # what it places stays in its copy
         await self._unless_refused(lambda: _later(lambda: explanations.what_if(document, 2)))
-        sandbox, repair = SchedulerSandbox(self._configuration, known), RepairAsked(domain="forecast")
+        sandbox, repair = SchedulerSandbox(self._configuration, known), RepairRequest(domain="forecast")
         await self._unless_refused(lambda: _later(lambda: plan_on(sandbox, repair)))
 
     async def _look(self) -> None:
@@ -221,7 +221,7 @@ def _state_of(program: Program) -> Mapping[str, object]:
     return {
         "pods": [(entry.pod.uid, entry.pod.version, entry.node, entry.state) for entry in cache],
         "nodes": [(row, node.version, cache.nodes.version(row)) for row, node in cache.nodes.live_rows()],
-        "queues": [(entry.uid, entry.place, entry.attempts) for one in workers for entry in one.queue.entries()],
+        "queues": [(entry.uid, entry.state, entry.attempts) for one in workers for entry in one.queue.entries()],
         "nominations": [(pod.uid, pod.nominated_node) for pod in program.nominator.pods()],
         "ledgers": {ledger.name: repr(sorted(ledger.held().items())) for ledger in cache.ledgers},
         "pending": [*program.pods.pending],

@@ -30,14 +30,14 @@ NotSetAside = Callable[[], Sequence[str]]
 """Keys of pods that the API server always refuses, and that some leader may try all the same."""
 
 
-async def end(scene: Scene, struck: Counter[str], not_set_aside: NotSetAside) -> None:
+async def end(scene: Scene, struck: Counter[str], not_quarantined: NotSetAside) -> None:
     if scene.rng.random() < UNHEARD:  # where no other list comes to help
         struck["pod deleted unheard"] += await _delete_unheard(scene)
-    await _set_aside(scene, not_set_aside)
+    await _set_aside(scene, not_quarantined)
     await play_one(scene, struck)
     if not scene.setting.is_shipped:
         await _wake_while_held(scene)
-    await _mend_refused(scene, struck, not_set_aside)
+    await _mend_refused(scene, struck, not_quarantined)
 
 
 async def _delete_unheard(scene: Scene) -> bool:
@@ -52,9 +52,9 @@ async def _delete_unheard(scene: Scene) -> bool:
     return True
 
 
-async def _mend_refused(scene: Scene, struck: Counter[str], not_set_aside: NotSetAside) -> None:
+async def _mend_refused(scene: Scene, struck: Counter[str], not_quarantined: NotSetAside) -> None:
     """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
-    await _set_aside(scene, not_set_aside)
+    await _set_aside(scene, not_quarantined)
     for pod in scene.world.pods():
         if scene.bind_checker.policies.policy_of(pod.name) == OWNER:
             struck["refused pod mended"] += await scene.world.comply_with_policy(pod)
@@ -62,11 +62,11 @@ async def _mend_refused(scene: Scene, struck: Counter[str], not_set_aside: NotSe
     struck["namespace trusted"] += 1
 
 
-async def _set_aside(scene: Scene, not_set_aside: NotSetAside) -> None:
+async def _set_aside(scene: Scene, not_quarantined: NotSetAside) -> None:
     """Waits until what the API server refuses is set aside: until then each attempt gives back room, which is news."""
     scene.faults.is_on = False
     until_s = scene.now_s() + SET_ASIDE_MAX_S
-    while scene.now_s() < until_s and not_set_aside():  # noqa: ASYNC110 - virtual time
+    while scene.now_s() < until_s and not_quarantined():  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(2.0)
 
 

@@ -34,13 +34,13 @@ BURSTS = (1, 1, 5, 20, 40)
 class FaultSchedule:
     """The arrivals and disruptions of one run, in their drawn order."""
 
-    def __init__(self, scene: Scene, kinds: Sequence[str], not_set_aside: NotSetAside) -> None:
+    def __init__(self, scene: Scene, kinds: Sequence[str], not_quarantined: NotSetAside) -> None:
         """`kinds`: disruptions, in the order in which they strike."""
         self._scene = scene
         self._setting = scene.setting
         self._rng = scene.rng
         self._kinds = kinds
-        self._not_set_aside = not_set_aside
+        self._not_quarantined = not_quarantined
         self._workloads = Workloads(scene.world, scene.seed)
         self.struck: Counter[str] = Counter()
 
@@ -64,7 +64,7 @@ class FaultSchedule:
             if world.gang_workloads is not None:
                 self._scene.faults.is_on = False
                 await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
-            await end(self._scene, self.struck, self._not_set_aside)
+            await end(self._scene, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:
                 task.cancel()

@@ -22,7 +22,7 @@ class Report:
     conflicts_false: int
     mended: int
     """Lost events that the audit found."""
-    set_aside: int
+    quarantines: int
     """Times a pod was set aside since the API server refused it again and again."""
     quiet_s: float
     """Virtual seconds from the last fault to rest."""

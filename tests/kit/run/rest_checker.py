@@ -83,7 +83,7 @@ class RestChecker:
 
     def _is_settled(self) -> bool:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
-        if waiting or self.not_set_aside() or any(self._status_faults()) or not self._bind_checker.is_settled():
+        if waiting or self.not_quarantined() or any(self._status_faults()) or not self._bind_checker.is_settled():
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
@@ -92,7 +92,7 @@ class RestChecker:
         yield from self._bind_checker.gangs.faults()
         yield from self._bind_checker.quotas.status_faults()
 
-    def not_set_aside(self) -> list[str]:
+    def not_quarantined(self) -> list[str]:
         """Pods that the API server always refuses, and that some leader may try all the same."""
         aside = {
             entry.uid
@@ -123,7 +123,7 @@ class RestChecker:
             self._complain(fault)
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
             self._check_messages()
-        aside = self.not_set_aside()
+        aside = self.not_quarantined()
         if aside:
             self._complain(f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}")
         for process in self._replicas.running:

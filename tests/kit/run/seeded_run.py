@@ -74,6 +74,7 @@ class Run:
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
             has_gang_workloads=setting.has_gang_workloads,
+            has_linked_quotas=setting.has_linked_quotas,
         )
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
@@ -91,7 +92,7 @@ class Run:
             replicas=self._replicas,
         )
         self._rest = RestChecker(self._scene, self._is_over)
-        self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_set_aside)
+        self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_quarantined)
 
     def _log(self, method: str, path: str, user: str, status: int) -> None:
         self._trace = zlib.crc32(f"{self._loop.time():.9f} {method} {path} {status}".encode(), self._trace)
@@ -174,7 +175,7 @@ class Run:
             conflicts_true=sum(c.true for c in conflicts),
             conflicts_false=sum(c.false for c in conflicts),
             mended=sum(p.program.audit.statistics().lost for p in everybody),
-            set_aside=sum(w.queue.statistics().set_aside for p in everybody for w in p.program.router.workers()),
+            quarantines=sum(w.queue.statistics().quarantines for p in everybody for w in p.program.router.workers()),
             quiet_s=quiet_s,
             virtual_s=self._loop.time(),
         )

@@ -160,7 +160,7 @@ def asleep(scene: Scene, name: str) -> bool:
     """Whoever leads waits for an event before it tries this pod again."""
     places = (QueueState.UNSCHEDULABLE, QueueState.GATED)
     return any(
-        entry.pod.name == name and entry.place in places for queue in leading(scene) for entry in queue.entries()
+        entry.pod.name == name and entry.state in places for queue in leading(scene) for entry in queue.entries()
     )
 
 

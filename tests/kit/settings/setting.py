@@ -39,6 +39,8 @@ RELOADED_FROM: Final = 220
 """From this seed on the configuration file changes while the processes run."""
 OWNED_FROM: Final = 300
 """From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
+LINKED_FROM: Final = 400
+"""From this seed on quotas are ElasticQuotas, one object per level, and pods name them by a label."""
 RELOADED = 0.25
 """Of these seeds: the configuration file changes, too."""
 FEWER = 0.7
@@ -104,6 +106,8 @@ class Setting:
     has_gangs: bool
     has_gang_workloads: bool
     """There are gangs that controllers own; then other gangs may be there, too."""
+    has_linked_quotas: bool
+    """If there are quotas: they are ElasticQuotas of Koordinator's form."""
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
     is_reloaded: bool
@@ -157,6 +161,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         has_quotas=has_quotas,
         has_gangs=has_gangs,
         has_gang_workloads=is_owned,
+        has_linked_quotas=seed >= LINKED_FROM,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED),
     )

@@ -8,12 +8,14 @@ from tests.kit.world.api_user import ApiUser
 
 
 class CustomKind(NamedTuple):
-    """One namespaced kind, with its status apart."""
+    """One namespaced kind."""
 
     group: str
     version: str
     kind: str
     plural: str
+    has_status_path: bool = True
+    """Its status is apart."""
 
     def path(self, namespace: str, name: str = "") -> str:
         """Of its objects, or of one."""
@@ -27,6 +29,7 @@ class CustomKind(NamedTuple):
 
 
 QUOTA_TREE = CustomKind("scheduling.sigs.k8s.io", "v1beta1", "ElasticQuotaTree", "elasticquotatrees")
+LINKED_QUOTA = CustomKind("scheduling.sigs.k8s.io", "v1alpha1", "ElasticQuota", "elasticquotas", has_status_path=False)
 POD_GROUP = CustomKind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 
 
@@ -44,8 +47,9 @@ def _definition(kind: CustomKind) -> dict[str, Any]:
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything, "status": anything}}},
-        "subresources": {"status": {}},
     }
+    if kind.has_status_path:
+        version["subresources"] = {"status": {}}
     names = {"kind": kind.kind, "plural": kind.plural}
     spec = {"group": kind.group, "scope": "Namespaced", "names": names, "versions": [version]}
     return {"metadata": {"name": kind.storage}, "spec": spec}

@@ -88,10 +88,11 @@ def _divided(rng: random.Random, units: int, width: int) -> list[int]:
 
 
 def _level(name: str, least: _Units, most: _Units) -> Level:
-    return {"name": name, "min": _written(least), "max": _written(most)}
+    return {"name": name, "min": amounts_of(least), "max": amounts_of(most)}
 
 
-def _written(units: _Units) -> dict[str, str]:
+def amounts_of(units: Mapping[str, int]) -> dict[str, str]:
+    """As the API has them."""
     return {resource: f"{number * UNIT[resource][0]}{UNIT[resource][1]}" for resource, number in units.items()}
 
 
@@ -130,12 +131,12 @@ def _move_min(rng: random.Random, root: Level) -> None:
     resource = rng.choice(sorted(parent["min"]))
     leaves = [child for child in parent["children"] if not child.get("children")]
     for child in leaves:
-        child["min"][resource] = _written({resource: 0})[resource]
+        child["min"][resource] = amounts_of({resource: 0})[resource]
     left = units_of(parent, "min", resource)
     left -= sum(units_of(child, "min", resource) for child in parent["children"])
     if leaves:
         lucky = rng.choice(leaves)
-        lucky["min"] |= _written({resource: min(left, units_of(lucky, "max", resource))})
+        lucky["min"] |= amounts_of({resource: min(left, units_of(lucky, "max", resource))})
 
 
 # -- documents that break a rule ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from multisched.model.objects import Pod
@@ -83,20 +83,23 @@ class Quotas:
             for team in self.teams:
                 is_due = asyncio.get_running_loop().time() - began_s >= team.starts_s
                 for _ in range(team.replicas - there[team.namespace] if is_due else 0):
-                    await self._make(team)
+                    if team.made < MADE_MAX:
+                        await self._make(team)
 
     async def _make(self, team: Team) -> None:
-        if team.made >= MADE_MAX:
-            return
         await self._user.create_pod(team.pod())
 
     # -- what people do --------------------------------------------------------------------------------------------
 
-    async def run(self, struck: Counter[str]) -> None:
-        """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
+    def _acts(self) -> tuple[Callable[[], Awaitable[str]], ...]:
+        """What may be done, as often as it is likely."""
         often = [*[self._scale] * 2, *[self._leave] * 3]
         acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *often)
-        acts += (self._replace, self._replace) if self._always else ()
+        return (*acts, self._replace, self._replace) if self._always else acts
+
+    async def run(self, struck: Counter[str]) -> None:
+        """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
+        acts = self._acts()
         for _ in range(self._rng.randint(*ACTS)):
             await asyncio.sleep(self._rng.uniform(*ACT_S))
             struck[await self._rng.choice(acts)()] += 1

@@ -20,6 +20,7 @@ from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.kubelets import Kubelets
 from tests.kit.world.labels import GPU, GPU_MILLI, HOSTNAME, ODD
+from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
 from tests.kit.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
@@ -51,6 +52,7 @@ class World:
         has_quotas: bool = False,
         has_gangs: bool = False,
         has_gang_workloads: bool = False,
+        has_linked_quotas: bool = False,
     ) -> None:
         """`on_bound` gets the uid and the node of each pod that somebody else places."""
         self.objects = objects
@@ -67,7 +69,8 @@ class World:
         self.kubelets = Kubelets(self.user, objects)
         self.crowds = Crowds(self.user, objects, rng, self._next_number)
         self.strangers = Strangers(self.user, objects, rng, self._next_number, on_bound)
-        self.quotas = Quotas(self.user, self.pods, seed, has_fractions=has_gang_workloads) if has_quotas else None
+        form = LinkedQuotas if has_linked_quotas else Quotas
+        self.quotas = form(self.user, self.pods, seed, has_fractions=has_gang_workloads) if has_quotas else None
         teams = self.quotas.namespaces if self.quotas is not None else []
         self.gangs = Gangs(self.user, self.kubelets, self.pods, seed, [NAMESPACE, *teams]) if has_gangs else None
         rng_of_gangs = random.Random(f"{seed}/gang workloads")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, TCPServer
+from typing import Any
 
 import pytest
 import yaml
@@ -359,7 +360,7 @@ def test_a_file_of_authorities_without_any_is_refused(content: str, told: str, t
 def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_default(
     has_kubeconfig: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multisched.cli.asking.DEFAULT_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setattr("multisched.cli.query_commands.DEFAULT_SERVER", "http://127.0.0.1:9")
     monkeypatch.delenv("MULTISCHED_SERVER", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -472,20 +473,25 @@ def test_a_file_that_holds_no_token_is_refused(content: bytes, tmp_path: Path) -
     assert err.startswith(f"multisched: {token} contains no token: ")
 
 
+class MailServer(TCPServer):
+    """Answers each connection as SMTP does."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        request.recv(1 << 16)
+        request.sendall(b"220 mail.example ESMTP\r\n")
+        self.shutdown_request(request)
+
+
 def test_a_server_that_speaks_no_http_is_no_multisched() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(b"220 mail.example ESMTP\r\n")
-
-        thread = threading.Thread(target=answer)
+    with MailServer(("127.0.0.1", 0), StreamRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        code, out, err = call("queue", "--server", url)
-        thread.join()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            code, out, err = call("queue", "--server", url)
+        finally:
+            server.shutdown()
+            thread.join()
     assert (code, out) == (3, "")
     assert err.startswith(f"multisched: no multisched responds at {url}: ")
 

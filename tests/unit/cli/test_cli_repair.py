@@ -18,7 +18,7 @@ from multisched.cli.repair import LEFT_SHOWN, text_of
 from multisched.cli.server import Server
 from multisched.config import loading
 from multisched.framework.moving import RepairStatus
-from multisched.framework.repair import RepairAsked, RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
+from multisched.framework.repair import RepairBudget, RepairMove, RepairPeak, RepairPlan, RepairRequest, UnrepairedNode
 from multisched.observe.loopback import token_folder
 from multisched.observe.server import ServerSettings
 from tests.unit.observe.observe_kit import served
@@ -61,7 +61,7 @@ def plan(*moves: RepairMove, left: int = 0, kept: dict[str, int] | None = None) 
         threshold_percent={"cpu": 100.0, "log": 95.0},
         moves=moves,
         mended=("n1",) if moves else (),
-        left=tuple(RepairLeft(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
+        left=tuple(UnrepairedNode(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
         least_moves=1 if moves else 0,
         worst_before=HOT if moves or left else CALM,
         worst_after=MENDED,
@@ -168,7 +168,7 @@ async def test_status_tells_the_window_the_run_and_the_budget() -> None:
 
 async def test_a_plan_without_moves_asks_nobody_to_move_anything() -> None:
     async with served(ServerSettings(port=0)) as url:
-        (told,) = await asyncio.to_thread(lambda: list(repair.apply(Server(url), RepairAsked(), "table")))
+        (told,) = await asyncio.to_thread(lambda: list(repair.apply(Server(url), RepairRequest(), "table")))
         assert told.endswith("nothing was written: this is a preview")
 
 
@@ -189,4 +189,4 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
 
 def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:
     with pytest.raises(AskError, match="--apply: pods of a dump cannot be moved"):
-        list(repair.apply(Dump(tmp_path / "dump.json", loading.default(), datetime.now(UTC)), RepairAsked(), "table"))
+        list(repair.apply(Dump(tmp_path / "dump.json", loading.default(), datetime.now(UTC)), RepairRequest(), "table"))

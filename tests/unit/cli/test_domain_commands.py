@@ -17,13 +17,13 @@ from tests.unit.cli.test_cli import call, loaded_after
 TEAMS = """\
 import typer
 
-from multisched.cli.asking import SourceOptions, asking
+from multisched.cli.query_commands import SourceOptions, query_command
 
 app = typer.Typer(help="Who has which nodes.", no_args_is_help=True)
 
 
 @app.command("list")
-@asking(SourceOptions)
+@query_command(SourceOptions)
 def listed(whom: SourceOptions, team: str = "all") -> str:
     return f"{team} at {whom.running().url}"
 """

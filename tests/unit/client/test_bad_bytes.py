@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from multisched.client.binder import ApiBinder
 from multisched.client.errors import parse_status
-from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
 from multisched.client.object_feed import ReflectorHandler
 from multisched.client.reflector import Reflector
+from multisched.client.stored_document import ConfigMapDocument
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.framework.ports import ObjectRef, UnreachableError
 from multisched.model.wire import Response
@@ -146,7 +146,7 @@ def test_whatever_bytes_an_answer_has_its_reader_gets_over_it(status: int, body:
         with suppress(UnreachableError):
             await ApiBinder(transport, limiter).read("d", "p", timeout_s=1.0)
         with suppress(UnreachableError):
-            await ConfigMapKeeper(transport, limiter, "d", "m").read()
+            await ConfigMapDocument(transport, limiter, "d", "m").read()
         await ApiVolumeWriter(transport, limiter).select_node(ObjectRef("PersistentVolumeClaim", "d", "c", "u"), 1, "n")
 
     simulate(main(), loop)

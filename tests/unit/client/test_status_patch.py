@@ -27,18 +27,18 @@ def standing(condition: ObjectCondition, **more: object) -> dict[str, Any]:
     return {**entry, **more}
 
 
-def patched(stands: dict[str, Any], wanted: ObjectStatus, *, generation: int = 0) -> dict[str, Any]:
+def patched(server: dict[str, Any], wanted: ObjectStatus, *, generation: int = 0) -> dict[str, Any]:
     """What stands after the patch, by the rules of JSON merge patch."""
-    conditions = merged_conditions(stands, wanted.conditions, generation, NOW)
-    patch = patch_between(stands, plain(wanted), conditions)
-    found: dict[str, Any] = merge(stands, patch)
+    conditions = merged_conditions(server, wanted.conditions, generation, NOW)
+    patch = patch_between(server, plain(wanted), conditions)
+    found: dict[str, Any] = merge(server, patch)
     return found
 
 
 def test_named_fields_are_replaced_as_a_whole_and_others_stay() -> None:
-    stands = {"phase": "Pending", "levels": {"root": {"used": 1, "lent": 2}, "root.gone": {}}, "others": {"x": 1}}
+    server = {"phase": "Pending", "levels": {"root": {"used": 1, "lent": 2}, "root.gone": {}}, "others": {"x": 1}}
     wanted = ObjectStatus("uid", {"levels": {"root": {"used": 3}, "root.new": {"used": 0}}})
-    assert patched(stands, wanted) == {
+    assert patched(server, wanted) == {
         "phase": "Pending",
         "levels": {"root": {"used": 3}, "root.new": {"used": 0}},
         "others": {"x": 1},
@@ -46,38 +46,38 @@ def test_named_fields_are_replaced_as_a_whole_and_others_stay() -> None:
 
 
 def test_the_patch_says_no_more_than_what_differs() -> None:
-    stands = {"levels": {"root": {"used": 1, "max": 9}, "root.a": {"used": 1}}, "phase": "Bound"}
+    server = {"levels": {"root": {"used": 1, "max": 9}, "root.a": {"used": 1}}, "phase": "Bound"}
     fields = {"levels": {"root": {"used": 2, "max": 9}, "root.a": {"used": 1}}, "phase": "Bound"}
-    assert patch_between(stands, fields, ()) == {"levels": {"root": {"used": 2}}}
+    assert patch_between(server, fields, ()) == {"levels": {"root": {"used": 2}}}
 
 
 def test_what_is_none_goes_and_within_a_field_counts_as_left_out() -> None:
-    stands = {"occupiedBy": "other", "counts": {"running": 1}}
+    server = {"occupiedBy": "other", "counts": {"running": 1}}
     wanted = ObjectStatus("uid", {"occupiedBy": None, "counts": {"running": None, "failed": 2}})
-    assert patched(stands, wanted) == {"counts": {"failed": 2}}
+    assert patched(server, wanted) == {"counts": {"failed": 2}}
     assert patch_between({"counts": {"failed": 2}}, plain(wanted), ()) == {}
 
 
 def test_a_condition_keeps_its_time_while_status_and_reason_stay() -> None:
-    stands = {"conditions": [standing(READY)]}
+    server = {"conditions": [standing(READY)]}
     same = ObjectStatus("uid", conditions=(ObjectCondition("Ready", "True", "AllBound", "other words"),))
-    (entry,) = patched(stands, same)["conditions"]
+    (entry,) = patched(server, same)["conditions"]
     assert (entry["message"], entry["lastTransitionTime"]) == ("other words", THEN)
 
     for status, reason in (("False", "AllBound"), ("True", "Enough")):
         changed = ObjectStatus("uid", conditions=(ObjectCondition("Ready", status, reason),))
-        (entry,) = patched(stands, changed)["conditions"]
+        (entry,) = patched(server, changed)["conditions"]
         assert (entry["status"], entry["reason"], entry["lastTransitionTime"]) == (status, reason, NOW)
 
 
 def test_conditions_of_others_stay_where_they_are() -> None:
     foreign = {"type": "Approved", "status": "True", "by": "somebody"}
-    stands = {"conditions": [foreign, standing(READY), {"type": "Late", "status": "False"}]}
+    server = {"conditions": [foreign, standing(READY), {"type": "Late", "status": "False"}]}
     wanted = ObjectStatus("uid", conditions=(READY, ObjectCondition("InForce", "False", "Broken", "min over max")))
-    found = patched(stands, wanted)["conditions"]
+    found = patched(server, wanted)["conditions"]
     assert [entry["type"] for entry in found] == ["Approved", "Ready", "Late", "InForce"]
     assert found[0] == foreign
-    assert patched(stands, ObjectStatus("uid")) == stands
+    assert patched(server, ObjectStatus("uid")) == server
 
 
 def test_a_condition_says_of_which_generation_it_is() -> None:
@@ -95,9 +95,9 @@ def test_half_a_character_and_an_endless_message_can_be_sent() -> None:
     assert len(entry["message"]) == 8_192
 
 
-@pytest.mark.parametrize("stands", [{"conditions": "none"}, {"conditions": ["x", 7, None]}, {"conditions": {"a": 1}}])
-def test_conditions_that_are_no_conditions_are_replaced(stands: dict[str, Any]) -> None:
-    found = patched(stands, ObjectStatus("uid", conditions=(READY,)))
+@pytest.mark.parametrize("server", [{"conditions": "none"}, {"conditions": ["x", 7, None]}, {"conditions": {"a": 1}}])
+def test_conditions_that_are_no_conditions_are_replaced(server: dict[str, Any]) -> None:
+    found = patched(server, ObjectStatus("uid", conditions=(READY,)))
     assert found["conditions"] == [standing(READY, lastTransitionTime=NOW)]
 
 
@@ -110,11 +110,11 @@ def test_what_json_cannot_say_is_refused() -> None:
 
 def test_our_part_is_what_we_name_and_nothing_else() -> None:
     part = own_part(ObjectStatus("uid", {"used": {}}, (READY,)))
-    stands = {"used": {"cpu": "1"}, "conditions": [standing(READY)]}
-    others = {**stands, "hard": {"cpu": "9"}, "conditions": [{"type": "Approved"}, *stands["conditions"]]}
-    assert part.of(stands, {}) == part.of(others, {})
-    assert part.of(stands, {}) != part.of({**stands, "used": {}}, {})
-    assert part.of(stands, {}) != part.of({"used": {"cpu": "1"}}, {})
+    server = {"used": {"cpu": "1"}, "conditions": [standing(READY)]}
+    others = {**server, "hard": {"cpu": "9"}, "conditions": [{"type": "Approved"}, *server["conditions"]]}
+    assert part.of(server, {}) == part.of(others, {})
+    assert part.of(server, {}) != part.of({**server, "used": {}}, {})
+    assert part.of(server, {}) != part.of({"used": {"cpu": "1"}}, {})
 
 
 def test_the_digest_of_what_is_wanted_knows_no_times_and_no_order_of_fields() -> None:
@@ -140,11 +140,11 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-@given(stands=DOCUMENTS, fields=DOCUMENTS)
+@given(server=DOCUMENTS, fields=DOCUMENTS)
 def test_after_the_patch_everything_named_is_as_wanted_and_the_next_patch_is_empty(
-    stands: dict[str, Any], fields: dict[str, Any]
+    server: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    stands, wanted = without_nulls(stands), ObjectStatus("uid", fields)
-    after = patched(stands, wanted)
-    assert after == {**{k: v for k, v in stands.items() if k not in fields}, **without_nulls(fields)}
+    server, wanted = without_nulls(server), ObjectStatus("uid", fields)
+    after = patched(server, wanted)
+    assert after == {**{k: v for k, v in server.items() if k not in fields}, **without_nulls(fields)}
     assert patch_between(after, plain(wanted), ()) == {}

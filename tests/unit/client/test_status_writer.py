@@ -117,7 +117,7 @@ class Office:
         self.limiter = WriteLimiter(LoopClock())
         self.writer = ApiStatusWriter(self.api, self.limiter, LoopClock(), self, timeout_s=5.0)
         self.mirror = Mirror()
-        self.watch = self.writer.standing.watching(KIND, self.mirror, self.writer.mark)
+        self.watch = self.writer.server_statuses.watching(KIND, self.mirror, self.writer.mark)
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
         return self.lease
@@ -398,7 +398,7 @@ async def test_an_object_that_is_gone_is_forgotten() -> None:
         await asyncio.sleep(60)
         assert (len(office.api.sent), office.result("gone"), office.result("failed")) == (1, 1, 0)
         assert office.writer.statistics().backlog == 0
-        assert len(office.writer.standing) == 0
+        assert len(office.writer.server_statuses) == 0
         assert not office.writer._records
 
 
@@ -415,7 +415,7 @@ async def test_an_object_that_goes_while_it_is_written_leaves_nothing_behind() -
         office.want(uid, {"pods": "3"})
         await asyncio.sleep(60)
         assert office.writer.statistics().backlog == 0
-        assert (len(office.writer.standing), len(office.writer._records)) == (0, 0)
+        assert (len(office.writer.server_statuses), len(office.writer._records)) == (0, 0)
 
 
 async def test_an_object_that_no_watch_has_brought_is_read_first() -> None:
@@ -593,7 +593,7 @@ RUNTIME = "quota.scheduling.koordinator.sh/runtime"
 async def at_work_on_teams() -> AsyncIterator[tuple[Office, Any]]:
     """With one quota of Koordinator, which has an annotation of its owner, and which the watch has brought."""
     async with at_work() as office:
-        office.watch = office.writer.standing.watching(KOORDINATOR, office.mirror, office.writer.mark)
+        office.watch = office.writer.server_statuses.watching(KOORDINATOR, office.mirror, office.writer.mark)
         definition = yaml.safe_load((CRDS / "elasticquotas-koordinator.yaml").read_text())
         await office.user("POST", DEFINITIONS, definition, JSON)
         document = {"metadata": {"name": "one", "annotations": {"own": "text"}}, "spec": {"min": {"cpu": 1}}}
@@ -704,4 +704,4 @@ async def test_nothing_is_left_once_all_objects_are_gone() -> None:
             office.wanted.clear()
         await asyncio.sleep(400)
         writer = office.writer
-        assert (len(writer.standing), len(writer._records), writer._due, writer._heap) == (0, 0, {}, [])
+        assert (len(writer.server_statuses), len(writer._records), writer._due, writer._heap) == (0, 0, {}, [])

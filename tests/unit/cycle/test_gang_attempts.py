@@ -233,7 +233,7 @@ def test_a_gang_that_is_healed_goes_where_the_others_stand() -> None:
     domain = Domain(*racks(3, cpu_milli=4000))
     domain.cache.place(make_pod("standing", cpu_milli=1000, node="r2n1"))
     pods = [make_pod("m", spec=SPEC)]
-    result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,), standing=("r2n1",)))
+    result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,), member_nodes=("r2n1",)))
     assert racks_of(domain, result) == {"r2"}
 
 

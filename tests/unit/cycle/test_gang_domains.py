@@ -45,7 +45,7 @@ def victims(
     """Names of the victims, and the nodes of the members. Nothing is left of the search."""
     pods = [make_pod(f"m{at}", cpu_milli=cpu * 1000, priority=9) for at in range(count)]
     before = trace(domain)
-    result = attempt(domain, gang_of(pods, count, topology=levels or (RACK_REQUIRED,), standing=tuple(standing)))
+    result = attempt(domain, gang_of(pods, count, topology=levels or (RACK_REQUIRED,), member_nodes=tuple(standing)))
     assert trace(domain) == before
     return of(result)
 

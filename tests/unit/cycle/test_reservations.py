@@ -32,7 +32,7 @@ class House(Domain):
         self.cache.place(self.moving)
 
     def hold(self) -> None:
-        self.reservations.hold(self.moving.uid, stand_in_of(self.moving, "target"), "target", self.count)
+        self.reservations.reserve(self.moving.uid, stand_in_of(self.moving, "target"), "target", self.count)
 
     def count(self) -> None:
         self.handed += 1
@@ -55,11 +55,11 @@ def test_others_of_its_rank_leave_the_place_and_the_replacement_takes_it() -> No
     assert house.node_of(make_pod("other", cpu_milli=2000)) == ""
     assert house.node_of(make_pod("small", cpu_milli=1000)) in ("source", "target")
 
-    house.reservations.hand_over("uid-moving", frozenset({"uid-moving"}))
+    house.reservations.assign_to_replacement("uid-moving", frozenset({"uid-moving"}))
     replacement = replica("new")
     assert house.reservations.offer(replacement)
     assert house.handed == 1
-    assert house.reservations.taker("uid-moving") == "uid-new"
+    assert house.reservations.replacement("uid-moving") == "uid-new"
     assert house.node_of(make_pod("late", cpu_milli=2000)) == ""
     assert house.node_of(replacement) == "target"
     house.cache.validate()
@@ -99,9 +99,9 @@ def test_only_a_replacement_that_fits_is_given_the_place(pod: Pod, gets_it: bool
     house = House()
     house.hold()
     assert not house.reservations.offer(pod), "nothing was evicted yet"
-    house.reservations.hand_over("uid-moving", frozenset({"uid-moving", "uid-known"}))
+    house.reservations.assign_to_replacement("uid-moving", frozenset({"uid-moving", "uid-known"}))
     assert house.reservations.offer(pod) is gets_it
-    assert house.reservations.is_kept("uid-moving") is not gets_it
+    assert house.reservations.is_reserved("uid-moving") is not gets_it
     assert not (gets_it and house.reservations.offer(replica("second"))), "it is given once"
 
 
@@ -143,9 +143,9 @@ def test_no_history_overcommits_a_node_or_leaks_a_place(story: list[tuple[str, i
         pod = places[number]
         match word:
             case "hold":
-                house.reservations.hold(pod.uid, stand_in_of(pod, "target"), "target", house.count)
+                house.reservations.reserve(pod.uid, stand_in_of(pod, "target"), "target", house.count)
             case "hand over":
-                house.reservations.hand_over(pod.uid, frozenset(one.uid for one in places))
+                house.reservations.assign_to_replacement(pod.uid, frozenset(one.uid for one in places))
             case "release":
                 house.reservations.release(pod.uid)
             case "come":

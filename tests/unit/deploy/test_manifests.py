@@ -12,7 +12,6 @@ import orjson
 import yaml
 from msgspec.structs import replace
 
-from domains.gpu.demand import ALLOCATION_ANNOTATIONS
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -21,6 +20,7 @@ from multisched.config.plugins import plugin_registry
 from multisched.model.cluster_objects import LIFT_ANNOTATION, TREE_NAMESPACE
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
+from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -133,6 +133,15 @@ def test_where_a_repair_stands_is_kept_in_the_own_namespace_only() -> None:
     }
 
 
+def test_the_tree_in_force_is_kept_in_the_own_namespace_only() -> None:
+    names = (f"multisched-{ElasticQuota.kept_kind.definition.plural}",)
+    assert rules(the("Role", "multisched-quotas")) == {
+        ("", "configmaps", "create", ()),
+        ("", "configmaps", "get", names),
+        ("", "configmaps", "update", names),
+    }
+
+
 def test_who_reads_plans_may_not_have_them_carried_out() -> None:
     (rule,) = [r for r in the("ClusterRole", "multisched-reader")["rules"] if "repair" in str(r)]
     assert rule["verbs"] == ["get"]
@@ -166,6 +175,7 @@ def test_the_rights_go_to_the_one_service_account() -> None:
     for kind, name in (
         ("ClusterRoleBinding", "multisched"),
         ("RoleBinding", "multisched-leases"),
+        ("RoleBinding", "multisched-quotas"),
         ("RoleBinding", "multisched-repair"),
     ):
         assert the(kind, name)["subjects"] == [account]
@@ -204,13 +214,25 @@ def test_the_policies_guard_every_annotation_that_devices_are_held_by() -> None:
     annotations = the("ValidatingAdmissionPolicy", "multisched-gpu-annotations")["spec"]["validations"]
     bindings = the("ValidatingAdmissionPolicy", "multisched-gpu-bindings")["spec"]["validations"]
 
-    for validations, keys in ((annotations, GpuLedger.annotations), (bindings, ALLOCATION_ANNOTATIONS)):
+    ledger = GpuLedger()
+    own = [{key for key in keys if key.startswith("multisched.io/")} for keys in (ledger.annotations, ledger.written)]
+    for validations, keys in zip((annotations, bindings), own, strict=True):
         named = [re.findall(r"multisched\.io/[a-z-]+", validation["expression"]) for validation in validations]
         assert sorted(found[0] for found in named) == sorted(keys)
         for validation, found in zip(validations, named, strict=True):
             assert len(set(found)) == 1
             assert validation["message"].startswith(f"metadata.annotations[{found[0]}]: ")
             assert validation["reason"] == "Forbidden", "the program takes it for a matter of its rights"
+
+
+def test_a_policy_guards_the_annotations_of_other_gpu_dialects() -> None:
+    policy = the("ValidatingAdmissionPolicy", "multisched-gpu-dialects")["spec"]
+    expressions = {one["name"]: one["expression"] for one in policy["variables"]}
+    written = {key for key in GpuLedger().written if not key.startswith("multisched.io/")}
+
+    assert set(re.findall(r"'([^']+)'", expressions["keys"])) == written
+    assert "'system:serviceaccount:multisched-system:multisched'" in expressions["writers"]
+    assert policy["validations"][0]["reason"] == "Forbidden"
 
 
 def test_the_policies_let_the_scheduler_of_the_base_through() -> None:
@@ -295,7 +317,7 @@ def test_the_policies_of_quotas_match_the_kinds_that_are_read() -> None:
 def test_a_policy_keeps_the_quota_label_of_bound_pods() -> None:
     spec = the("ValidatingAdmissionPolicy", "multisched-quota-labels")["spec"]
     (validation,) = spec["validations"]
-    assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.settled_labels
+    assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.fixed_labels
     assert (spec["failurePolicy"], validation["reason"]) == ("Fail", "Forbidden")
 
 

@@ -17,7 +17,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.cluster.base.request import UserInfo
 from multisched.framework.leading import NotLeadingError, NotLedHere
 from multisched.framework.moving import RepairStatus
-from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairPeak, RepairPlan, RepairRefusedError, RepairRequest
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import Response, Transport
 from multisched.observe.admission_view import NotReviewedError
@@ -121,7 +121,7 @@ class OneQueue:
 class OneRepair:
     """A RepairSource that has nothing to mend, and echoes in its notes what it was asked."""
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         if asked.domain == "broken":
             raise RuntimeError("a plan that fails")
         if asked.domain == "nowhere":
@@ -152,7 +152,7 @@ class OneRepair:
             step=2, steps=3, move="shop/web-1 from n1 to n2", moved=4, moves_left=46, digest="abc",
         )  # fmt: skip
 
-    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def run(self, asked: RepairRequest, digest: str) -> RepairStatus:
         if digest != "abc":
             raise RepairRefusedError("outside the windows of repair: the next one opens at 2026-01-01T01:00:00Z", 409)
         return msgspec.structs.replace(self.status(asked.domain), state="planned", steps=asked.moves or 3)
@@ -228,10 +228,10 @@ class LedByAnother:
     async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
         raise self._error
 
-    async def plan(self, asked: RepairAsked) -> RepairPlan:
+    async def plan(self, asked: RepairRequest) -> RepairPlan:
         raise self._error
 
-    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+    async def run(self, asked: RepairRequest, digest: str) -> RepairStatus:
         raise self._error
 
     async def document(self, view: str, query: ViewQuery) -> bytes:

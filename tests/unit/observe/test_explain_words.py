@@ -13,7 +13,7 @@ from multisched.observe.explain_view import (
     Placement,
     PluginRefusal,
     PodView,
-    PointSaid,
+    PointResult,
     Scored,
     Step,
     Wake,
@@ -30,7 +30,7 @@ REFUSED = Attempt(
     domain_nodes=5,
     looked_at=4,
     feasible=0,
-    points=(PointSaid(point="Filter", plugin="NodeResourcesFit", said="refuses 3 of 4 nodes"),),
+    points=(PointResult(point="Filter", plugin="NodeResourcesFit", said="refuses 3 of 4 nodes"),),
     refused=(
         PluginRefusal(plugin="NodeUnschedulable", code="Unschedulable", reasons=("cordoned",), count=1, nodes=("n4",)),
         PluginRefusal(
@@ -168,8 +168,8 @@ def test_a_trial_is_told_where_it_ends_otherwise_than_the_last_attempt() -> None
 
 
 def test_plugins_that_say_the_same_share_a_line() -> None:
-    said = [PointSaid(point="PreFilter", plugin=name, said="has nothing to check") for name in ("A", "B")]
-    points = (*said, PointSaid(point="PreFilter", plugin="C", said="passes"))
+    said = [PointResult(point="PreFilter", plugin=name, said="has nothing to check") for name in ("A", "B")]
+    points = (*said, PointResult(point="PreFilter", plugin="C", said="passes"))
     text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, points=points),)))
     assert "  PreFilter   A, B: has nothing to check\n  PreFilter   C: passes\n" in text
 

@@ -24,7 +24,7 @@ from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import (
     Document,
-    NobodyWaits,
+    NoWaitingPods,
     container,
     decode_node,
     decode_pod,
@@ -37,7 +37,7 @@ MEBI = 1024 * 1024
 
 def context_of(table: NodeTable | None = None, objects: ObjectStore | None = None) -> PluginContext:
     known = ObjectStore() if objects is None else objects  # an empty store is falsy
-    return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerRegistry(), known)
+    return PluginContext("test", table or NodeTable(), NoWaitingPods(), LedgerRegistry(), known)
 
 
 def holding(images: Mapping[str, int]) -> Document:

@@ -42,7 +42,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort
-from multisched.queueing.entry import Addressees, Failure
+from multisched.queueing.entry import Failure, ParkedPodFilter
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
@@ -138,7 +138,7 @@ def tell(queue: PodQueue, row: Row) -> None:
         case _:
             events = [_object_event(old, new)]
     for event in events:
-        queue.on_event(event, old, new, PARKED_S, Addressees(priority_max=row.priority_max))
+        queue.on_event(event, old, new, PARKED_S, ParkedPodFilter(priority_max=row.priority_max))
 
 
 def _object_event(old: EventObject, new: EventObject) -> ClusterEvent:

@@ -109,7 +109,7 @@ class House:
 
     def bind(self, *names: str) -> None:
         for name in names:
-            self.roster.stands(f"uid-{name}", "node")
+            self.roster.set_member_node(f"uid-{name}", "node")
         for name in names:
             self.queue.done(f"uid-{name}")
             self.queue.validate()
@@ -120,7 +120,7 @@ class House:
         self.queue.validate()
 
     def places(self) -> dict[str, str]:
-        return {entry.pod.name: entry.place.value for entry in self.queue.entries()}
+        return {entry.pod.name: entry.state.value for entry in self.queue.entries()}
 
 
 def _raise(plugin: str, point: str, error: BaseException | str) -> None:
@@ -216,7 +216,7 @@ def test_refused_gang_is_retried_when_another_program_binds_a_member() -> None:
     house.add(member("a", 3), member("b", 3), member("c", 3))
     house.fail(*house.pop())
     assert house.places() == {"a": "unschedulable", "b": "gang", "c": "gang"}
-    house.roster.stands("uid-c", "node", is_bound=True)
+    house.roster.set_member_node("uid-c", "node", is_bound=True)
     house.queue.remove("uid-c")
     house.queue.regroup(house.now_s)
     assert house.places() == {"a": "backoff", "b": "gang"}
@@ -281,7 +281,7 @@ def test_a_member_that_comes_later_to_a_gang_that_goes_together_is_a_gang_of_one
     house.add(together[2])
     popped = house.queue.pop(house.now_s)
     assert isinstance(popped, QueuedGang)
-    assert (names_of(popped), popped.needs, popped.standing) == (["c"], {"team/g": 1}, ("node",))
+    assert (names_of(popped), popped.needs, popped.member_nodes) == (["c"], {"team/g": 1}, ("node",))
     assert [level.key for level in popped.topology] == ["rack"]
     house.queue.fail("uid-c", REFUSED, house.now_s)
     house.queue.validate()
@@ -382,6 +382,28 @@ def test_gang_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_i
         assert sorted(house.pop()) == popped
 
 
+def test_gang_that_held_capacity_in_vain_lets_those_go_first_that_it_kept_waiting() -> None:
+    house = House()
+    house.add(*(member(name, gang="big", priority=5) for name in "ab"), *(member(name, gang="small") for name in "cd"))
+    assert (sorted(house.pop()), sorted(house.pop())) == (["a", "b"], ["c", "d"])
+    house.fail("c", "d")  # its backoff ends at 1 s
+    house.queue.gangs.note_held_in_vain("uid-a")
+    house.fail("a", "b")
+    house.queue.on_event(ATTEMPT_UNDONE, replace(make_pod("a"), node="n"), None, 0.0)
+    house.now_s = 0.5
+    house.room_comes()
+    assert house.pop() == [], "both wait out their backoff"
+    house.now_s = 1.0
+    assert sorted(house.pop()) == ["c", "d"]
+    assert house.pop() == []
+    house.fail("c", "d")
+    house.now_s = 2.0
+    assert sorted(house.pop()) == ["a", "b"]
+    house.fail("a", "b")
+    house.room_comes()
+    assert sorted(house.pop() + house.pop()) == ["a", "b", "c", "d"], "this attempt held nothing"
+
+
 def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_it() -> None:
     house = House()
     house.add(member("a"), member("b"))
@@ -392,7 +414,7 @@ def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_i
     house.now_s = 6.0
     house.add(member("c"))
     house.roster.set(member("stranger"))
-    house.roster.stands("uid-stranger", "node", is_bound=True)
+    house.roster.set_member_node("uid-stranger", "node", is_bound=True)
     assert [house.pop(), house.pop()] == [["single"], ["c"]]
 
 
@@ -404,7 +426,7 @@ def test_who_would_have_healed_a_gang_keeps_its_place_though_the_queue_hears_lat
     house.now_s = 5.0
     house.add(member("c"))
     house.roster.set(member("stranger"))
-    house.roster.stands("uid-stranger", "node", is_bound=True)
+    house.roster.set_member_node("uid-stranger", "node", is_bound=True)
     house.now_s = 6.0
     house.add(make_pod("single"))
     house.now_s = 50.0  # nothing was popped in between, as in a domain that does not lead

@@ -19,7 +19,7 @@ def reserving_house() -> House:
 
 
 def turns(house: House) -> Turns:
-    return house.queue._gangs.turns
+    return house.queue.gangs.turns
 
 
 def refuse_all(house: House) -> None:

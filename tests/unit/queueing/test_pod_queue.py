@@ -21,7 +21,7 @@ from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
-from multisched.queueing.entry import Failure, Placement
+from multisched.queueing.entry import Failure, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueInvariantError, QueueState
 from multisched.testing.builders import make_node
@@ -140,7 +140,7 @@ def test_an_error_backs_off_twice_as_long_each_time_and_is_not_popped_early() ->
     waits = []
     for _ in range(6):
         assert pop_uid(queue, now_s) == "u"
-        assert queue.fail("u", ERROR, now_s) == Placement(QueueState.BACKOFF)
+        assert queue.fail("u", ERROR, now_s) == QueueOutcome(QueueState.BACKOFF)
         assert (pop_uid(queue, now_s), queue.has_ready) == (None, False)
         until_s = queue.next_wakeup_s()
         assert until_s is not None
@@ -200,7 +200,7 @@ def test_a_conflict_goes_straight_back_three_times_in_a_row_and_then_backs_off()
     places = []
     for at_s in range(8):
         assert pop_uid(queue, at_s * 10) == "u"
-        places.append(queue.fail("u", CONFLICT, at_s * 10).place)
+        places.append(queue.fail("u", CONFLICT, at_s * 10).state)
 
     assert places == [QueueState.ACTIVE] * 3 + [QueueState.BACKOFF] + [QueueState.ACTIVE] * 3 + [QueueState.BACKOFF]
     assert queue.next_wakeup_s() == 72
@@ -215,7 +215,7 @@ def test_a_refusal_between_conflicts_starts_their_row_again() -> None:
     queue.activate("u", 0)
     pop_uid(queue, 0)
 
-    assert queue.fail("u", CONFLICT, 0).place is QueueState.ACTIVE
+    assert queue.fail("u", CONFLICT, 0).state is QueueState.ACTIVE
 
 
 # Events and hints
@@ -374,7 +374,7 @@ def test_an_event_during_the_attempt_is_not_lost(failure: Failure, event: Cluste
     queue.pop(0)
     queue.on_event(event, None, make_node(), 0.1)
 
-    assert queue.fail("u", failure, 0.2).place is expected
+    assert queue.fail("u", failure, 0.2).state is expected
     assert queue.statistics().in_flight_events == 0
 
 
@@ -386,7 +386,7 @@ def test_an_event_before_the_pop_does_not_count_as_during_the_attempt() -> None:
     queue.add(make_pod("u"), 0.2)
     queue.pop(0.2)
 
-    assert queue.fail("u", REFUSED, 0.3).place is QueueState.UNSCHEDULABLE
+    assert queue.fail("u", REFUSED, 0.3).state is QueueState.UNSCHEDULABLE
 
 
 def test_an_overflown_event_log_counts_as_an_event() -> None:
@@ -396,7 +396,7 @@ def test_an_overflown_event_log_counts_as_an_event() -> None:
     for _ in range(3):
         queue.on_event(NODE_ADD, None, make_node(), 0.1)
 
-    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is QueueState.BACKOFF
+    assert queue.fail("u", refused_by(AFFINITY), 0.2).state is QueueState.BACKOFF
     assert queue.statistics().event_overflows == 1
 
 
@@ -407,7 +407,7 @@ def test_a_pod_that_changes_during_its_attempt_returns_changed_and_its_change_co
     new = make_pod("u", labels={"a": "b"})
     queue.update(old, new, 0.1)
 
-    assert queue.fail("u", refused_by(AFFINITY), 0.2).place is QueueState.BACKOFF
+    assert queue.fail("u", refused_by(AFFINITY), 0.2).state is QueueState.BACKOFF
     assert make_pod_of(queue, "u") is new
 
 
@@ -417,7 +417,7 @@ def test_a_pod_activated_during_its_attempt_does_not_wait_for_another_event() ->
     queue.pop(0)
     queue.activate("u", 0.1)
 
-    assert queue.fail("u", REFUSED, 0.2).place is QueueState.BACKOFF
+    assert queue.fail("u", REFUSED, 0.2).state is QueueState.BACKOFF
 
 
 def test_a_pod_removed_during_its_attempt_never_comes_back() -> None:
@@ -427,7 +427,7 @@ def test_a_pod_removed_during_its_attempt_never_comes_back() -> None:
     assert queue.remove("u") is QueueState.IN_FLIGHT
     assert queue.where("u") is QueueState.LEAVING
 
-    assert queue.fail("u", ERROR, 1) == Placement(QueueState.ABSENT)
+    assert queue.fail("u", ERROR, 1) == QueueOutcome(QueueState.ABSENT)
     assert (len(queue), pop_uid(queue, 1000)) == (0, None)
 
 
@@ -437,9 +437,9 @@ def test_a_pod_removed_and_added_again_during_its_attempt_is_not_tried_twice_at_
     queue.pop(0)
     queue.remove("u")
 
-    assert queue.add(make_pod("u"), 1) == Placement(QueueState.IN_FLIGHT)
+    assert queue.add(make_pod("u"), 1) == QueueOutcome(QueueState.IN_FLIGHT)
     assert pop_uid(queue, 1) is None
-    assert queue.fail("u", REFUSED, 2).place is QueueState.BACKOFF
+    assert queue.fail("u", REFUSED, 2).state is QueueState.BACKOFF
 
 
 def test_a_pod_recreated_under_the_same_name_leaves_no_events_behind() -> None:
@@ -485,7 +485,7 @@ def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() ->
     queue, gated = make_queue(gates=[ClosedGates()]), make_pod("u", gates=("a", "b"))
     placed = queue.add(gated, 0)
 
-    assert placed.place is QueueState.GATED
+    assert placed.state is QueueState.GATED
     assert placed.status.plugin == "SchedulingGates"
     assert placed.status.message == "waiting for scheduling gates: ['a', 'b']"
     assert pop_uid(queue, 1) is None
@@ -493,7 +493,7 @@ def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() ->
     still = queue.update(gated, one_left, 2)
     assert still is not None
     assert still.status.message == "waiting for scheduling gates: ['b']"
-    assert queue.update(one_left, make_pod("u"), 3) == Placement(QueueState.ACTIVE)
+    assert queue.update(one_left, make_pod("u"), 3) == QueueOutcome(QueueState.ACTIVE)
 
 
 def test_a_gates_own_event_asks_it_again_and_another_event_does_not() -> None:
@@ -566,7 +566,7 @@ def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
     queue = make_queue(gates=[Broken()], errors=errors)
     placed = queue.add(make_pod("u"), 0)
 
-    assert (placed.place, placed.status.code, placed.status.plugin) == (QueueState.GATED, Code.ERROR, "Quota")
+    assert (placed.state, placed.status.code, placed.status.plugin) == (QueueState.GATED, Code.ERROR, "Quota")
     assert placed.status.message == 'running PreEnqueue plugin "Quota": RuntimeError: no quota tree'
     assert errors.heard == [("Quota", "PreEnqueue", "no quota tree")]
 
@@ -578,7 +578,7 @@ def test_a_status_update_never_moves_a_pod_even_for_a_plugin_any_event_wakes() -
     queue, pod = make_queue(), make_pod("u")
     park(queue, pod, refused_by(LEGACY))
 
-    assert queue.update(pod, make_pod("u", version=2, nominated_node="n"), 60) == Placement(QueueState.UNSCHEDULABLE)
+    assert queue.update(pod, make_pod("u", version=2, nominated_node="n"), 60) == QueueOutcome(QueueState.UNSCHEDULABLE)
     queue.validate()
 
 
@@ -587,9 +587,9 @@ def test_an_update_that_may_help_moves_the_pod_and_one_that_cannot_does_not() ->
     park(queue, pod, refused_by(AFFINITY))
     annotated = make_pod("u", annotations={"a": "b"})
 
-    assert queue.update(pod, annotated, 60) == Placement(QueueState.UNSCHEDULABLE)
+    assert queue.update(pod, annotated, 60) == QueueOutcome(QueueState.UNSCHEDULABLE)
     labelled = make_pod("u", annotations=annotated.annotations, labels={"a": "b"})
-    assert queue.update(annotated, labelled, 61) == Placement(QueueState.ACTIVE)
+    assert queue.update(annotated, labelled, 61) == QueueOutcome(QueueState.ACTIVE)
 
 
 def test_an_unknown_pod_is_not_added_by_an_update() -> None:
@@ -652,7 +652,7 @@ def test_statistics_count_each_place_and_each_arrival() -> None:
         ("unschedulable", "ScheduleAttemptFailure"): 1,
         ("backoff", "ScheduleAttemptFailure"): 1,
     }
-    assert [(e.uid, e.place) for e in queue.entries()] == [
+    assert [(e.uid, e.state) for e in queue.entries()] == [
         ("g", QueueState.GATED),
         ("s", QueueState.UNSCHEDULABLE),
         ("b", QueueState.BACKOFF),

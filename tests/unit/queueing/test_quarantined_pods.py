@@ -15,7 +15,7 @@ from multisched.framework.events import (
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.queueing.entry import Failure, Moved, Placement
+from multisched.queueing.entry import Failure, Moved, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, alike
 from multisched.queueing.transitions import QueueState
@@ -27,7 +27,7 @@ WORDS = 'admission webhook "policy" denied the request: no GPU for team a'
 DENIED = Failure(is_error=True, message=WORDS, refusal=WORDS)
 
 
-def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, at_s: float = 0.0) -> Placement:
+def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, at_s: float = 0.0) -> QueueOutcome:
     """The API server refuses the pod's bind that many times, a minute apart."""
     for attempt in range(times):
         assert pop_uid(queue, at_s + 60 * attempt) == uid
@@ -38,17 +38,19 @@ def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, 
 def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
-    assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).place is QueueState.BACKOFF
+    assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).state is QueueState.BACKOFF
     placed = refuse(queue, "u", times=1, at_s=600)
 
-    assert placed.place is QueueState.UNSCHEDULABLE
-    assert placed.set_aside.startswith("quarantined: the API server has refused this pod 5 times with the same message")
-    assert placed.set_aside.endswith(WORDS)
+    assert placed.state is QueueState.UNSCHEDULABLE
+    assert placed.quarantine_message.startswith(
+        "quarantined: the API server has refused this pod 5 times with the same message"
+    )
+    assert placed.quarantine_message.endswith(WORDS)
     entry = queue.entry("u")
     assert entry is not None
-    assert (entry.is_quarantined, entry.plugins, entry.message) == (True, ("APIServer",), placed.set_aside)
+    assert (entry.is_quarantined, entry.plugins, entry.message) == (True, ("APIServer",), placed.quarantine_message)
     assert queue.statistics().unschedulable_by_plugin == {"APIServer": 1}
-    assert queue.statistics().set_aside == 1
+    assert queue.statistics().quarantines == 1
     assert queue.flush(650) == Moved()
 
 
@@ -57,12 +59,12 @@ def test_other_words_begin_the_row_anew_and_refusals_by_plugins_do_not() -> None
     queue.add(make_pod("u"), 0)
     refuse(queue, "u", times=4)
     refuse(queue, "u", times=1, at_s=300, failure=Failure(is_error=True, refusal="something else"))
-    assert refuse(queue, "u", times=4, at_s=600).place is QueueState.BACKOFF
+    assert refuse(queue, "u", times=4, at_s=600).state is QueueState.BACKOFF
     pop_uid(queue, 900)
     queue.fail("u", REFUSED, 900)
     queue.activate("u", 900)
 
-    assert refuse(queue, "u", times=1, at_s=1000).set_aside
+    assert refuse(queue, "u", times=1, at_s=1000).quarantine_message
 
 
 @pytest.mark.parametrize("failure", [ERROR, Failure(is_error=True, message="connection refused")])
@@ -70,12 +72,12 @@ def test_errors_that_are_no_refusals_of_the_api_server_never_set_a_pod_aside(fai
     queue = make_queue()
     queue.add(make_pod("u"), 0)
 
-    assert refuse(queue, "u", times=20, failure=failure).place is QueueState.BACKOFF
+    assert refuse(queue, "u", times=20, failure=failure).state is QueueState.BACKOFF
 
 
 def quarantined(queue: PodQueue, pod: Pod) -> None:
     queue.add(pod, 0)
-    assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).set_aside
+    assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).quarantine_message
 
 
 @pytest.mark.parametrize(
@@ -102,9 +104,9 @@ def test_a_quarantined_pod_comes_back_when_it_is_changed_and_not_when_its_status
     queue, pod = make_queue(), make_pod("u")
     quarantined(queue, pod)
     told = make_pod("u", version=2)
-    assert queue.update(pod, told, 290) == Placement(QueueState.UNSCHEDULABLE)
+    assert queue.update(pod, told, 290) == QueueOutcome(QueueState.UNSCHEDULABLE)
 
-    assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == Placement(QueueState.ACTIVE)
+    assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == QueueOutcome(QueueState.ACTIVE)
 
 
 def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_again_at_once() -> None:
@@ -113,7 +115,7 @@ def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_a
     assert queue.next_wakeup_s() == 240 + 300
     assert queue.flush(540).active == 1
 
-    assert refuse(queue, "u", times=1, at_s=541).set_aside
+    assert refuse(queue, "u", times=1, at_s=541).quarantine_message
 
 
 def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
@@ -123,7 +125,7 @@ def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
     pop_uid(queue, 300)
     queue.update(pod, make_pod("u", labels={"team": "b"}), 301)
 
-    assert queue.fail("u", DENIED, 302).place is QueueState.BACKOFF
+    assert queue.fail("u", DENIED, 302).state is QueueState.BACKOFF
 
 
 def test_a_quarantined_pod_that_is_gone_leaves_nothing_behind() -> None:

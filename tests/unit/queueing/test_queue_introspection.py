@@ -43,7 +43,7 @@ def test_every_place_is_counted_by_itself() -> None:
     found = queue.statistics()
     assert found.pending == {"active": 1, "backoff": 2, "unschedulable": 4, "gated": 5, "gang": 0}
     assert found.unschedulable_by_plugin == {FIT: 3, AFFINITY: 1, LEGACY: 1, "SchedulingGates": 5}
-    assert (found.in_flight, found.in_flight_events, found.quarantined, found.set_aside) == (6, 0, 0, 0)
+    assert (found.in_flight, found.in_flight_events, found.quarantined, found.quarantines) == (6, 0, 0, 0)
     assert found.incoming == {
         ("active", "UnschedulablePodAdd"): 13,
         ("backoff", "ScheduleAttemptFailure"): 2,

@@ -48,7 +48,7 @@ class Known:
     """What the model knows of one pod."""
 
     pod: Pod
-    place: str
+    state: str
     queued_s: float
     order: int
     attempts: int = 0
@@ -92,7 +92,7 @@ class QueueMachine(RuleBasedStateMachine):
     # The model's rules
 
     def at(self, *places: str) -> list[Known]:
-        return [known for known in self.known.values() if known.place in places]
+        return [known for known in self.known.values() if known.state in places]
 
     def pick(self, data: st.DataObject, *places: str) -> Known:
         return data.draw(st.sampled_from(self.at(*places)))
@@ -136,16 +136,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     def place_after(self, known: Known, strength: int) -> None:
         if known.pod.gates:
-            known.place, known.parked_s = "gated", self.now_s
+            known.state, known.parked_s = "gated", self.now_s
         elif strength == 1 and known.until_s > self.now_s:
-            known.place = "backoff"
+            known.state = "backoff"
         else:
-            known.place = "active"
+            known.state = "active"
 
     def release(self) -> None:
         for known in self.at("backoff"):
             if known.until_s <= self.now_s:
-                known.place = "active"
+                known.state = "active"
 
     def possible_heads(self) -> set[str]:
         """Who may be next. With several namespaces active a retry that stands first may have to wait for its share."""
@@ -171,7 +171,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def take(self, uid: str) -> None:
         known = self.known[uid]
-        known.place = "in-flight"
+        known.state = "in-flight"
         known.attempts += 1
         known.seen, known.is_overflown = [], False
 
@@ -200,16 +200,16 @@ class QueueMachine(RuleBasedStateMachine):
             placed = self.queue.add(pod, self.now_s)
             place = "gated" if is_gated else "active"
             self.known[pod.uid] = Known(pod, place, self.now_s, self.next_order(), parked_s=self.now_s)
-            assert placed.place == place
+            assert placed.state == place
             assert placed.status.is_success != is_gated
 
     @precondition(lambda self: self.at("leaving"))
     @rule(data=st.data())
     def a_removed_pod_comes_back(self, data: st.DataObject) -> None:
         known = self.pick(data, "leaving")
-        known.place = "in-flight"
+        known.state = "in-flight"
         self.note({known.pod.uid}, "all", "")
-        assert self.queue.add(known.pod, self.now_s).place is QueueState.IN_FLIGHT
+        assert self.queue.add(known.pod, self.now_s).state is QueueState.IN_FLIGHT
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -235,20 +235,20 @@ class QueueMachine(RuleBasedStateMachine):
         known.pod = make_pod(old.uid, name="same", namespace=old.namespace, spec=spec or old.spec, labels=ZONES[zone])
         self.queue.update(old, known.pod, self.now_s)
         event = "relabelled" if old.labels["zone"] != zone else "changed" if old.gates or spec else ""
-        if known.place in ("in-flight", "leaving") and event:
+        if known.state in ("in-flight", "leaving") and event:
             self.note({old.uid}, event, zone)
-        elif known.place == "gated" and event:
+        elif known.state == "gated" and event:
             self.place_after(known, 1)
-        elif known.place == "unschedulable" and event and (strength := self.strength(known, event, zone)):
+        elif known.state == "unschedulable" and event and (strength := self.strength(known, event, zone)):
             self.place_after(known, strength)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def a_pod_is_removed(self, data: st.DataObject) -> None:
         known = self.pick(data, *QUEUED, "in-flight", "leaving")
-        assert self.queue.remove(known.pod.uid) == known.place
-        if known.place in ("in-flight", "leaving"):
-            known.place = "leaving"
+        assert self.queue.remove(known.pod.uid) == known.state
+        if known.state in ("in-flight", "leaving"):
+            known.state = "leaving"
         else:
             del self.known[known.pod.uid]
 
@@ -279,18 +279,18 @@ class QueueMachine(RuleBasedStateMachine):
     def the_server_refuses_a_pod_again_and_again(self, data: st.DataObject, words: str, times: int) -> None:
         known = self.pick(data, "in-flight")
         for _ in range(times):
-            if known.place != "in-flight":
+            if known.state != "in-flight":
                 return
             placed = self.queue.fail(known.pod.uid, Failure(is_error=True, refusal=words), self.now_s)
             self.forget_attempt(known)
             known.queued_s, known.order = self.now_s, self.next_order()
             self.place_failed(known, frozenset(), frozenset(), words=words)
-            assert placed.place == known.place
-            assert bool(placed.set_aside) == (known.place == "unschedulable")
-            if known.place == "backoff":
+            assert placed.state == known.state
+            assert bool(placed.quarantine_message) == (known.state == "unschedulable")
+            if known.state == "backoff":
                 self.queue.activate(known.pod.uid, self.now_s)
-                known.place = "active"
-            while known.place == "active":
+                known.state = "active"
+            while known.state == "active":
                 self.pods_are_popped(1)
 
     @precondition(lambda self: self.at("in-flight", "leaving"))
@@ -309,13 +309,13 @@ class QueueMachine(RuleBasedStateMachine):
             failure = Failure(plugins, pending, without_backoff=is_conflict)
             placed = self.queue.fail(known.pod.uid, failure, self.now_s)
             self.forget_attempt(known)
-            if known.place == "leaving":
+            if known.state == "leaving":
                 del self.known[known.pod.uid]
-                assert placed.place is QueueState.ABSENT
+                assert placed.state is QueueState.ABSENT
                 continue
             known.queued_s, known.order = self.now_s, self.next_order()
             self.place_failed(known, plugins, pending, is_conflict=is_conflict)
-            assert placed.place == known.place
+            assert placed.state == known.state
 
     def place_failed(
         self,
@@ -353,7 +353,7 @@ class QueueMachine(RuleBasedStateMachine):
         if strength:
             self.place_after(known, strength)
         else:
-            known.place, known.parked_s = "unschedulable", self.now_s
+            known.state, known.parked_s = "unschedulable", self.now_s
 
     @rule(event=st.sampled_from(sorted(EVENTS)), zone=zones)
     def something_happens(self, event: str, zone: str) -> None:
@@ -368,7 +368,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.place_after(self.known[uid], strength)
         for known in gated:
             self.place_after(known, 1)
-        newly = [self.known[uid].place for uid, strength in parked.items() if strength]
+        newly = [self.known[uid].state for uid, strength in parked.items() if strength]
         assert (moved.active, moved.backoff) == (newly.count("active"), newly.count("backoff"))
 
     @rule()
@@ -384,7 +384,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def every_pod_is_where_the_model_says_and_nowhere_else(self) -> None:
         self.queue.validate()
-        assert {e.uid: e.place.value for e in self.queue.entries()} == {u: k.place for u, k in self.known.items()}
+        assert {e.uid: e.state.value for e in self.queue.entries()} == {u: k.state for u, k in self.known.items()}
         counts = {place: len(self.at(place)) for place in QUEUED}
         statistics = self.queue.statistics()
         assert statistics.pending == counts

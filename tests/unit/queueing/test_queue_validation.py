@@ -96,7 +96,7 @@ def one_parked() -> tuple[ParkedPods, Entry]:
     parked = ParkedPods()
     pod = make_pod("p")
     entry = Entry(pod.uid, pod, 1, 0.0, 0.0)
-    entry.place = QueueState.UNSCHEDULABLE
+    entry.state = QueueState.UNSCHEDULABLE
     parked.add(entry, 10.0)
     parked.validate()
     return parked, entry
@@ -104,7 +104,7 @@ def one_parked() -> tuple[ParkedPods, Entry]:
 
 def test_parked_pods_at_odds_are_told() -> None:
     parked, entry = one_parked()
-    entry.place = QueueState.GATED
+    entry.state = QueueState.GATED
     with pytest.raises(QueueInvariantError, match=rf"^pod {entry.uid} is indexed under "):
         parked.validate()
 
@@ -142,7 +142,7 @@ def test_events_beyond_the_bound_or_for_nobody_are_told() -> None:
 
 
 def forget_the_place(queue: PodQueue, entry: Entry) -> None:
-    entry.place = QueueState.BACKOFF
+    entry.state = QueueState.BACKOFF
 
 
 def close_the_gate(queue: PodQueue, entry: Entry) -> None:
@@ -150,7 +150,7 @@ def close_the_gate(queue: PodQueue, entry: Entry) -> None:
 
 
 def forget_the_pod(queue: PodQueue, entry: Entry) -> None:
-    del queue._places.entries[entry.uid]
+    del queue._states.entries[entry.uid]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
     gate: Any = Odd()
     queue = make_queue(gates=[gate], errors=heard)
     placement = queue.add(make_pod("p"), 0.0)
-    assert placement.place is QueueState.GATED
+    assert placement.state is QueueState.GATED
     assert heard.heard == [("Odd", "PreEnqueue", "returned bool, not Status")]
 
 

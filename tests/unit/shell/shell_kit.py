@@ -35,11 +35,11 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.audit.pod_mending import PodMending
+from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.domain import DomainWorker, Sizes
+from multisched.shell.event_time_share import EventTimeShare
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
-from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.reservations import Reservations
@@ -223,7 +223,7 @@ class House:
         self.preemptor = Preemptor(
             self.desk, self.desk, self.clock, self.domain.nominator, self.removals, self.router.worker_of
         )
-        news = NewsShare(lambda: 0, self.clock.monotonic)
+        news = EventTimeShare(lambda: 0, self.clock.monotonic)
         self.reservations = Reservations(self.domain.nominator)
         self.worker = DomainWorker(
             "ours",
@@ -254,11 +254,11 @@ class House:
             decoder,
             self.clock,
             tolerations=tolerations,
-            going=self.preemptor.on_victim_deleting,
+            on_deleting=self.preemptor.on_victim_deleting,
             offer=self.reservations.offer,
         )
-        self.mending = PodMending(
-            self.pods, self.cache, self.router, decoder, self.clock, going=self.preemptor.on_victim_deleting
+        self.repair = PodRepair(
+            self.pods, self.cache, self.router, decoder, self.clock, on_deleting=self.preemptor.on_victim_deleting
         )
         self.nodes = NodeIngest(
             self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()

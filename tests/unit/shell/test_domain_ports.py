@@ -196,7 +196,7 @@ def test_what_was_decided_before_a_pause_stands_unless_somebody_says_why_not(
     async def scene(house: House) -> None:
         house.see_pod("prebind")
         await asyncio.sleep(1.0)
-        house.worker.go_on(why) if why else house.worker.go_on()
+        house.worker.resume_scheduling(why) if why else house.worker.resume_scheduling()
         await asyncio.sleep(0.5)
         assert [words.partition('"Holding": ')[2] or words for words in house.told("prebind")] == told
         await asyncio.sleep(HELD_S - 1.0)

@@ -10,7 +10,7 @@ from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.framework.ports import ExtenderClient, ExtenderError, ExtenderSettings, ExtenderTrust
 from multisched.framework.registry import PluginSetupError
-from multisched.shell.extenders import Extenders, UnaskedExtender, settings_of
+from multisched.shell.extenders import Extenders, OfflineExtender, settings_of
 from tests.unit.client.scripted import Mirror, ScriptedTransport
 
 PEM = base64.b64encode(b"ca").decode(), base64.b64encode(b"cert").decode(), base64.b64encode(b"key").decode()
@@ -89,14 +89,14 @@ def test_every_setting_of_the_configuration_reaches_the_client() -> None:
 )
 def test_whole_nodes_are_kept_for_an_extender_that_is_sent_them_and_for_no_other(extenders: str, keeps: bool) -> None:
     nodes = Mirror()
-    found = Extenders(configured(extenders).domains, ScriptedTransport(), UnaskedExtender).watching(nodes)
+    found = Extenders(configured(extenders).domains, ScriptedTransport(), OfflineExtender).watching(nodes)
     assert (found is not nodes) is keeps
 
 
 async def test_each_domain_has_clients_of_its_own_which_end_with_the_program() -> None:
     opened: list[Closing] = []
 
-    class Closing(UnaskedExtender):
+    class Closing(OfflineExtender):
         is_closed = False
 
         async def close(self) -> None:
@@ -131,7 +131,7 @@ def test_a_domain_without_extenders_has_no_plugin_for_them_and_one_that_cannot_b
 
 
 async def test_a_sandbox_asks_no_extender() -> None:
-    extender = UnaskedExtender(settings(FILES))
+    extender = OfflineExtender(settings(FILES))
     with pytest.raises(ExtenderError) as refused:
         await extender.post("filter", b"", answer_bytes_max=1)
     words = 'extender "https://extender.example/scheduler" (filter): is not called in a sandbox'

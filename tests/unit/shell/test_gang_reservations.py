@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from multisched.framework.gangs import Reserving
+from multisched.observe.explain_view import ExplainQuery
+from multisched.observe.explain_words import pod_text
 from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.whatif.explain_source import ProgramExplanations
 from tests.unit.shell.program_kit import PODS, Cluster
 
 AFTER_S, FOR_S = 60.0, 120.0
@@ -179,5 +182,49 @@ def test_gang_that_lost_a_member_ends_its_turn() -> None:
             assert worker.queue.statistics().gangs_reserving == 0
             assert cluster.program.cache.gangs.reserving("default/big") is not Reserving.NOW
             assert not await nominated(cluster)
+
+    play(scene)
+
+
+def test_explain_names_the_reservation_to_the_gang_and_to_pods_that_it_holds_back() -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with stream_of_small_pods(cluster, lasting="b"):
+            await add_gang(cluster)
+            await asyncio.sleep(AFTER_S + 40.0)
+            ask = ProgramExplanations(cluster.program, in_thread=cluster._at_once)
+            small = min(name for name, node in (await cluster.nodes_of_pods()).items() if "small" in name and not node)
+            held = await ask.pod(ExplainQuery("default", small))
+            held_on_a = await ask.pod(ExplainQuery("default", small, node="a"))
+            big = await ask.pod(ExplainQuery("default", "big-0"))
+            tried = await ask.pod(ExplainQuery("default", "big-0", with_fixes=True))
+
+        text = pod_text(held)
+        assert "1 NodeResourcesFit: Insufficient cpu (Unschedulable)  [b]" in text
+        assert (
+            "1 NodeResourcesFit: Insufficient cpu once the pods nominated there are placed (Unschedulable)  [a]" in text
+        )
+        (who,) = held.notes
+        assert who in (
+            f"node a is kept free for nominated pods: default/big-{at}; resources that become free there are reserved for"
+            " gang default/big"
+            for at in (0, 1)
+        )
+        assert held_on_a.on_node is not None
+        assert held_on_a.on_node.text == (
+            "It is not feasible: NodeResourcesFit: Insufficient cpu once the pods nominated there are placed."
+        )
+        assert held_on_a.notes == held.notes
+
+        reserved = "Resources that become free on 2 nodes are reserved for the gang"
+        assert reserved in big.attempts[0].message
+        (said,) = [point for point in big.attempts[0].points if point.point == "PostFilter"]
+        assert (said.plugin, said.said.startswith(reserved)) == (
+            "ElasticQuota, DefaultPreemption, GangScheduling",
+            True,
+        )
+        assert big.attempts[0].nominated_node in ("a", "b")
+        assert any(
+            note.startswith("it is placed with its gang or not at all") and reserved in note for note in tried.notes
+        )
 
     play(scene)

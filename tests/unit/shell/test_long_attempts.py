@@ -22,13 +22,13 @@ REST_S = 1.0
 Scene = Callable[[House], Coroutine[Any, Any, None]]
 
 
-def play(scene: Scene, *nodes: str) -> None:
-    """Plays the scene with one evaluation per step."""
+def play(scene: Scene, *nodes: str, evaluations: int = 1) -> None:
+    """Plays the scene with so many evaluations per step."""
 
     loop = SimLoop(seed=3)
 
     async def run() -> None:
-        house = House(loop, *nodes, filters=("GangScheduling",), steps=CountedSteps(1, REST_S))
+        house = House(loop, *nodes, filters=("GangScheduling",), steps=CountedSteps(evaluations, REST_S))
         async with house.at_work():
             await scene(house)
         house.cache.validate()
@@ -188,7 +188,7 @@ def test_stopped_worker_undoes_a_paused_attempt() -> None:
     play(scene, "a", "b")
 
 
-@pytest.mark.parametrize("stop", [DomainWorker.close_intake, DomainWorker.hold], ids=["closing", "held"])
+@pytest.mark.parametrize("stop", [DomainWorker.close_intake, DomainWorker.pause_scheduling], ids=["closing", "held"])
 def test_domain_that_stops_deciding_undoes_a_paused_attempt(stop: Callable[[DomainWorker], None]) -> None:
     async def scene(house: House) -> None:
         see_gang(house, 4)
@@ -222,5 +222,46 @@ def test_preempted_member_of_a_paused_attempt_undoes_it_and_is_not_deleted() -> 
         assert house.worker.long_attempts.undone == 1
         await asyncio.sleep(30 * REST_S)
         assert len(bound(house)) == 4
+
+    play(scene, "a", "b")
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+@pytest.mark.parametrize("every_s", [0.37, 1.0])
+def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(every_s: float, priority: int) -> None:
+    """Events that may help all of them come again and again. While one of the two is tried, the third fits on no node."""
+
+    async def scene(house: House) -> None:
+        house.see_node("far", cpu="500m")
+        for number in range(2):
+            see_gang(house, 13 + number, name=f"big{number}", priority=priority)
+        await first_pause(house)
+        see_gang(house, 3, name="small", cpu="2")
+        for number in range(int(60 / every_s)):
+            house.see_pod(f"other-{number}", cpu="500m", nodeName="far", scheduler="another")
+            await asyncio.sleep(every_s)
+            house.lose_pod(f"other-{number}")
+        assert {name for name in bound(house) if "big" not in name} == {"small-0", "small-1", "small-2"}
+
+    play(scene, *"abcdef", evaluations=6)
+
+
+def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_deleted() -> None:
+    """As docs/users.md has it. Each holds room that the other needs."""
+
+    async def scene(house: House) -> None:
+        for gang in ("first", "second"):
+            labels = {f"{ACK}/name": gang, f"{ACK}/min-available": "3"}
+            for number in range(2):
+                house.see_pod(f"{gang}-{number}", nodeName="ab"[number], metadata={"labels": labels})
+            house.see_pod(f"{gang}-2", metadata={"labels": labels})
+        await asyncio.sleep(30 * REST_S)
+        assert bound(house) == {}
+        labels = {f"{ACK}/name": "first", f"{ACK}/min-available": "3"}
+        for number in range(2):
+            house.lose_pod(f"first-{number}")
+            house.see_pod(f"first-new-{number}", metadata={"labels": labels})
+        await asyncio.sleep(30 * REST_S)
+        assert set(bound(house)) == {"second-2"}
 
     play(scene, "a", "b")

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from multisched.client.binder import READ_TIMEOUT_S
-from multisched.framework.moving import EvictAnswer, EvictReply, KeepAnswer, KeepReply
+from multisched.framework.moving import DocumentAnswer, DocumentReply, EvictAnswer, EvictReply
 from multisched.framework.ports import Event, ObjectRef, PodTruth
-from multisched.framework.repair import RepairAsked
+from multisched.framework.repair import RepairRequest
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.gang import SP_LABEL, GangApi, GangSpec
 from multisched.model.object_kinds import ObjectKind
@@ -67,7 +67,7 @@ def test_a_pod_stays_while_a_budget_that_selects_it_allows_no_disruption(
         selector = LabelSelector(tuple(wanted)) if selected is not None else None
         budget = PodDisruptionBudget(name="few", namespace="default", selector=selector, disruptions_allowed=allowed)
         house.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
-        pod = a_mover(house).standing(uid)
+        pod = a_mover(house).placed_pod(uid)
         assert pod is not None
         refusal = "PodDisruptionBudget default/few allows no disruption" if is_kept else ""
         assert a_mover(house).budget_refusal(pod) == refusal
@@ -90,11 +90,11 @@ class Outside:
         self.sent.append(("evict", pod.name, timeout_s))
         return self.reply
 
-    async def write(self, document: bytes) -> KeepReply:
+    async def write(self, document: bytes) -> DocumentReply:
         self.sent.append(("write", document))
-        return KeepReply(KeepAnswer.KEPT)
+        return DocumentReply(DocumentAnswer.WRITTEN)
 
-    async def plan(self, asked: RepairAsked) -> Any:
+    async def plan(self, asked: RepairRequest) -> Any:
         self.sent.append(("plan", asked))
         return "a plan"
 
@@ -129,13 +129,13 @@ async def test_who_may_not_act_changes_nothing(why: str) -> None:
                 house.worker.intake.is_leading = False
             case _:
                 house.desk.is_leading = False
-        pod = mover.standing("uid-stands")
+        pod = mover.placed_pod("uid-stands")
         assert pod is not None
         assert not mover.may_act()
-        assert mover.hold("uid-stands", pod, "b", handed=lambda: None) == NOT_LEADING
+        assert mover.reserve("uid-stands", pod, "b", on_assigned=lambda: None) == NOT_LEADING
         assert await mover.evict(REF, timeout_s=3.0) == EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
-        assert await mover.write(b"x") == KeepReply(KeepAnswer.UNKNOWN, NOT_LEADING)
-        assert (outside.sent, mover.is_kept(), len(house.domain.nominator)) == ([], False, 0)
+        assert await mover.write(b"x") == DocumentReply(DocumentAnswer.UNKNOWN, NOT_LEADING)
+        assert (outside.sent, mover.is_reserved(), len(house.domain.nominator)) == ([], False, 0)
 
 
 async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
@@ -144,15 +144,15 @@ async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
         mover = acting(house, outside)
         assert mover.write_timeout_s == house.worker.write_timeout_s
         assert (await mover.evict(REF, timeout_s=3.0)).answer is EvictAnswer.EVICTED
-        assert (await mover.write(b"x")).answer is KeepAnswer.KEPT
+        assert (await mover.write(b"x")).answer is DocumentAnswer.WRITTEN
         assert await mover.read() == b"kept"
-        assert cast("Any", await mover.plan(RepairAsked(domain="another"))) == "a plan"
+        assert cast("Any", await mover.plan(RepairRequest(domain="another"))) == "a plan"
         mover.record_event("Normal", REF, "Moved", "to b")
         assert outside.sent == [
             ("evict", "stands", 3.0),
             ("write", b"x"),
             ("read", "", "", 0.0),
-            ("plan", RepairAsked(domain="ours")),
+            ("plan", RepairRequest(domain="ours")),
             ("event", Event(REF, "Normal", "Moved", "Repairing", "to b", "ours")),
         ]
 
@@ -169,7 +169,7 @@ async def test_a_pod_stands_if_the_server_says_so_of_the_very_same() -> None:
             (None, False),
         ):
             outside.truth = truth
-            assert await mover.reads(REF) is stands
+            assert await mover.still_exists(REF) is stands
         assert set(outside.sent) == {("read", "default", "stands", READ_TIMEOUT_S)}
 
 
@@ -180,11 +180,11 @@ def test_it_knows_pods_that_stand_and_nodes_of_its_domain() -> None:
         mover = a_mover(house)
         assert [mover.has_node(name) for name in ("a", "theirs", "nowhere")] == [True, False, False]
         waiting = house.see_pod("waits")
-        assert mover.standing(waiting) is None
+        assert mover.placed_pod(waiting) is None
         house.cache.assume(house.pods.pending[waiting], house.domain.row("a"))
-        assert mover.standing(waiting) is None, "it is only on its way"
+        assert mover.placed_pod(waiting) is None, "it is only on its way"
         house.see_pod("waits", nodeName="a")
-        stands = mover.standing(waiting)
+        stands = mover.placed_pod(waiting)
         assert stands is not None
         assert stands.node == "a"
 
@@ -194,29 +194,29 @@ def test_a_place_is_kept_handed_over_to_who_came_before_and_released() -> None:
         house, handed = House(loop, "a", "b"), list[bool]()
         mover = acting(house, Outside())
         uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
-        pod = mover.standing(uid)
+        pod = mover.placed_pod(uid)
         assert pod is not None
         house.see_pod("full", cpu="1", nodeName="b")
-        refusal = mover.hold(uid, pod, "b", handed=lambda: handed.append(True))
+        refusal = mover.reserve(uid, pod, "b", on_assigned=lambda: handed.append(True))
         assert refusal.endswith("Insufficient cpu")
-        assert (mover.is_kept(), mover.taker()) == (False, "")
+        assert (mover.is_reserved(), mover.replacement()) == (False, "")
         house.lose_pod("full")
-        assert mover.hold(uid, pod, "b", handed=lambda: handed.append(True)) == ""
+        assert mover.reserve(uid, pod, "b", on_assigned=lambda: handed.append(True)) == ""
         (stand_in,) = house.domain.nominator.on("b")
-        assert mover.is_kept()
-        mover.hold(uid, msgspec.structs.replace(pod, name="again"), "b", handed=lambda: handed.append(True))
+        assert mover.is_reserved()
+        mover.reserve(uid, msgspec.structs.replace(pod, name="again"), "b", on_assigned=lambda: handed.append(True))
         assert len(house.domain.nominator) == 1, "one place at a time"
 
         new = house.see_pod("new", cpu="2", metadata=owned("rs"))
-        assert mover.taker() == ""
-        mover.hand_over(frozenset({uid}))
-        assert (mover.taker(), handed, mover.is_kept()) == (new, [True], False)
+        assert mover.replacement() == ""
+        mover.assign_to_replacement(frozenset({uid}))
+        assert (mover.replacement(), handed, mover.is_reserved()) == (new, [True], False)
         assert house.domain.nominator.node_of(new) == "b"
         mover.release()
         assert house.domain.nominator.node_of(new) == "b", "what a taker has is its own"
-        assert mover.taker() == ""
+        assert mover.replacement() == ""
         mover.release()
-        mover.hand_over(frozenset())
+        mover.assign_to_replacement(frozenset())
         assert stand_in.name == "stands"
 
 
@@ -225,16 +225,16 @@ def test_a_place_is_not_handed_over_to_a_pod_that_has_found_one_of_its_own() -> 
         house = House(loop, "a", "b")
         mover = acting(house, Outside())
         uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
-        pod = mover.standing(uid)
+        pod = mover.placed_pod(uid)
         assert pod is not None
-        assert mover.hold(uid, pod, "b", handed=lambda: None) == ""
+        assert mover.reserve(uid, pod, "b", on_assigned=lambda: None) == ""
         new = house.see_pod("new", cpu="1", metadata=owned("rs"))
         row = house.cache.nodes.row_of("b")
         assert row is not None
         house.cache.assume(house.pods.pending[new], row)
 
-        mover.hand_over(frozenset({uid}))
-        assert (mover.taker(), mover.is_kept()) == ("", True)
+        mover.assign_to_replacement(frozenset({uid}))
+        assert (mover.replacement(), mover.is_reserved()) == ("", True)
 
 
 def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> None:
@@ -242,9 +242,9 @@ def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> 
         house = House(loop, "a", "b")
         mover = acting(house, Outside())
         uid = house.see_pod("stands", cpu="2", nodeName="a", metadata=owned("rs"))
-        pod = mover.standing(uid)
+        pod = mover.placed_pod(uid)
         assert pod is not None
-        assert mover.hold(uid, pod, "b", handed=lambda: None) == ""
+        assert mover.reserve(uid, pod, "b", on_assigned=lambda: None) == ""
         late = house.see_pod("late", cpu="1")
         assert house.worker.queue.pop(0.0) is not None
         house.worker.queue.fail(late, Failure(frozenset({"NodeResourcesFit"})), 0.0)
@@ -293,7 +293,7 @@ def test_a_pod_whose_eviction_was_not_answered_counts_as_leaving_until_a_read_sh
         await mover.evict(REF, timeout_s=3.0)
         assert placed(house, "stands")[0].is_leaving
         outside.truth = PodTruth("uid-stands", "a", False, False)
-        assert await mover.reads(REF)
+        assert await mover.still_exists(REF)
         assert not placed(house, "stands")[0].is_leaving
         outside.reply = EvictReply(EvictAnswer.EVICTED)
         await mover.evict(REF, timeout_s=3.0)

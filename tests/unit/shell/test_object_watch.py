@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+
+import pytest
 
 from multisched.framework.events import FLUSH, NODE_ADD, Action, ClusterEvent, EventRegistration
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.wire import Response
 from multisched.shell.object_watch import watched_kinds
 from tests.unit.cycle.cycle_kit import ByName
+from tests.unit.shell.program_kit import Cluster, play
 
 
 class Reads:
@@ -36,3 +41,26 @@ def test_kinds_are_watched_that_a_plugin_reads_or_whose_events_it_has_registered
     )
     assert watched_kinds([]) == ()
     assert watched_kinds([first, second, first]) == (ObjectKind.RESOURCE_QUOTA, ObjectKind.PERSISTENT_VOLUME_CLAIM)
+
+
+def test_starting_server_that_refuses_all_kinds_logs_only_the_kind_it_keeps_refusing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = Response(403, b'{"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no"}', {})
+    until_s, kept = 120.0, "/apis/policy/v1/poddisruptionbudgets"
+
+    async def prepare(cluster: Cluster) -> None:
+        def answer(method: str, path: str) -> Response | None:
+            is_starting = cluster.clock.monotonic() < until_s
+            return refused if method == "GET" and (is_starting or path.startswith(kept)) else None
+
+        cluster.transport.answer = answer
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.settle(until_s - 20.0)
+        assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+        await cluster.settle(120.0)
+        (said,) = [vars(record) for record in caplog.records if record.levelno >= logging.ERROR]
+        assert (said["kind"], said["path"]) == ("PodDisruptionBudget", kept)
+
+    play(scene, prepare=prepare)

@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
-from domains.gpu.demand import GPU_MILLI
+from domains.gpu.dialects.own import GPU_MILLI
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, Plugin
@@ -209,11 +209,11 @@ def test_a_pod_that_cannot_be_scheduled_any_more_is_not_sent() -> None:
 
 def test_a_domain_that_is_held_decides_nothing_and_goes_on_with_what_came_meanwhile() -> None:
     async def scene(house: House) -> None:
-        house.worker.hold()
+        house.worker.pause_scheduling()
         house.see_pod("p")
         await asyncio.sleep(1.0)
         assert house.node_of("p") is None
-        house.worker.go_on()
+        house.worker.resume_scheduling()
         await asyncio.sleep(0.1)
         assert house.desk.posts == [("p", "a")]
 
@@ -228,8 +228,8 @@ def test_what_was_decided_by_another_history_is_decided_anew(where: str) -> None
         await asyncio.sleep(0.1)
         house.see_pod(where, cpu="1")
         await asyncio.sleep(0.1)
-        house.worker.hold()
-        house.worker.go_on("the server's history went back")
+        house.worker.pause_scheduling()
+        house.worker.resume_scheduling("the server's history went back")
         await asyncio.sleep(0.2)
         assert (house.node_of(where) is None) is (where != "queued"), "a bind worker turns it back when it comes to it"
         assert house.desk.posts == [("first", "a")]
@@ -250,7 +250,7 @@ def test_a_bound_pod_that_was_unreadable_for_a_moment_is_not_decided_again() -> 
         await asyncio.sleep(0.1)
         assert house.desk.posts == [("p", "a")]
         assert used(house) == 1000
-        house.mending.unbind("uid-p")  # a read has shown that the answer was false
+        house.repair.unbind("uid-p")  # a read has shown that the answer was false
         await asyncio.sleep(0.1)
         assert house.desk.posts == [("p", "a")] * 2
 
@@ -288,12 +288,12 @@ def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_i
     async def scene(house: House) -> None:
         house.see_pod("p", cpu="3")
         await asyncio.sleep(0.1)
-        house.worker.hold()
+        house.worker.pause_scheduling()
         house.see_pod("standing", cpu="3", scheduler="them", nodeName="a", phase="Running")
         await asyncio.sleep(HELD_S + 0.1)
         entry = house.worker.queue.entry("uid-p")
         assert entry is not None
-        assert (entry.place, entry.message) == (QueueState.ACTIVE, "its node was taken")
+        assert (entry.state, entry.message) == (QueueState.ACTIVE, "its node was taken")
         assert house.told("p") == [], "it is tried again at once"
 
     play(scene, plugins=[Remote()])

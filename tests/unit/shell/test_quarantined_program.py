@@ -70,7 +70,7 @@ async def _is_shown(site: ProgramSite, program: Program) -> None:
     assert (view.domains[0].counts["quarantined"], view.domains[0].counts["unschedulable"]) == (1, 0)
 
     reading = read(program).domains["forecast"]
-    assert (reading.quarantined, reading.set_aside, reading.pending["unschedulable"]) == (1, 1, 1)
+    assert (reading.quarantined, reading.quarantines, reading.pending["unschedulable"]) == (1, 1, 1)
     assert reading.unschedulable_by_plugin == {"APIServer": 1}
 
     told = describe(program, find_pod(program, "default", "quarantined"), ExplainQuery("default", "quarantined"))

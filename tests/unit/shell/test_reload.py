@@ -178,10 +178,10 @@ def test_refused_pods_are_tried_again_by_the_new_profile_and_keep_what_they_have
         await cluster.settle(3.0)
         worker = cluster.program.router.workers()[0]
         (before,) = worker.queue.entries()
-        assert (before.place, before.attempts) == (QueueState.UNSCHEDULABLE, 1)
+        assert (before.state, before.attempts) == (QueueState.UNSCHEDULABLE, 1)
         cluster.program.reload(configuration(plugins(refuses("new"))))
         (after,) = worker.queue.entries()
-        assert (after.added_s, after.place) == (before.added_s, QueueState.ACTIVE)
+        assert (after.added_s, after.state) == (before.added_s, QueueState.ACTIVE)
         await cluster.settle(1.0)
         assert cluster.placed == {"p": "a"}
         worker.queue.validate()
@@ -349,14 +349,14 @@ def test_tolerations_of_a_policy_reach_pods_that_wait_and_leave_them() -> None:
 def test_another_queue_order_sorts_who_waits_anew() -> None:
     async def scene(cluster: Cluster) -> None:
         worker = cluster.program.router.workers()[0]
-        worker.hold()
+        worker.pause_scheduling()
         for name, cpu in (("loose", "1"), ("bound", "1")):
             limits = {"cpu": cpu, "memory": "0"} if name == "bound" else {}
             await cluster.add_pod(name, cpu=cpu, limits=limits)
         await cluster.settle(0.5)
         cluster.program.reload(configuration("profile: {queueSort: PrioritySort}"))
         worker.queue.validate()
-        worker.go_on()
+        worker.resume_scheduling()
         await cluster.add_node("a", cpu="32")
         await cluster.settle(2.0)
         assert set(cluster.placed) == {"loose", "bound"}

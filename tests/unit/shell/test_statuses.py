@@ -406,7 +406,11 @@ def test_a_plugin_is_asked_about_an_object_that_has_gone_and_nothing_is_kept_of_
         await asyncio.sleep(10.0)
         assert ("team", False) in Asked.objects
         statuses = running[0].statuses
-        assert (statuses.statistics().backlog, len(statuses._writer.standing), statuses._writer._records) == (0, 0, {})
+        assert (statuses.statistics().backlog, len(statuses._writer.server_statuses), statuses._writer._records) == (
+            0,
+            0,
+            {},
+        )
         await stopped(running)
 
     play(scene)

@@ -15,7 +15,7 @@ from multisched.config.plugins import plugin_registry
 from multisched.framework.moving import RepairStatus
 from multisched.framework.points import Plugin
 from multisched.framework.registry import Registry
-from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.repair import RepairRefusedError, RepairRequest
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
@@ -132,7 +132,7 @@ def test_a_plan_is_asked_of_a_domain_that_can_be_repaired(
     async def scene(cluster: Cluster) -> None:
         plans = plans_of(cluster)
         with pytest.raises(RepairRefusedError) as refused:
-            await plans.plan(RepairAsked(domain=domain))
+            await plans.plan(RepairRequest(domain=domain))
         assert (str(refused.value), refused.value.status) == (words, status)
         with pytest.raises(RepairRefusedError) as refused:
             plans.status(domain)
@@ -155,7 +155,7 @@ def test_a_plan_is_made_with_the_plugins_that_the_program_has() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         plans = RepairPlans(cluster.program, registry, at_once)
-        await plans.plan(RepairAsked(domain="forecast"))
+        await plans.plan(RepairRequest(domain="forecast"))
         assert len(built) == len(cluster.program.router.workers())
 
     play(scene, prepare=a_node, configuration=TWO)
@@ -170,7 +170,7 @@ def test_a_plan_says_who_would_be_asked_outside() -> None:
 
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
-        plan = await plans_of(cluster).plan(RepairAsked(domain="forecast"))
+        plan = await plans_of(cluster).plan(RepairRequest(domain="forecast"))
         said.append(words in plan.notes)
 
     play(scene, prepare=a_node, configuration=TWO)
@@ -183,7 +183,7 @@ def test_a_domain_whose_repair_is_off_says_so() -> None:
         plans = plans_of(cluster)
         assert plans.status("second") == RepairStatus(domain="second", mode="off", is_open=False)
         with pytest.raises(RepairRefusedError) as refused:
-            await plans.run(RepairAsked(domain="second"), "digest")
+            await plans.run(RepairRequest(domain="second"), "digest")
         words = "repair is off: give PeakForecast repair.mode and repair.windows"
         assert (str(refused.value), refused.value.status) == (words, 409)
 
@@ -195,14 +195,14 @@ def test_no_plan_is_made_before_the_caches_are_in_step() -> None:
         give_profiles(cluster)
         await cluster.add_node("a")
         await cluster.settle()
-        assert (await plans_of(cluster).plan(RepairAsked(domain="forecast"))).domain == "forecast"
+        assert (await plans_of(cluster).plan(RepairRequest(domain="forecast"))).domain == "forecast"
         with pytest.raises(RepairRefusedError, match="the domain has no nodes"):
-            await plans_of(cluster).plan(RepairAsked(domain="second"))
+            await plans_of(cluster).plan(RepairRequest(domain="second"))
 
     async def too_early(cluster: Cluster) -> None:
         give_profiles(cluster)
         with pytest.raises(RepairRefusedError) as refused:
-            await plans_of(cluster).plan(RepairAsked(domain="second"))
+            await plans_of(cluster).plan(RepairRequest(domain="second"))
         words = "the caches are not synced with the API server yet; retry"
         assert (str(refused.value), refused.value.status) == (words, 503)
 
@@ -213,7 +213,7 @@ def test_one_plan_is_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         gate = Gate()
-        plans, asked = plans_of(cluster, in_thread=gate), RepairAsked(domain="forecast")
+        plans, asked = plans_of(cluster, in_thread=gate), RepairRequest(domain="forecast")
         waiting = [asyncio.ensure_future(plans.plan(asked)) for _ in range(QUESTIONS_MAX)]
         await asyncio.sleep(1.0)
         with pytest.raises(RepairRefusedError) as refused:

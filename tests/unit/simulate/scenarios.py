@@ -11,7 +11,9 @@ from typing import Any
 import yaml
 
 from multisched.config.document import ConfigError
-from multisched.simulate.scenario_file import load_scenario
+from multisched.simulate.recorded_services import RecordedServices
+from multisched.simulate.scenario import Scenario
+from multisched.simulate.simulation_file import load_simulation
 
 BEGIN = datetime(2026, 1, 5)
 STEP = timedelta(hours=6)
@@ -58,6 +60,13 @@ def write(folder: Path, *, lines: Sequence[Line] | None = None, header: str = HE
     unshared = json.loads(json.dumps(fields(**changes)))  # YAML would write what is shared as an anchor
     path.write_text(yaml.safe_dump(unshared, sort_keys=False))
     return path
+
+
+def load_scenario(path: Path) -> Scenario:
+    """A scenario of recorded services."""
+    simulation = load_simulation(path)
+    assert isinstance(simulation, RecordedServices)
+    return simulation.scenario
 
 
 def refusals(path: Path) -> list[str]:

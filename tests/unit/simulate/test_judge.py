@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.simulate.course import Course, PlacementInterval
 from multisched.simulate.judge import Figures, judge, node_load
-from multisched.simulate.moments import DAY_S
+from multisched.simulate.recorded_run import PlacementInterval, RunResult
 from multisched.simulate.scenario import NodeSpec, Scenario, Service
+from multisched.simulate.scenario_time import DAY_S
 from multisched.simulate.usage_table import UsageTable
 
 BEGIN_S = 1_767_571_200
@@ -60,8 +60,8 @@ def scenario(seed: int, *, services: int = 5, nodes: int = 3, same_capacity: boo
     )
 
 
-def course(*stays: PlacementInterval) -> Course:
-    return Course(stays, 0, len(stays), (), ())
+def result_of(*stays: PlacementInterval) -> RunResult:
+    return RunResult(stays, 0, len(stays), (), ())
 
 
 def plain_load(made: Scenario, stays: list[PlacementInterval], dimension: int) -> list[list[float]]:
@@ -119,14 +119,14 @@ def test_figures_are_those_counted_one_number_at_a_time(seed: int, same_capacity
                 PlacementInterval(series, first, -math.inf, changed_s),
                 PlacementInterval(series, second, changed_s, math.inf),
             ]
-    verdict = judge(made, course(*stays))
+    figures = judge(made, result_of(*stays))
     for dimension in range(2):
         loads = plain_load(made, stays, dimension)
         capacities = [node.capacity[dimension] for node in made.nodes]
-        assert told(verdict.whole[dimension]) == pytest.approx(plain_figures(loads, capacities), rel=1e-9)
+        assert told(figures.whole[dimension]) == pytest.approx(plain_figures(loads, capacities), rel=1e-9)
         for day in range(JUDGED_DAYS):
             of_day = [load[day * PER_DAY : (day + 1) * PER_DAY] for load in loads]
-            assert told(verdict.days[day][dimension]) == pytest.approx(plain_figures(of_day, capacities), rel=1e-9)
+            assert told(figures.days[day][dimension]) == pytest.approx(plain_figures(of_day, capacities), rel=1e-9)
 
 
 def test_the_worst_slot_is_named_with_its_node_and_moment() -> None:
@@ -135,7 +135,7 @@ def test_the_worst_slot_is_named_with_its_node_and_moment() -> None:
     values[:] = 1.0
     values[2, 1, (KNOWN_DAYS + 1) * PER_DAY + 20] = 25.0
     stays = [PlacementInterval(series, series % 3, *ALWAYS) for series in range(5)]
-    worst = judge(made, course(*stays)).whole[1].worst
+    worst = judge(made, result_of(*stays)).whole[1].worst
     assert (worst.node, worst.load) == ("node-2", 25.0 / 20.0)
     assert worst.at_s == made.judged_from_s + DAY_S + 20 * STEP_S
     assert (worst.nodes_over_80, worst.nodes_over_100) == (1, 1)
@@ -146,7 +146,7 @@ def test_a_pod_counts_from_the_first_step_that_begins_while_it_stands() -> None:
     made = scenario(2)
     made.usage.values[:] = 1.0
     begin_s = made.judged_from_s + 3 * STEP_S + 1
-    load = node_load(made, course(PlacementInterval(0, 1, begin_s, begin_s + 2 * STEP_S)))
+    load = node_load(made, result_of(PlacementInterval(0, 1, begin_s, begin_s + 2 * STEP_S)))
     assert np.flatnonzero(load[1, 0]).tolist() == [4, 5]
     assert load[1, 0, 4] == 1.0 / 10.0
 
@@ -154,7 +154,7 @@ def test_a_pod_counts_from_the_first_step_that_begins_while_it_stands() -> None:
 def test_gaps_of_the_judged_days_are_straight_lines_not_zeros() -> None:
     made = scenario(3)
     made.usage.values[0, 0, -3:] = [2.0, np.nan, 4.0]
-    assert node_load(made, course(PlacementInterval(0, 0, *ALWAYS)))[0, 0, -3:].tolist() == [
+    assert node_load(made, result_of(PlacementInterval(0, 0, *ALWAYS)))[0, 0, -3:].tolist() == [
         0.2,
         pytest.approx(0.3),
         0.4,
@@ -162,6 +162,6 @@ def test_gaps_of_the_judged_days_are_straight_lines_not_zeros() -> None:
 
 
 def test_nodes_without_any_use_are_even_and_hourly_tops_are_the_highest_of_each_hour() -> None:
-    verdict = judge(scenario(4), course())
-    assert verdict.whole[0].busiest.cv == 0.0
-    assert verdict.tops.shape == (2, JUDGED_DAYS * 24)
+    figures = judge(scenario(4), result_of())
+    assert figures.whole[0].busiest.cv == 0.0
+    assert figures.tops.shape == (2, JUDGED_DAYS * 24)

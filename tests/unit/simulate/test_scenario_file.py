@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multisched.simulate.moments import written
-from multisched.simulate.repairs import openings
-from multisched.simulate.scenario_file import load_scenario
-from tests.unit.simulate.scenarios import at, fields, refusals, usage_lines, write
+from domains.forecast.simulation.fits import history_of
+from domains.forecast.simulation.repair_section import repair_windows
+from multisched.simulate.scenario_time import format_time
+from tests.unit.simulate.scenarios import at, fields, load_scenario, refusals, usage_lines, write
 
 NODE = {"name": "node", "count": 4, "allocatable": {"cpu": 4, "memory": "8Gi"}}
 SHORT = "the history has 2.0 days, less than a week; PeakForecast cannot distinguish weekdays, and with less than two days not hours either"
@@ -36,8 +36,11 @@ def test_a_scenario_holds_what_its_files_say(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scenario.capacities(), [[4.0, 40.0]] * 4)
     assert [policy.name for policy in scenario.policies] == ["least-allocated", "realtime", "peak-forecast"]
     assert scenario.seeds == (0, 1)
-    assert written(scenario.known_until_s) == "2026-01-07 00:00"
-    assert (written(scenario.judged_from_s), written(scenario.judged_to_s)) == ("2026-01-07 00:00", "2026-01-09 00:00")
+    assert format_time(scenario.known_until_s) == "2026-01-07 00:00"
+    assert (format_time(scenario.judged_from_s), format_time(scenario.judged_to_s)) == (
+        "2026-01-07 00:00",
+        "2026-01-09 00:00",
+    )
     assert scenario.notes == (SHORT,)
 
 
@@ -53,9 +56,9 @@ def test_services_may_come_from_a_file_with_their_requests(tmp_path: Path) -> No
 
 def test_services_are_created_in_the_quietest_step_of_the_last_known_day_unless_told_otherwise(tmp_path: Path) -> None:
     lines = [(*line[:3], "0.1" if line[0] == at(6) else line[3]) for line in usage_lines()]
-    assert written(load_scenario(write(tmp_path, lines=lines)).create_s) == "2026-01-06 12:00"
+    assert format_time(load_scenario(write(tmp_path, lines=lines)).create_s) == "2026-01-06 12:00"
     told = load_scenario(write(tmp_path, lines=lines, create={"at": "day 2 18:00"}))
-    assert written(told.create_s) == "2026-01-06 18:00"
+    assert format_time(told.create_s) == "2026-01-06 18:00"
 
 
 def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
@@ -72,13 +75,13 @@ def test_a_pods_own_series_goes_before_its_services(tmp_path: Path) -> None:
 def test_history_is_the_services_use_or_the_mean_of_its_pods_until_a_step(tmp_path: Path) -> None:
     scenario = load_scenario(write(tmp_path))
     own = [float(value) for _, service, dimension, value in usage_lines() if (service, dimension) == ("db", "log")]
-    np.testing.assert_array_equal(scenario.history(8)[1, 1], own[:8])
+    np.testing.assert_array_equal(history_of(scenario, 8)[1, 1], own[:8])
 
 
 def test_events_are_in_order_of_time_and_a_star_means_all(tmp_path: Path) -> None:
     events = [{"at": "day 4", "scale": {"web": 6}}, {"at": "day 3 04:00", "release": ["*"]}]
     scenario = load_scenario(write(tmp_path, events=events))
-    assert [(written(e.at_s), e.release, dict(e.scale)) for e in scenario.events] == [
+    assert [(format_time(e.at_s), e.release, dict(e.scale)) for e in scenario.events] == [
         ("2026-01-07 04:00", (0, 1), {}),
         ("2026-01-08 00:00", (), {0: 6}),
     ]
@@ -109,9 +112,9 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
     windows = [NIGHT, {"from": "22:00", "to": "03:00"}]
     scenario = load_scenario(write(tmp_path, **repaired(windows=windows)))
     (policy,) = scenario.policies
-    assert policy.repair is not None
-    assert policy.repair.moves(scenario.replicas) == (3, 3)
-    assert [(written(one.opens_s), written(one.closes_s)) for one in openings(policy.repair, scenario)] == [
+    repair = policy.sections["repair"]
+    assert repair.moves(scenario.replicas) == (3, 3)
+    assert [(format_time(one.opens_s), format_time(one.closes_s)) for one in repair_windows(repair, scenario)] == [
         ("2026-01-07 01:00", "2026-01-07 05:00"),
         ("2026-01-07 22:00", "2026-01-08 03:00"),
         ("2026-01-08 01:00", "2026-01-08 05:00"),

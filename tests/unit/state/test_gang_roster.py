@@ -21,8 +21,9 @@ from multisched.model.gang import (
     GangSpec,
 )
 from multisched.model.objects import Owner, Pod, PodSpec
-from multisched.state.gang_memory import recall, remembered
+from multisched.state import gang_roster
 from multisched.state.gang_roster import Gang, GangRoster
+from multisched.state.gang_roster_state import recall, remembered
 
 
 def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:
@@ -30,10 +31,11 @@ def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours
     return Pod("team", name, f"uid-{name}", 1, PodSpec(scheduler_name=scheduler), labels=labels)
 
 
-def once(name: str) -> Pod:
-    """Of a gang that starts once, of two members."""
-    notes = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "2"}
-    return Pod("team", name, f"uid-{name}", 1, annotations=notes)
+def once(name: str, least: int = 2, run: str = "") -> Pod:
+    """Of a gang that starts once. `run`: uid of the Job that owns it."""
+    notes = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": str(least)}
+    owner = Owner("Job", "job", run) if run else None
+    return Pod("team", name, f"uid-{name}", 1, annotations=notes, owner=owner)
 
 
 def together(name: str, gang: str) -> Pod:
@@ -57,12 +59,12 @@ def the(roster: GangRoster, key: str = "team/g") -> Gang:
 def test_members_that_stand_or_have_finished_count() -> None:
     roster = roster_of(*(member(name, 3) for name in "abc"))
     assert the(roster).needs == 3
-    roster.stands("uid-a", "node")
-    roster.stands("uid-a", "node")
+    roster.set_member_node("uid-a", "node")
+    roster.set_member_node("uid-a", "node")
     assert the(roster).needs == 2
     roster.finish(member("b", 3))
     assert the(roster).needs == 1
-    roster.stands("uid-a", "")
+    roster.set_member_node("uid-a", "")
     assert the(roster).needs == 2
 
 
@@ -88,16 +90,20 @@ def test_a_member_counts_once_however_often_and_late_it_is_told() -> None:
     """Assumed, confirmed, told anew, finished, and told once more by a watch that lags: one member."""
     roster = roster_of(member("a", 3), member("b", 3))
     for _ in range(2):
-        roster.stands("uid-a", "n")
+        roster.set_member_node("uid-a", "n")
     for _ in range(2):
-        roster.stands("uid-a", "n", is_bound=True)
+        roster.set_member_node("uid-a", "n", is_bound=True)
         roster.set(member("a", 3))
-    assert (the(roster).standing, the(roster).bound, the(roster).needs) == (1, 1, 2)
+    assert (the(roster).placed_count, the(roster).bound, the(roster).needs) == (1, 1, 2)
     for _ in range(2):
         roster.finish(member("a", 3))
         roster.set(member("a", 3))
-        roster.stands("uid-a", "n", is_bound=True)
-    assert (the(roster).standing, list(the(roster).members), list(the(roster).finished)) == (0, ["uid-b"], ["uid-a"])
+        roster.set_member_node("uid-a", "n", is_bound=True)
+    assert (the(roster).placed_count, list(the(roster).members), list(the(roster).finished)) == (
+        0,
+        ["uid-b"],
+        ["uid-a"],
+    )
     assert the(roster).needs == 2
 
 
@@ -105,7 +111,7 @@ def test_finished_members_of_an_earlier_run_do_not_count() -> None:
     """A Job that is made again under its name has another uid."""
     roster = roster_of(*(of_job(name, "run-1") for name in "ab"))
     for name in "ab":
-        roster.stands(f"uid-{name}", "n", is_bound=True)
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
         roster.finish(of_job(name, "run-1"))
     assert (the(roster).succeeded, the(roster).has_started) == (2, True)
     roster.set(of_job("c", "run-2"))
@@ -113,7 +119,7 @@ def test_finished_members_of_an_earlier_run_do_not_count() -> None:
     assert roster.why_not_yet("team/g") == "gang team/g: waits until 2 members are there"
     roster.set(of_job("d", "run-2"))
     assert (the(roster).needs, roster.why_not_yet("team/g")) == (2, "")
-    roster.stands("uid-c", "n", is_bound=True)
+    roster.set_member_node("uid-c", "n", is_bound=True)
     assert the(roster).surplus == 0
 
 
@@ -163,13 +169,13 @@ def test_a_gang_that_starts_once_has_done_so_when_its_minimum_is_bound_and_not_w
     roster = GangRoster()
     for name in "ab":
         roster.set(once(name))
-        roster.stands(f"uid-{name}", "n")
+        roster.set_member_node(f"uid-{name}", "n")
     for name in "ab":
-        roster.stands(f"uid-{name}", "")
+        roster.set_member_node(f"uid-{name}", "")
     assert the(roster).needs == 2
     for name in "ab":
-        roster.stands(f"uid-{name}", "n")
-        roster.stands(f"uid-{name}", "n", is_bound=True)
+        roster.set_member_node(f"uid-{name}", "n")
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
     roster.remove("uid-a")
     assert the(roster).needs == 0
 
@@ -177,7 +183,7 @@ def test_a_gang_that_starts_once_has_done_so_when_its_minimum_is_bound_and_not_w
 def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_started() -> None:
     roster = GangRoster()
     roster.set(once("a"))
-    roster.stands("uid-a", "n", is_bound=True)
+    roster.set_member_node("uid-a", "n", is_bound=True)
     assert the(roster).needs == 0
 
 
@@ -186,7 +192,7 @@ def test_members_that_are_being_deleted_do_not_count(make: Callable[[str], Pod])
     roster, heard = GangRoster(), list[str]()
     for name in "ab":
         roster.set(make(name))
-        roster.stands(f"uid-{name}", "n", is_bound=True)
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
     roster.on_change = heard.append
     roster.set(replace(make("a"), is_deleting=True))
     assert (the(roster).needs, heard) == (0 if make is once else 1, ["team/g"])
@@ -203,7 +209,7 @@ def test_a_gang_that_starts_once_and_of_which_a_member_stays_stays_started() -> 
     roster = GangRoster()
     for name in "ab":
         roster.set(once(name))
-        roster.stands(f"uid-{name}", "n", is_bound=True)
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
     roster.set(replace(once("a"), is_deleting=True))
     roster.remove("uid-a")
     assert the(roster).needs == 0
@@ -212,12 +218,61 @@ def test_a_gang_that_starts_once_and_of_which_a_member_stays_stays_started() -> 
     assert the(roster).needs == 2
 
 
+@pytest.mark.parametrize("is_told_first", [True, False], ids=["finished first", "gone first"])
+@pytest.mark.parametrize("waiting", ["", "d"], ids=["nobody waits", "one waits"])
+def test_last_member_that_succeeds_keeps_its_gang_started(waiting: str, *, is_told_first: bool) -> None:
+    """The watch of running pods does not show how a pod ended, and may be ahead of the watch of succeeded pods."""
+    roster = GangRoster()
+    for name in "abc":
+        roster.set(once(name, 3, "run-1"))
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
+    roster.remove("uid-a")
+    roster.remove("uid-c")
+    for name in waiting:
+        roster.set(once(name, 3, "run-1"))
+    if is_told_first:
+        roster.finish(once("b", 3, "run-1"))
+    roster.remove("uid-b")
+    roster.finish(once("b", 3, "run-1"))
+    roster.set(once("e", 3, "run-1"))
+    assert (the(roster).succeeded, the(roster).needs) == (1, 0)
+
+
+@pytest.mark.parametrize("run", ["run-2", ""])
+def test_late_success_of_an_earlier_run_does_not_start_a_new_one(run: str) -> None:
+    roster = GangRoster()
+    for name in "ab":
+        roster.set(once(name, run="run-1"))
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
+        roster.remove(f"uid-{name}")
+    roster.set(once("c", run=run))
+    roster.finish(once("b", run="run-1"))
+    assert (the(roster).has_started, the(roster).needs) == (False, 2)
+
+
+def test_success_of_a_member_that_never_ran_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor that of one that left longer ago than is remembered."""
+    monkeypatch.setattr(gang_roster, "DEPARTED_MAX", 1)
+    roster = GangRoster()
+    for name in "abcd":
+        roster.set(once(name))
+    for name in "bc":
+        roster.set_member_node(f"uid-{name}", "n", is_bound=True)
+    for name in "abc":
+        roster.remove(f"uid-{name}")
+    for name in "ab":
+        roster.finish(once(name))
+        assert not the(roster).has_started
+    roster.finish(once("c"))
+    assert the(roster).has_started
+
+
 def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> None:
     roster = roster_of(member("a"), member("b"))
     roster.note_overdue("team/g")
     roster.note_refusal("team/g", "no room")
     for uid in ("uid-a", "uid-b"):
-        roster.stands(uid, "n")
+        roster.set_member_node(uid, "n")
     roster.remove("uid-b")
     assert roster.why_not_yet("team/g") == "gang team/g: waits until 2 members are there"
     assert not the(roster).refusal
@@ -248,7 +303,7 @@ def test_a_gang_whose_object_is_listed_after_its_running_members_has_started() -
             roster.set_object(GangApi.SIGS, "team/g", spec)
         for name in "ab":
             roster.set(of(name))
-            roster.stands(f"uid-{name}", "n", is_bound=True)
+            roster.set_member_node(f"uid-{name}", "n", is_bound=True)
         if not object_first:
             roster.set_object(GangApi.SIGS, "team/g", spec)
         roster.remove("uid-a")
@@ -262,7 +317,7 @@ def test_a_gang_whose_minimum_is_lowered_to_those_that_run_has_had_its_minimum()
     roster = GangRoster()
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(3))
     roster.set(Pod("team", "a", "uid-a", 1, labels={SP_LABEL: "g"}))
-    roster.stands("uid-a", "n", is_bound=True)
+    roster.set_member_node("uid-a", "n", is_bound=True)
     assert not the(roster).has_started
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(1))
     assert the(roster).has_started
@@ -283,9 +338,9 @@ def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
 
 def test_members_held_by_a_paused_attempt_do_not_count_as_started() -> None:
     roster = roster_of(member("a"), member("b"))
-    roster.stands("uid-a", "n", is_tentative=True)
+    roster.set_member_node("uid-a", "n", is_tentative=True)
     assert the(roster).needs == 2, "the attempt may take it back"
-    roster.stands("uid-a", "n")
+    roster.set_member_node("uid-a", "n")
     assert the(roster).needs == 1
 
 
@@ -299,7 +354,7 @@ def test_gangs_hear_that_one_they_start_with_lost_its_member() -> None:
 def test_leaving_members_do_not_count_as_bound() -> None:
     roster = roster_of(member("a"), member("b"))
     for uid in ("uid-a", "uid-b"):
-        roster.stands(uid, "n", is_bound=True)
+        roster.set_member_node(uid, "n", is_bound=True)
     roster.set_victim("uid-a", is_victim=True)
     assert (the(roster).bound, the(roster).lacks) == (1, 1)
     roster.set(replace(member("b"), is_deleting=True))
@@ -309,10 +364,10 @@ def test_leaving_members_do_not_count_as_bound() -> None:
 def test_later_version_of_a_victim_leaves_it_a_victim() -> None:
     roster = roster_of(member("a"), member("b"))
     for uid in ("uid-a", "uid-b"):
-        roster.stands(uid, "n", is_bound=True)
+        roster.set_member_node(uid, "n", is_bound=True)
     roster.set_victim("uid-a", is_victim=True)
     roster.set(replace(member("a"), phase="Running"))
-    assert roster.standing("team/g") == ["uid-b"]
+    assert roster.placed_members("team/g") == ["uid-b"]
 
 
 def test_a_gang_of_an_object_waits_for_it() -> None:
@@ -392,7 +447,7 @@ class Known(NamedTuple):
     """A member as the test knows it."""
 
     key: str
-    stands: bool = False
+    is_placed: bool = False
     is_gated: bool = False
     is_leaving: bool = False
 
@@ -412,8 +467,8 @@ def test_counts_are_those_of_a_walk_over_all_members(seed: int) -> None:
             uid = rng.choice(sorted(known))
             one, name = known[uid], uid.removeprefix("uid-")
             if step in ("stand", "leave"):
-                roster.stands(uid, "node" if step == "stand" else "")
-                known[uid] = one._replace(stands=step == "stand")
+                roster.set_member_node(uid, "node" if step == "stand" else "")
+                known[uid] = one._replace(is_placed=step == "stand")
             elif step == "change":
                 known[uid] = see(roster, name, one._replace(is_gated=not one.is_gated, is_leaving=rng.random() < 0.5))
             elif step == "remove":
@@ -439,10 +494,10 @@ def check_counts(roster: GangRoster, key: str, members: list[Known], finished: s
         assert not members
         finished.clear()
         return
-    held = sum(one.is_gated and not one.stands and not one.is_leaving for one in members)
+    held = sum(one.is_gated and not one.is_placed and not one.is_leaving for one in members)
     leaving = sum(one.is_leaving for one in members)
-    staying = sum(one.stands and not one.is_leaving for one in members)
-    assert (gang.standing, len(gang.staying), set(gang.finished)) == (staying, staying, finished)
+    staying = sum(one.is_placed and not one.is_leaving for one in members)
+    assert (gang.placed_count, len(gang.placed_uids), set(gang.finished)) == (staying, staying, finished)
     assert (gang.held, gang.present) == (held, len(members) - leaving - held + len(finished))
     if members:  # each says that two start together
         assert gang.surplus == min(max(staying + len(finished) - 2, 0), staying)
@@ -497,6 +552,6 @@ def test_why_members_found_no_nodes_is_forgotten_once_enough_have_them() -> None
     roster.note_refusal("team/g", "no room")
     assert (the(roster).refusal, heard) == ("no room", ["team/g"]), "the same words again are no news"
     for name in ("a", "b"):
-        roster.stands(f"uid-{name}", "node")
-    roster.stands("uid-b", "")
+        roster.set_member_node(f"uid-{name}", "node")
+    roster.set_member_node("uid-b", "")
     assert the(roster).refusal == ""

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from multisched.framework.ledger import NO_CHOICES
 from multisched.framework.runner import PluginFailure
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
+from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.ledgers import UNKNOWN_VERSION, LedgerRegistry
+from multisched.state.transaction import assume
 from multisched.testing.builders import make_node
 from tests.unit.state.state_kit import make_pod
 
@@ -23,8 +27,13 @@ class Noting:
         self.name = name
         self.annotations = frozenset({f"{name}/asked"})
         self.written = frozenset({f"{name}/given"})
+        self.reported = frozenset({f"{name}/allocated"})
+        self.node_annotations = frozenset({f"{name}/cards"})
+        self.reads_objects = (ObjectKind.NODE_DEVICES,)
         self.heard: list[tuple[Any, ...]] = []
         self.fails_at = fails_at
+        self.asked = 0
+        """Calls of `concerns`."""
         self._is_concerned = is_concerned
         self._reason = reason
 
@@ -35,6 +44,7 @@ class Noting:
 
     def concerns(self, pod: Pod) -> bool:
         assert pod is POD
+        self.asked += 1
         return self._is_concerned
 
     def version(self, row: int) -> int:
@@ -48,6 +58,9 @@ class Noting:
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         self._hear("take", pod, row)
         return {f"{self.name}/given": str(row), "both": self.name}
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> tuple[int, ...]:
+        return (len(name), len(self.name))
 
     def restore(self, pod: Pod, row: int) -> None:
         self._hear("restore", pod, row)
@@ -84,10 +97,15 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
     book.set_node(5, NODE)
     told = [("restore", POD, 4), ("release", "uid"), ("set_node", 5, NODE)]
     assert first.heard == second.heard == [("fits", POD, 3), ("take", POD, 3), ("version", 3), ("version", 0), *told]
-    assert (book.annotations, book.written) == (
+    assert (book.annotations, book.written, book.reported) == (
         frozenset({"first/asked", "second/asked"}),
         frozenset({"first/given", "second/given"}),
+        frozenset({"first/allocated", "second/allocated"}),
     )
+    assert book.object_changed(ObjectKind.NODE_DEVICES, "", "n1") == {2, 5, 6}
+    assert book.object_changed(ObjectKind.SERVICE, "", "n1") == set(), "they do not read it"
+    assert book.node_annotations == {"first/cards", "second/cards"}
+    assert book.read_annotations == book.annotations | book.written | book.reported
     assert [ledger.name for ledger in book] == ["first", "second"]
 
 
@@ -97,6 +115,22 @@ def test_a_ledger_that_is_not_concerned_is_told_to_release_and_asked_nothing() -
     assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.concern(POD)) == ("", {}, (), False)
     book.restore(POD, 4)
     assert stranger.heard == [("release", "p")]
+
+
+def test_a_decision_asks_each_ledger_once_whether_it_is_concerned() -> None:
+    cache = ClusterCache()
+    concerned, stranger = Noting("concerned"), Noting("stranger", is_concerned=False, reason="full")
+    for ledger in (concerned, stranger):
+        cache.ledgers.register(ledger)
+    row = cache.nodes.set_node(NODE)
+    concerned.heard.clear()
+
+    found = assume(cache, POD, row, lambda pod, row: NO_CHOICES)
+
+    assert isinstance(found, Assumption)
+    assert (concerned.asked, stranger.asked) == (1, 1)
+    assert concerned.heard == [("fits", POD, row), ("take", POD, row)]
+    assert stranger.heard == []
 
 
 def test_the_first_reason_counts() -> None:

@@ -104,20 +104,20 @@ def act(
     match what:
         case "away" if there:
             entry = there[number % len(there)]
-            trial.take_away([entry])
+            trial.remove([entry])
             gone[entry.pod.uid] = entry
         case "back" if gone:
-            trial.give_back([gone.pop(sorted(gone)[number % len(gone)])])
+            trial.restore([gone.pop(sorted(gone)[number % len(gone)])])
         case "stand":
             pod = make_pod(f"new{number}", make_spec(1000), annotations={"tickets": "1"} if number % 2 else {})
-            if pod.uid not in come and trial.stand(pod, row, choose_nothing) is not None:
+            if pod.uid not in come and trial.place(pod, row, choose_nothing) is not None:
                 come.append(pod.uid)
         case "leave" if come:
-            stand = trial.leave(come.pop(number % len(come)))
-            assert trial.stand(stand.pod, stand.row, choose_nothing) is not None, "its place is still free"
+            stand = trial.unplace(come.pop(number % len(come)))
+            assert trial.place(stand.pod, stand.row, choose_nothing) is not None, "its place is still free"
             come.append(stand.pod.uid)
         case "nominated":
-            trial.lift_nominations([make_pod(f"wants{number % 3}")])
+            trial.ignore_nominations([make_pod(f"wants{number % 3}")])
 
 
 @given(pods, steps, st.booleans())
@@ -143,7 +143,7 @@ def test_within_the_block_pods_that_are_away_take_nothing() -> None:
     town = Town()
     town.fill([(0, 1000, True, False), (0, 1000, True, True), (6, 1000, False, False)])
     with Trial(town.cache, town.nominator) as trial:
-        trial.take_away(list(town.cache))
+        trial.remove(list(town.cache))
         assert town.cache.nodes.requested(CPU)[0] == 0
         assert town.room.sums() == {}, "nor does the one whose node is unknown"
         assert list(town.tickets.held()) == ["p1"], "which ticket a pod on its way got, nobody else knows"
@@ -154,10 +154,10 @@ def test_a_pod_stands_where_no_ledger_refuses_it() -> None:
     town.room.max_milli = 2000
     wanting = [make_pod(f"w{number}", annotations={"tickets": "1"}) for number in range(3)]
     with Trial(town.cache, town.nominator) as trial:
-        assert trial.stand(wanting[0], 0, choose_nothing) is not None
-        assert trial.stand(wanting[1], 0, choose_nothing) is None, "it has no ticket left"
-        assert trial.stand(wanting[1], 1, choose_nothing) is not None
-        assert trial.stand(wanting[2], 2, choose_nothing) is None, "the namespace has no room left"
+        assert trial.place(wanting[0], 0, choose_nothing) is not None
+        assert trial.place(wanting[1], 0, choose_nothing) is None, "it has no ticket left"
+        assert trial.place(wanting[1], 1, choose_nothing) is not None
+        assert trial.place(wanting[2], 2, choose_nothing) is None, "the namespace has no room left"
         assert town.cache.nodes.requested(CPU)[:3].tolist() == [1000, 1000, 0]
 
 
@@ -170,9 +170,9 @@ def test_a_ledger_that_raises_leaves_nothing_behind(what: str) -> None:
 
     def fail() -> None:
         with Trial(town.cache, town.nominator) as trial:
-            trial.take_away(list(town.cache))
+            trial.remove(list(town.cache))
             tickets.raises = what
-            trial.stand(make_pod("new", annotations={"tickets": "1"}), 0, choose_nothing)
+            trial.place(make_pod("new", annotations={"tickets": "1"}), 0, choose_nothing)
 
     with pytest.raises(PluginFailure):
         fail()
@@ -188,7 +188,7 @@ def test_what_was_chosen_for_a_pod_is_kept_with_its_stand() -> None:
         return {}
 
     with Trial(town.cache, town.nominator) as trial:
-        stand = trial.stand(make_pod("new"), 2, choose)
+        stand = trial.place(make_pod("new"), 2, choose)
         assert stand is not None
         assert (stand.pod.uid, stand.row, stand.choices, asked) == ("new", 2, {}, ["new on 2"])
         assert np.flatnonzero(town.cache.nodes.pod_count[ROWS]).tolist() == [2]

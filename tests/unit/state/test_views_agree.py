@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from multisched.framework.node_view import Amount, Derive, NodeView
-from multisched.framework.preemption import NOBODY
+from multisched.framework.preemption import ABOVE_EVERY_PRIORITY
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Image, Node, Pod, PodSpec
 from multisched.model.selectors import Taint
 from multisched.model.volumes import PodVolume
@@ -144,17 +144,17 @@ def room(view: NodeView) -> Any:
 def test_columns_moved_at_once_are_those_of_pods_moved_one_by_one(seed: int, reads_first: bool) -> None:
     rng, table = random.Random(seed), filled(seed)
     (pods,) = PodsByPriority(table).blocks(ROWS)
-    stands = pods.priority != NOBODY
+    stands = pods.priority != ABOVE_EVERY_PRIORITY
     away = stands & (np.array([[rng.random() < 0.6 for _ in ROWS] for _ in stands]))
     columns, plain = ColumnOverlay(table, None, no_pods), Overlay(table)
-    columns.take_away(pods, away)
+    columns.remove(pods, away)
     for k, row in np.argwhere(away).tolist():
         plain.remove_pod(row, pods.pod(k, row).uid)
     if reads_first:
         assert room(columns) == room(plain)
     for _ in range(6):
         k = rng.randrange(len(away))
-        for move, are_away in ((columns.give_back, True), (columns.take_again, False)):
+        for move, are_away in ((columns.restore, True), (columns.remove_again, False)):
             at = np.flatnonzero(stands[k] & (away[k] == are_away) & (np.array([rng.random() < 0.5 for _ in ROWS])))
             move(k, at)
             away[k, at] = not are_away
@@ -198,7 +198,7 @@ def told(blocks: list[PodColumns]) -> list[Any]:
     found: list[Any] = []
     for pods in blocks:
         for at, row in enumerate(pods.rows.tolist()):
-            count = int((pods.priority[:, at] != NOBODY).sum())
+            count = int((pods.priority[:, at] != ABOVE_EVERY_PRIORITY).sum())
             found.append((row, count))
             for k in range(count):
                 pod, labels = pods.pod(k, at), pods.label_sets[int(pods.label_set[k, at])]
@@ -240,7 +240,7 @@ def test_standing_pods_renewed_where_rows_changed_are_those_written_anew(
         (int(pods.rows[at]), -pods.pod(k, at).spec.priority, float(pods.started_s[k, at]))
         for pods in sorted(kept.blocks(ROWS), key=lambda pods: int(pods.rows[0]))
         for at in range(len(pods.rows))
-        for k in range(int((pods.priority[:, at] != NOBODY).sum()))
+        for k in range(int((pods.priority[:, at] != ABOVE_EVERY_PRIORITY).sum()))
     ]
     assert sorted(order) == plain
     assert all(first[0] != second[0] or first[1:] <= second[1:] for first, second in pairwise(order))

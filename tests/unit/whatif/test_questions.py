@@ -22,7 +22,7 @@ from multisched.framework.events import Action, ClusterEvent, EventRegistration,
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.repair import RepairAsked, RepairRefusedError
+from multisched.framework.repair import RepairRefusedError, RepairRequest
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
@@ -153,7 +153,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         )
 
         for worker in cluster.program.router.workers():
-            worker.hold()
+            worker.pause_scheduling()
         await cluster.add_pod("first", cpu="100m")
         await cluster.settle(1.0)
         first = await view("first")
@@ -316,7 +316,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
 def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
-        plan = await cluster.program.repairs.plan(RepairAsked(domain="forecast"))
+        plan = await cluster.program.repairs.plan(RepairRequest(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods) == ("forecast", 2, 1)
         assert cluster.thread_uses > 0
 
@@ -329,7 +329,7 @@ def test_a_program_without_a_planner_refuses_to_plan() -> None:
         ports = ProgramPorts(cluster.transport, clock, random.Random(1), "other", "kube-system", observer)
         program = Program(loading.parse(CONFIGURATION, "test"), ports)
         with pytest.raises(RepairRefusedError, match="this process has no repair planner"):
-            await program.repairs.plan(RepairAsked(domain="forecast"))
+            await program.repairs.plan(RepairRequest(domain="forecast"))
 
     play(scene, prepare=two_nodes)
 
@@ -338,9 +338,9 @@ def test_a_plan_is_made_on_a_copy_of_what_stands() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         plans = RepairPlans(cluster.program, in_thread=at_once)
-        plan = await plans.plan(RepairAsked(domain="forecast"))
+        plan = await plans.plan(RepairRequest(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods, plan.moves) == ("forecast", 2, 1, ())
         with pytest.raises(RepairRefusedError, match="did you mean forecast"):
-            await plans.plan(RepairAsked(domain="forcast"))
+            await plans.plan(RepairRequest(domain="forcast"))
 
     play(scene, prepare=two_nodes)

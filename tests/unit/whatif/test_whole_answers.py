@@ -271,7 +271,7 @@ def counted(**fields: Any) -> dict[str, Any]:
             "reservations",
             "reservations_expired",
             "quarantined",
-            "set_aside",
+            "quarantines",
             "passed_over",
             "namespaces_retrying",
             "namespaces_ahead",

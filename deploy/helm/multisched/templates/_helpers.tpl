@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dict "domains" $domains | toJson -}}
 {{- end -}}
 
-{{/* What Leases, and the ConfigMaps of repair, begin with. */}}
+{{/* What Leases, and the ConfigMaps of repair and quotas, begin with. */}}
 {{- define "multisched.prefix" -}}
 {{- dig "lease" "namePrefix" "multisched" .Values.config -}}
 {{- end -}}

@@ -16,8 +16,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
 from tests.kit.checkers.delivered_state import Ground
-from tests.kit.rules.inter_pod import bears_not, clash
-from tests.kit.rules.node_affinity import wants
+from tests.kit.checkers.reference_rules import clash, keep_apart, wants
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
@@ -137,7 +136,7 @@ class ApiChecker:
     def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of anti-affinity: no host holds a pod and one that it bears not."""
         for other in others:
-            if bears_not(pod, other) or bears_not(other, pod):
+            if keep_apart(pod, other):
                 self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
 
     def _check_selector(self, pod: Pod, name: str, ground: Ground | None) -> None:
@@ -149,9 +148,8 @@ class ApiChecker:
     def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of host ports: nobody else has them."""
         for other in others if pod.spec.host_ports else ():
-            both = clash(pod, other)
-            if both is not None:
-                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {both.port}")
+            if clash(pod, other):
+                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port")
 
     def _check_volumes(self, pod: Pod, name: str) -> None:
         """I1 of volumes: what a pod was promised is there before it is."""

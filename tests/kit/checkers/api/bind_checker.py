@@ -28,7 +28,7 @@ from tests.kit.checkers.api.stale_decisions import Decision, fault_of_neighbours
 from tests.kit.checkers.api.status_checker import StatusChecker
 from tests.kit.checkers.api.write_log import WriteLog
 from tests.kit.checkers.delivered_state import DeliveredState, Ground, Homes
-from tests.kit.rules.quotas import quota_excess
+from tests.kit.checkers.quota_rules import quota_excess
 from tests.kit.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
@@ -265,7 +265,8 @@ class BindChecker(ApiChecker):
             and (one.uid in ours or self.decisions.had_heard_of(one, pod.uid, ground))
         ]
         sized = [replace(one, held=self._size(one, ground)) for one in known]
-        own = replace(pod, held=smaller(pod.requests, ground.size))
+        labels = ground.pods.get(pod.uid, pod).labels
+        own = replace(pod, held=smaller(pod.requests, ground.size), labels=labels)
         if is_replaced:
             self.quotas.bound_without_tree(own, sized)
         excess = quota_excess(ground.tree, own, sized)

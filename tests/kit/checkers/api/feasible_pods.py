@@ -15,10 +15,9 @@ from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
 from tests.kit.checkers.delivered_state import Homes
-from tests.kit.rules.devices import fits_for_certain
-from tests.kit.rules.inter_pod import Standing, allows, clash
-from tests.kit.rules.node_affinity import wants
-from tests.kit.rules.quotas import node_by_reclaim, quota_excess
+from tests.kit.checkers.device_rules import fits_for_certain
+from tests.kit.checkers.quota_rules import node_by_reclaim, quota_excess
+from tests.kit.checkers.reference_rules import Relations, Standing, clash, wants
 from tests.kit.world.storage import Storage
 from tests.kit.world.store_view import StoreView
 
@@ -95,11 +94,11 @@ class FeasiblePods:
         self._gangs.follow()
         cluster = self._cluster()
         tree = self._quotas.judge.tree
+        by_uid = {pod.uid: pod for pod in waiting}
         for pod in waiting:
-            is_held = self._waits_for_its_gang(pod) or quota_excess(tree, pod, cluster.placed)
+            is_held = self._waits_for_its_gang(pod, by_uid) or quota_excess(tree, pod, cluster.placed)
             if not is_held and self._node_for(pod, cluster) is not None:
                 yield pod
-        by_uid = {pod.uid: pod for pod in waiting}
         for state in self._gangs.judge.states():
             members = [by_uid[uid] for uid in sorted(state.waiting & by_uid.keys())]
             if members and not self._gangs.judge.has_started(state.key) and self.is_feasible(state, by_uid):
@@ -158,12 +157,13 @@ class FeasiblePods:
                 missing -= 1
         return missing <= 0
 
-    def _waits_for_its_gang(self, pod: Pod) -> bool:
-        """It is of a gang that has not started, or of which nothing can be said."""
+    def _waits_for_its_gang(self, pod: Pod, waiting: Mapping[str, Pod]) -> bool:
+        """It is of a gang that has not started, that has lost more members than can come back now, or of which nothing can be said."""
         key = self._gangs.judge.gang_of(pod.uid)
         if key is None:
             return f"Pod {pod.key}" in self._gangs.judge.problems
-        return not self._gangs.judge.has_started(key)
+        state = self._gangs.judge.state(key)
+        return not self._gangs.judge.has_started(key) or not (state.is_whole or self.is_feasible(state, waiting))
 
     def _cluster(self) -> _Cluster:
         return _Cluster.of(self._objects.nodes(), self._objects.pods().values())
@@ -173,6 +173,7 @@ class FeasiblePods:
         if domain is None:
             return None
         is_usable, nodes = self._homes.usable_by(domain), cluster.nodes.values()
+        relations = Relations(pod, nodes, cluster.standing, is_usable)
         return next(
             (
                 node
@@ -181,7 +182,7 @@ class FeasiblePods:
                 and is_usable(node)
                 and self._is_in_domain(pod, node, cluster)
                 and self._would_take(pod, node, cluster.on[node.name])
-                and allows(pod, node, nodes, cluster.standing, is_usable)
+                and relations.allow(node)
             ),
             None,
         )
@@ -209,7 +210,7 @@ class FeasiblePods:
             return False
         if any(one.weight and not one.term.is_valid for one in pod.spec.affinity.preferred):
             return False  # upstream takes preferences that do not parse for an error
-        if any(clash(pod, one) is not None for one in there) or not fits_for_certain(pod, node, there):
+        if any(clash(pod, one) for one in there) or not fits_for_certain(pod, node, there):
             return False
         storage = self._storage()
         return storage is None or storage.allows(pod, node, there)

@@ -9,15 +9,17 @@ from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import Pod
 from multisched.verify.demands import demand_of
 from multisched.verify.quota_tree import QuotaTree
-from multisched.verify.quotas import TREE_KIND, QuotaJudge
+from multisched.verify.quotas import TREE_KIND
 from multisched.verify.reclaims import ReclaimHistory
 from tests.kit.checkers.api.followed_store import Document, FollowedStore
-from tests.kit.rules.quotas import quota_excess
-from tests.kit.world.definitions import QUOTA_TREE
+from tests.kit.checkers.linked_quotas import KIND as LINKED_KIND
+from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
+from tests.kit.checkers.quota_rules import quota_excess
+from tests.kit.world.definitions import LINKED_QUOTA, QUOTA_TREE
 
 REPLACED_S: Final = 1.5
 """A tree that is created within this after the deletion of the one in force replaces it."""
-KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, "nodes": "Node", "pods": "Pod"}
+KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, LINKED_QUOTA.storage: LINKED_KIND, "nodes": "Node", "pods": "Pod"}
 
 
 class QuotaChecker:
@@ -27,7 +29,7 @@ class QuotaChecker:
         self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
     ) -> None:
         """`is_on`: there may be quotas; else nothing is followed."""
-        self.judge = QuotaJudge()
+        self.judge = LinkedQuotaJudge()
         self.trees: dict[str, Document] = {}
         """Every version of a tree that was ever written, by its resourceVersion."""
         self._complain = complain
@@ -46,8 +48,9 @@ class QuotaChecker:
         self._store.follow()
 
     def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
-        if kind == TREE_KIND and after is not None:
+        if kind in (TREE_KIND, LINKED_KIND) and after is not None:
             self.trees[str(after["metadata"]["resourceVersion"])] = after
+        if kind == TREE_KIND and after is not None:
             self._tree_created()
         if kind == "Pod":
             self._pod_changed(before, after)

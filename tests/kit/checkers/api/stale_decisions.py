@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from multisched.model.objects import Node, Pod
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.rules.devices import fraction_wanted
-from tests.kit.rules.inter_pod import Standing, allows, bears_not, clash
+from tests.kit.checkers.device_rules import fraction_wanted
+from tests.kit.checkers.reference_rules import Relations, Standing, clash, keep_apart
 from tests.kit.world.labels import GPU, GPU_INDICES, HONOURED
 
 
@@ -31,11 +31,10 @@ def fault_of_neighbours(delivered: DeliveredState, pod: Pod, name: str) -> str:
     for one in delivered.standing_on(name):
         if one.uid == pod.uid:
             continue
-        if bears_not(known, one) or bears_not(one, known):
+        if keep_apart(known, one):
             return f"where {one.key} stands, which an anti-affinity forbids"
-        port = clash(known, one)
-        if port is not None:
-            return f"where {one.key} has the port {port.port}"
+        if clash(known, one):
+            return f"where {one.key} has a port that it wants"
         if _share_a_disk(known, one):
             return f"where {one.key} has the disk that it wants"
         if node is not None and _takes_whole_devices(one) and fraction_wanted(known.annotations) and _hands_out(node):
@@ -76,7 +75,7 @@ def fault_of_strangers(
     if node is None or (before is None and node.labels == decision.node.labels):
         return ""
     is_usable, now = delivered.is_usable(domain), [at for at in delivered.standing() if at[0].uid != pod.uid]
-    if allows(known, node, delivered.nodes.values(), now, is_usable):
+    if Relations(known, delivered.nodes.values(), now, is_usable).allow(node):
         return ""
     then = [
         (one, decision.node if there.name == name else there)
@@ -84,7 +83,7 @@ def fault_of_strangers(
         if one.uid != pod.uid
     ]
     nodes = {**delivered.nodes, name: decision.node}.values()
-    if not allows(known, decision.node, nodes, then, is_usable):
+    if not Relations(known, nodes, then, is_usable).allow(decision.node):
         return ""  # it was so before, or pods of ours made it so
     return "though a rule about other pods forbids it since somebody else's came or went"
 

@@ -15,15 +15,16 @@ from multisched.plugins.volumes.assumed_volumes import AssumedVolume, PodVolumes
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
+from multisched.state.ledgers import Concerned
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
 from tests.kit.checkers.process.gangs import ProcessGangs
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.quotas import ProcessQuotas
 from tests.kit.checkers.process.watches import WatchChecker
-from tests.kit.rules.devices import fault_of_choice, fraction_wanted
-from tests.kit.rules.inter_pod import allows, clash
+from tests.kit.checkers.reference_rules import Relations, clash
 from tests.kit.world.labels import GPU_DEVICES
 
 
@@ -55,7 +56,15 @@ class AssumptionChecker:
         gang = self._program.cache.gangs.gang("/".join(key))
         return gang is not None and gang.tentative > 0
 
-    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
+    def assume(
+        self,
+        pod: Pod,
+        row: int,
+        choices: Choices = NO_CHOICES,
+        concerned: Concerned | None = None,
+        *,
+        is_tentative: bool = False,
+    ) -> Assumption:
         """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
         table = self._program.cache.nodes
         node = table.node(row)
@@ -84,7 +93,7 @@ class AssumptionChecker:
             self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
-        assumption = self._assume(pod, row, choices, is_tentative=is_tentative)
+        assumption = self._assume(pod, row, choices, concerned, is_tentative=is_tentative)
         if free:
             self._check_devices(pod, row, free)
         self._delivered.assumed(pod.uid, node.name)
@@ -107,7 +116,8 @@ class AssumptionChecker:
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
         """A fraction leaves whole devices to those that need them."""
         hold = self._gpus.hold(pod.uid, row) if GPU_DEVICES not in pod.annotations else None
-        fault = fault_of_choice(free, hold.devices, hold.milli) if hold is not None and hold.devices else ""
+        devices = [] if hold is None else [name for name in hold.devices if isinstance(name, int)]
+        fault = fault_of_choice(free, devices, hold.amount.milli) if hold is not None and devices else ""
         if fault:
             self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
 
@@ -138,14 +148,15 @@ class AssumptionChecker:
             lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
             if lack:
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
-            if not allows(pod, known, self._delivered.nodes.values(), standing, self._delivered.is_usable(domain)):
+            is_usable = self._delivered.is_usable(domain)
+            if not Relations(pod, self._delivered.nodes.values(), standing, is_usable).allow(known):
                 self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)
         nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
         for other in ahead:
-            if clash(pod, other) is not None:
+            if clash(pod, other):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
         for resource in pod.spec.requests if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])

@@ -15,7 +15,7 @@ from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.model.objects import Pod
-from multisched.queueing.entry import Failure, Placement, QueueEntry
+from multisched.queueing.entry import Failure, QueueEntry, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import QueueState
@@ -110,10 +110,10 @@ class AttemptChecker:
         """Takes its place before the queue."""
         fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.took
 
-        def watched_add(pod: Pod, now_s: float) -> Placement:
+        def watched_add(pod: Pod, now_s: float) -> QueueOutcome:
             is_new = pod.uid not in self.queue
             placement = add(pod, now_s)
-            if is_new and placement.place is QueueState.ACTIVE:
+            if is_new and placement.state is QueueState.ACTIVE:
                 self._waiting[pod.uid] = self._turns.before(pod.namespace)
             return placement
 
@@ -122,7 +122,7 @@ class AttemptChecker:
                 self._turns.firsts += max(seconds / UNIT_S - 1.0, 0.0)
             took(uid, seconds)
 
-        def watched_fail(uid: str, failure: Failure, now_s: float) -> Placement:
+        def watched_fail(uid: str, failure: Failure, now_s: float) -> QueueOutcome:
             placement = fail(uid, failure, now_s)
             self._ended(uid, failure, placement, now_s)
             return placement
@@ -214,7 +214,7 @@ class AttemptChecker:
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
-    def _ended(self, uid: str, failure: Failure, placement: Placement, now_s: float) -> None:
+    def _ended(self, uid: str, failure: Failure, placement: QueueOutcome, now_s: float) -> None:
         entry, tried = self.queue.entry(uid), self.gangs.tried_with(uid) if self.gangs is not None else ()
         if entry is None:
             self._courses.pop(uid, None)
@@ -229,7 +229,7 @@ class AttemptChecker:
         if self.long_attempts is not None and any(one.pod.uid == uid for one in self.long_attempts.entries):
             return  # it was decided by what was there before its last pauses; its sleep is judged
         if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
-            is_tried_anew = failure.without_backoff and placement.place is QueueState.ACTIVE
+            is_tried_anew = failure.without_backoff and placement.state is QueueState.ACTIVE
             self._check_refusal(self.feasible, entry.pod, failure, tried, is_tried_anew=is_tried_anew)
 
     def _check_refusal(
@@ -256,11 +256,14 @@ class AttemptChecker:
         if node:
             self.complain(f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})")
 
-    def _check_backoff(self, entry: QueueEntry, failures: int, placement: Placement, now_s: float) -> None:
-        if placement.place is not QueueState.BACKOFF or not failures or entry.retry_at_s is None:
+    def _check_backoff(self, entry: QueueEntry, failures: int, placement: QueueOutcome, now_s: float) -> None:
+        if placement.state is not QueueState.BACKOFF or not failures or entry.retry_at_s is None:
             return
         least_s, most_s = self.settings.initial_backoff_s, self.settings.max_backoff_s
         waits_s = min(least_s * 2 ** (min(failures, 60) - 1), most_s)
-        if abs(entry.retry_at_s - now_s - waits_s) > EXACT_S:
+        until_s = entry.retry_at_s - now_s
+        # A gang that held capacity in vain waits for those that were refused meanwhile, too.
+        longest_s = max(waits_s, most_s + WINDOW_S) if entry.waits_out_backoff else waits_s
+        if not waits_s - EXACT_S <= until_s <= longest_s + EXACT_S:
             found = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
             self.complain(f"I3: {entry.pod.key} backs off for {found}")

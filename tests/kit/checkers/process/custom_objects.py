@@ -12,8 +12,8 @@ from multisched.verify.quotas import QuotaJudge
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.followed_store import Document
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.rules.quota_sentences import bounds_of
-from tests.kit.world.definitions import POD_GROUP, QUOTA_TREE
+from tests.kit.checkers.quota_messages import bounds_of
+from tests.kit.world.definitions import LINKED_QUOTA, POD_GROUP, QUOTA_TREE
 
 
 class CustomObjects:
@@ -22,9 +22,13 @@ class CustomObjects:
     def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker) -> None:
         self._bind_checker = bind_checker
         self._delivered = delivered
-        self._judges: dict[str, QuotaJudge | GangJudge] = {QUOTA_TREE.storage: delivered.quotas}
+        self._judges: dict[str, QuotaJudge | GangJudge] = {
+            QUOTA_TREE.storage: delivered.quotas,
+            LINKED_QUOTA.storage: delivered.quotas,
+        }
         self._documents: dict[str, Mapping[str, Document]] = {
             QUOTA_TREE.storage: bind_checker.quotas.trees,
+            LINKED_QUOTA.storage: bind_checker.quotas.trees,
             POD_GROUP.storage: bind_checker.gangs.groups,
         }
         if delivered.gangs is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from multisched.client.event_sink import ApiEventSink
 from multisched.framework.ports import Event
-from tests.kit.rules.quota_sentences import Bound, fault_of_sentences, without_sentences
+from tests.kit.checkers.quota_messages import Bound, fault_of_sentences, without_sentences
 
 NOTE_CHARS: Final = 250
 """Notes are compared by their beginning: the end of a long one is cut."""

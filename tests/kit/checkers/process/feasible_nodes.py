@@ -20,12 +20,10 @@ from multisched.model.objects import Node, Pod
 from multisched.shell.program import Program
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.rules.devices import fits_for_certain, wants_devices
-from tests.kit.rules.inter_pod import Standing, allows, clash
-from tests.kit.rules.node_affinity import wants
-from tests.kit.rules.quotas import one_would_do, quota_excess
-from tests.kit.rules.room import has_room, taken_by
-from tests.kit.rules.victims import is_bare, is_plain
+from tests.kit.checkers.device_rules import fits_for_certain, wants_devices
+from tests.kit.checkers.quota_rules import one_would_do, quota_excess
+from tests.kit.checkers.reference_rules import Relations, Standing, clash, has_room, wants
+from tests.kit.checkers.victim_rules import is_bare, is_plain
 from tests.kit.world.labels import GUEST
 
 
@@ -61,8 +59,12 @@ class FeasibleNodes:
             for node in self.delivered.nodes.values()
             if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
-        used = {name: taken_by(pods) for name, pods in on.items()}
-        return DomainNodes(self, domain, standing, on, used, nodes, self.delivered.is_usable(domain))
+        return DomainNodes(self, domain, standing, on, nodes, self.delivered.is_usable(domain))
+
+    def is_victim(self, uid: str) -> bool:
+        """The process has decided that the pod goes, whether it was asked to already or not."""
+        placed = self.program.cache.placed(uid)
+        return placed is not None and placed.pod.is_victim
 
     def is_nominated(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
@@ -79,7 +81,6 @@ class DomainNodes:
     _standing: Sequence[Standing]
     _on: Mapping[str, Sequence[Pod]]
     """Node -> the pods of `_standing` on it."""
-    _used: Mapping[str, Mapping[str, int]]
     _nodes: list[Node]
     _is_usable: Callable[[Node], bool]
     """By the rules: also those that are withheld, which are places to spread over."""
@@ -94,7 +95,6 @@ class DomainNodes:
             self,
             _standing=[*self._standing, (pod, node)],
             _on=on,
-            _used={**self._used, name: taken_by(on[name])},
             _thought=[*self._thought, structs.replace(pod, node=name)],
         )
 
@@ -109,7 +109,7 @@ class DomainNodes:
         """As if all pods below this priority were gone."""
         on = {name: [one for one in pods if one.spec.priority >= priority] for name, pods in self._on.items()}
         standing = [(one, node) for one, node in self._standing if one.spec.priority >= priority]
-        return replace(self, _standing=standing, _on=on, _used={name: taken_by(pods) for name, pods in on.items()})
+        return replace(self, _standing=standing, _on=on)
 
     def node_for(self, pod: Pod) -> str:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
@@ -118,11 +118,12 @@ class DomainNodes:
         placed = [*delivered.placed(), *self._thought]
         is_held = quota_excess(delivered.quotas.tree, pod, placed + self._nominated(pod))
         nodes = self._nodes if is_judged(pod) and not is_held else ()
+        relations = Relations(pod, delivered.nodes.values(), self._standing, self._is_usable)
         return next(
             (
                 node.name
                 for node in nodes
-                if wants(pod, node) and has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
+                if wants(pod, node) and has_room(pod, node, self._on[node.name]) and self._takes(pod, node, relations)
             ),
             "",
         )
@@ -146,7 +147,8 @@ class DomainNodes:
         delivered = self._feasible.delivered
         if self._nominated(pod):
             return ""
-        placed, others = delivered.placed(), delivered.nodes.values()
+        placed = delivered.placed()
+        relations = Relations(pod, delivered.nodes.values(), self._standing, self._is_usable)
         free = (
             node
             for node in nodes
@@ -155,7 +157,7 @@ class DomainNodes:
             and pod.spec.required_features <= set(node.declared_features)
             and not _has_guest(self._on[node.name])
             and fits_for_certain(pod, node, self._on[node.name])
-            and allows(pod, node, others, self._standing, self._is_usable)
+            and relations.allow(node)
         )
         return next((node.name for node in free if one_would_do(tree, pod, node, placed)), "")
 
@@ -167,14 +169,14 @@ class DomainNodes:
         if delivered.fault_of_domain(pod, node):
             return False
         here = [one for one in self._on[node.name] if one.uid not in going]
-        if not has_room(pod, node, taken_by(here)) or not pod.spec.required_features <= set(node.declared_features):
+        if not has_room(pod, node, here) or not pod.spec.required_features <= set(node.declared_features):
             return False
         if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
         left = [(one, there) for one, there in self._standing if one.uid not in going]
-        return allows(pod, node, delivered.nodes.values(), left, self._is_usable)
+        return Relations(pod, delivered.nodes.values(), left, self._is_usable).allow(node)
 
-    def _takes(self, pod: Pod, node: Node) -> bool:
+    def _takes(self, pod: Pod, node: Node, relations: Relations) -> bool:
         """Whatever room there is."""
         delivered = self._feasible.delivered
         if delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
@@ -188,7 +190,7 @@ class DomainNodes:
             return False
         if _has_guest(here):
             return False
-        return allows(pod, node, delivered.nodes.values(), self._standing, self._is_usable)
+        return relations.allow(node)
 
     def _nominated(self, pod: Pod) -> list[Pod]:
         """Others that are nominated, and stand nowhere: quotas count them already."""

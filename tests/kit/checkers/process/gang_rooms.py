@@ -16,9 +16,10 @@ from multisched.queueing.entry import QueueEntry
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import QueueState
 from multisched.verify.gang_objects import GangKey
+from multisched.verify.gangs import GangJudge
+from tests.kit.checkers.device_rules import wants_devices
 from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes, is_judged
-from tests.kit.rules.devices import wants_devices
-from tests.kit.rules.victims import is_bare
+from tests.kit.checkers.victim_rules import is_bare
 
 WAITING: frozenset[QueueState] = frozenset({QueueState.UNSCHEDULABLE, QueueState.GANG})
 """Where members are whom nothing keeps from being tried but that nobody has woken their gang."""
@@ -37,17 +38,24 @@ class GangRooms:
     # -- who waits for whom ----------------------------------------------------------------------------------------
 
     def lacking(self, uid: str) -> Counter[GangKey]:
-        """How many members its gang lacks, and each gang that starts with it; nothing for a pod that starts alone."""
+        """How many members its gang lacks, and each gang that starts with it; nothing for a pod that starts alone.
+
+        Members that the process has decided to evict do not count.
+        """
         judge = self._feasible.delivered.gangs
         key = judge.gang_of(uid) if judge is not None else None
-        if judge is None or key is None or judge.has_started(key):
+        if judge is None or key is None or self._has_started(judge, key):
             return Counter()
         found = Counter[GangKey]()
         for state in (judge.state(one) for one in judge.state(key).groups or (key,)):
             held = self._feasible.delivered.held.keys() & state.waiting
-            lacks = len(state.waiting) + 1 if state.minimum is None else state.minimum - len(state.bound) - len(held)
-            found[state.key] = 0 if judge.has_started(state.key) else max(lacks, 0)
+            bound = sum(not self._feasible.is_victim(uid) for uid in state.bound)
+            lacks = len(state.waiting) + 1 if state.minimum is None else state.minimum - bound - len(held)
+            found[state.key] = 0 if self._has_started(judge, state.key) else max(lacks, 0)
         return found if found[key] else Counter()
+
+    def _has_started(self, judge: GangJudge, key: GangKey) -> bool:
+        return judge.has_started(key) and not all(map(self._feasible.is_victim, judge.state(key).bound))
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
@@ -106,8 +114,8 @@ class GangRooms:
         if moment is None or not lacking:
             return
         members = [one for uid in sorted(self._uids_of(lacking)) if (one := queue.entry(uid)) is not None]
-        if all(one.place in WAITING or one.place is QueueState.GATED for one in members) and self._fits(
-            [one.pod for one in members if one.place in WAITING], lacking, moment
+        if all(one.state in WAITING or one.state is QueueState.GATED for one in members) and self._fits(
+            [one.pod for one in members if one.state in WAITING], lacking, moment
         ):
             refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
             self._complain(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")

@@ -16,6 +16,7 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.reservations import is_stand_in
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.linked_quotas import LABEL
 from tests.kit.plugins.faulty import FAULTY
 
 Alike = dict[str, tuple[Pod, Pod]]
@@ -54,11 +55,16 @@ def _fault_of_entry(entry: PlacedPod, pod: Pod) -> str:
         return ""  # what it holds is read in another way here
     if entry.pod.requests != pod.requests:
         return f"{dict(entry.pod.requests)}, and was delivered with {dict(pod.requests)}"
-    if entry.pod.labels != pod.labels:
+    if _unsettled(entry.pod) != _unsettled(pod):
         return f"labels {dict(entry.pod.labels)}, and was delivered with {dict(pod.labels)}"
     if entry.pod.is_deleting != pod.is_deleting:
         return f"is_deleting {entry.pod.is_deleting}, and was delivered otherwise"
     return ""
+
+
+def _unsettled(pod: Pod) -> Mapping[str, str]:
+    """Labels but for that which is fixed at the bind."""
+    return {key: value for key, value in pod.labels.items() if key != LABEL}
 
 
 def fault_of_rows(program: Program, delivered: DeliveredState) -> str:

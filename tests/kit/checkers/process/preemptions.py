@@ -18,11 +18,11 @@ from multisched.verify.gangs import GangState
 from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.preemption_rules import fault_of_preemption
 from tests.kit.checkers.process.feasible_nodes import used_by
-from tests.kit.rules.inter_pod import Standing, keeps_off
-from tests.kit.rules.preemption import fault_of_preemption
-from tests.kit.rules.quotas import fault_of_reclaim
-from tests.kit.rules.victims import (
+from tests.kit.checkers.quota_rules import fault_of_reclaim
+from tests.kit.checkers.reference_rules import Standing, keeps_off
+from tests.kit.checkers.victim_rules import (
     broken_for_certain,
     fault_of_units,
     fault_of_victims,

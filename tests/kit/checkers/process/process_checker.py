@@ -272,7 +272,7 @@ class ProcessChecker:
         for worker in self.program.router.workers():
             for entry in worker.queue.entries() if worker.is_leading else ():
                 is_late = (
-                    entry.place is QueueState.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
+                    entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
                 )
                 written = (
                     condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message

@@ -9,7 +9,7 @@ from multisched.model.objects import Pod
 from multisched.shell.program import Program
 from multisched.state.ledgers import RowlessLedger
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.rules.quotas import quota_excess, usage_of
+from tests.kit.checkers.quota_rules import quota_excess, usage_of
 
 LEDGER: Final = "ElasticQuota"
 

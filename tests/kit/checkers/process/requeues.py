@@ -20,13 +20,13 @@ from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import implementing
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
-from multisched.queueing.entry import EVERY_POD, Addressees, Moved, QueueEntry
+from multisched.queueing.entry import EVERY_POD, Moved, ParkedPodFilter, QueueEntry
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
 from tests.kit.checkers.process.gang_rooms import GangRooms
-from tests.kit.rules.node_affinity import wants
+from tests.kit.checkers.reference_rules import wants
 
 LOOKS: Final = 6
 """A pod is asked about at every sixth look in a row that finds it where it was."""
@@ -83,7 +83,7 @@ class RequeueChecker:
     # -- what has just happened ------------------------------------------------------------------------------------
 
     def on_event(
-        self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: Addressees = EVERY_POD
+        self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
         """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
         moved = self._on_event(event, old, new, now_s, only)
@@ -121,7 +121,7 @@ class RequeueChecker:
         rows = {row: node for row, node in rows.items() if self._program.router.rows_of(worker).has(row)}
         for uid, kept in worker.queue._entries.items() if rows else ():
             for row, node in rows.items():
-                is_parked = kept.place is QueueState.UNSCHEDULABLE and wants(kept.pod, node)
+                is_parked = kept.state is QueueState.UNSCHEDULABLE and wants(kept.pod, node)
                 entry = worker.queue.entry(uid) if is_parked else None
                 if entry is None or not self._may_ask_about(entry):
                     continue
@@ -189,7 +189,7 @@ class RequeueChecker:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
-        is_parked = entry.place is QueueState.UNSCHEDULABLE and not entry.is_quarantined
+        is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined
         if self._worker.queue._parked.has_overdue:
             return False
         hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
@@ -203,12 +203,12 @@ class RequeueChecker:
 
     def _check_waiting(self, entry: QueueEntry) -> None:
         now_s = asyncio.get_running_loop().time()
-        if entry.place is QueueState.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
+        if entry.state is QueueState.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
             self._complain(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
         due_s = None if entry.retry_at_s is None else max(entry.retry_at_s, self._followed_s)
-        if entry.place in _PARKED and due_s is not None and due_s < now_s - LATE_S:
+        if entry.state in _PARKED and due_s is not None and due_s < now_s - LATE_S:
             self._complain(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
-        if entry.place is QueueState.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
+        if entry.state is QueueState.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
             self._complain(f"I3: {entry.pod.key} is held by its gates, and has none")
 
     def _ask_about(self, entries: list[QueueEntry]) -> None:

@@ -38,8 +38,8 @@ class SandboxChecker:
         self._rows = program.router.rows_of(worker)
         self._complain = complain
         self._refused = 0
-        self._settle = worker.settlement.settle  # the moment at which nothing has come of the result yet
-        worker.settlement.settle = self.settle  # type: ignore[method-assign]
+        self._settle = worker.results.apply  # the moment at which nothing has come of the result yet
+        worker.results.apply = self.settle  # type: ignore[method-assign]
 
     def settle(
         self,
@@ -50,7 +50,7 @@ class SandboxChecker:
         *,
         charged_s: float = 0.0,
     ) -> None:
-        """Stands before `Settlement.settle`."""
+        """Stands before `ResultApplier.apply`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:

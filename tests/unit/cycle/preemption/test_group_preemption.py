@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multisched.cycle.effort import Effort
-from multisched.cycle.preemption import group_ground
+from multisched.cycle.preemption import group_trial
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
-from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.group_trial import GroupOfPods
 from multisched.cycle.preemption.post_filter import PostFilterOutcome
-from multisched.cycle.preemption.victim_units import at_once
+from multisched.cycle.preemption.victim_units import run_unpaused
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import GroupDryRun, GroupVictims, Preemption
@@ -71,7 +71,7 @@ def group_of(count: int, *, cpu: int = 1000, priority: int = 9, **fields: Any) -
 def run(domain: Domain, group: GroupOfPods) -> PostFilterOutcome:
     """Leaves everything as it was, whatever comes of it, and comes to the same if it pauses after each evaluation."""
     before = state_of(domain)
-    found = at_once(domain.cycle.group_post_filters.run(group, Effort(UNLIMITED)))
+    found = run_unpaused(domain.cycle.group_post_filters.run(group, Effort(UNLIMITED)))
     assert state_of(domain) == before
     if "boom" not in found.sentence:
         assert told(paused(domain, group)) == told(found)
@@ -410,7 +410,7 @@ def dry_run(domain: Domain, group: GroupOfPods) -> GroupVictims | None:
     filters = domain.cycle.group_post_filters
     rule = LowerPriority(9, DisruptionBudgets(domain.cache.objects))
     effort = Effort(UNLIMITED)
-    return at_once(
+    return run_unpaused(
         GroupAttemptDryRun("Tests", filters._runs, filters._rows, filters._places, group, effort).displace(rule)
     )
 
@@ -423,7 +423,7 @@ def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be
     whole = dry_run(domain, group_of(3, cpu=700))
     assert whole is not None
     assert (whole.is_minimal, [pod.name for pod in whole.victims["a"]]) == (True, [f"low-{n}" for n in range(3, 8)])
-    monkeypatch.setattr(group_ground, "PLACINGS_MAX", 1)
+    monkeypatch.setattr(group_trial, "PLACINGS_MAX", 1)
     before = state_of(domain)
     found = dry_run(domain, group_of(3, cpu=700))
     assert state_of(domain) == before
@@ -437,7 +437,7 @@ def test_members_that_are_alike_cost_one_placing_for_each_unit_that_cannot_come_
 ) -> None:
     """However many of them stand on its node."""
     domain = town({"a": 30}, [standing(f"low-{number}", "a", cpu=1000) for number in range(30)])
-    monkeypatch.setattr(group_ground, "PLACINGS_MAX", 150)
+    monkeypatch.setattr(group_trial, "PLACINGS_MAX", 150)
     found = dry_run(domain, group_of(30))
     assert found is not None
     assert (found.is_minimal, len(found.victims["a"])) == (True, 30)
@@ -450,7 +450,7 @@ def test_others_may_have_to_move_for_a_unit_to_come_back(
     monkeypatch: pytest.MonkeyPatch, tries: int, victims: dict[str, list[str]]
 ) -> None:
     """The small member stands where the large one could go, and could itself stand beside `mid`."""
-    monkeypatch.setattr(group_ground, "WHOLE_TRIES_MAX", tries)
+    monkeypatch.setattr(group_trial, "WHOLE_TRIES_MAX", tries)
     pods = [
         standing("mid", "a", cpu=2000, priority=5),
         standing("little", "a", priority=4),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.peak_forecast import PeakForecast, peak_forecast
+from domains.forecast.peak_forecast import FEW_ROWS, PeakForecast, peak_forecast
 from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
@@ -55,6 +56,33 @@ def test_without_profiles_the_score_is_the_room_that_requests_leave_in_the_worst
 
     assert bench.scores(make_pod("w", cpu_milli=3_000, memory_bytes=100)) == [70, 25]
     assert bench.scores(make_pod("w", cpu_milli=1, memory_bytes=300)) == [70, 97]
+
+
+@given(
+    nodes=st.lists(
+        st.tuples(st.integers(0, 5_000), st.integers(-1, 2**40), st.integers(0, 6_000), st.integers(0, 2**40)),
+        min_size=5,
+        max_size=8,
+    ),
+    cpu=st.integers(0, 6_000),
+    memory=st.integers(0, 2**41),
+)
+def test_rows_scored_one_by_one_have_the_scores_of_all_rows(
+    nodes: list[tuple[int, int, int, int]], cpu: int, memory: int
+) -> None:
+    made = []
+    for index, (cpu_milli, memory_bytes, _, _) in enumerate(nodes):
+        stated = {CPU: cpu_milli, MEMORY: memory_bytes}
+        allocatable = {name: amount for name, amount in stated.items() if amount >= 0}
+        made.append(msgspec.structs.replace(make_node(f"n{index}"), allocatable=allocatable))
+    bench = Bench({}, *made)
+    for index, (_, _, used_cpu, used_memory) in enumerate(nodes):
+        bench.cache.place(make_pod(f"p{index}", cpu_milli=used_cpu, memory_bytes=used_memory, node=f"n{index}"))
+    pod, view = make_pod("w", cpu_milli=cpu, memory_bytes=memory), make_view(bench.cache)
+
+    assert len(nodes) > FEW_ROWS
+    together = bench.scores(pod)
+    assert [bench.plugin.score(view, pod, np.array([row], np.intp)).item() for row in range(len(nodes))] == together
 
 
 def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from multisched.plugins.default_preemption import DefaultPreemption, LowerPriori
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
+    PodOnNode,
     PreemptionRequest,
     PreemptionVerdict,
-    Standing,
     Victims,
 )
 from multisched.testing.builders import container, decode_pod, node_document, pod_document
@@ -36,14 +36,14 @@ from tests.unit.plugins.extender.test_http_extender import asking, settings_of
 from tests.unit.plugins.scenes import Scene, context_of
 
 PREEMPTS = {"filter_verb": "", "preempt_verb": "preempt"}
-LOW = {uid: Standing("team", uid, 0) for uid in ("a", "b", "c")}
+LOW = {uid: PodOnNode("team", uid, 0) for uid in ("a", "b", "c")}
 REQUEST = PreemptionRequest(
     "team",
     "p",
     frozenset({"cpu"}),
     100,
     {"n1": Victims(("a", "b"), 1), "n2": Victims(("c",), 0)},
-    {"n1": {"a": LOW["a"], "b": LOW["b"], "proud": Standing("team", "proud", 100)}, "n2": {"c": LOW["c"]}},
+    {"n1": {"a": LOW["a"], "b": LOW["b"], "proud": PodOnNode("team", "proud", 100)}, "n2": {"c": LOW["c"]}},
 )
 
 
@@ -89,8 +89,8 @@ async def test_one_that_does_not_is_shown_whole_victims() -> None:
 
 
 async def test_so_many_whole_victims_are_sent_and_no_more() -> None:
-    many = {f"v{number}": Standing("team", f"v{number}", 0) for number in range(WHOLE_PODS_MAX + 1)}
-    request = replace(REQUEST, offered={"n1": Victims(tuple(many), 0)}, standing={"n1": many})
+    many = {f"v{number}": PodOnNode("team", f"v{number}", 0) for number in range(WHOLE_PODS_MAX + 1)}
+    request = replace(REQUEST, offered={"n1": Victims(tuple(many), 0)}, pods_on={"n1": many})
     with pytest.raises(
         ExtenderError, match="needs 1001 complete victims in a request, more than 1000; set nodeCacheCapable"
     ):
@@ -184,7 +184,7 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
         request = plugin.show(view, decode_pod(scene.pending), [offer])
         assert request.offered == {"n1": Victims(("uid-old",), 3)}
         assert (request.namespace, request.name, request.priority) == ("default", "p", 7)
-        assert request.standing["n1"].keys() == {"uid-old", "uid-older"}
+        assert request.pods_on["n1"].keys() == {"uid-old", "uid-older"}
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})
         assert plugin.left(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from multisched.cycle.effort import Effort
-from multisched.cycle.preemption.group_ground import GroupOfPods
-from multisched.cycle.preemption.victim_units import at_once
+from multisched.cycle.preemption.group_trial import GroupOfPods
+from multisched.cycle.preemption.victim_units import run_unpaused
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.step_budget import UNLIMITED
 from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
@@ -230,7 +230,7 @@ def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority()
         town.add(f"sure-{number}", "q2", cpus(2), node="n")
     for number in range(2):
         town.add(f"gang-{number}", "q1", cpus(2), priority=9)
-    after = at_once(
+    after = run_unpaused(
         town.domain.cycle.group_post_filters.run(
             GroupOfPods("q1/gang", tuple(town.pending.values())), Effort(UNLIMITED)
         )
@@ -249,7 +249,7 @@ def test_a_pod_on_its_way_to_a_node_that_is_being_deleted_leaves_its_room_to_who
     going, cache = town.add("going", "far", cpus(1)), town.domain.cache
     cache.assume(going, 0)
     cache.revise(replace(going, is_deleting=True))
-    assert list(town.ledger.going) == [going.uid]
+    assert list(town.ledger.terminating) == [going.uid]
     result = town.attempt(town.add("t", "taker", cpus(1)))
     assert isinstance(result, Unplaced)
     assert (result.preemption, result.nominated_node) == (None, "n"), "nobody else has to go"

@@ -8,8 +8,8 @@ import pytest
 
 from multisched.cycle.effort import Effort
 from multisched.cycle.preemption import group_dry_run
-from multisched.cycle.preemption.group_ground import GroupOfPods
-from multisched.cycle.preemption.victim_units import at_once
+from multisched.cycle.preemption.group_trial import GroupOfPods
+from multisched.cycle.preemption.victim_units import run_unpaused
 from multisched.cycle.results import GangResult
 from multisched.framework.events import Hint
 from multisched.framework.preemption import Preemption
@@ -178,7 +178,9 @@ def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
         town.add(f"far{number}", "far", CPU, node="n0")
     claim(town, 2)
     pods = [*town.pending.values(), town.add("other", "near", CPU)]
-    after = at_once(town.domain.cycle.group_post_filters.run(GroupOfPods("taker/c", tuple(pods)), Effort(UNLIMITED)))
+    after = run_unpaused(
+        town.domain.cycle.group_post_filters.run(GroupOfPods("taker/c", tuple(pods)), Effort(UNLIMITED))
+    )
     assert (after.preemption, after.sentence) == (
         None,
         "reclaim: pods of several quotas that must start together cannot evict other pods",

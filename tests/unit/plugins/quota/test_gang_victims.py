@@ -161,7 +161,7 @@ def test_a_gang_that_starts_once_goes_whole_as_any_other() -> None:
         town.domain.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "far/g", spec)
         for number in range(8):
             town.add(f"g{number}", "far", CPU, node="n0", gang="g")
-            town.domain.cache.gangs.stands(f"uid-g{number}", "n0", is_bound=True)
+            town.domain.cache.gangs.set_member_node(f"uid-g{number}", "n0", is_bound=True)
         town.add("rest", "near", 2 * CPU, node="n0")
         town.add("own", "taker", CPU, node="n0")
         assert evicted_for(town) == [f"g{number}" for number in range(8)]

@@ -106,11 +106,11 @@ def test_the_pods_of_a_leaf_are_found_whichever_way_it_is_named() -> None:
 def test_pods_that_are_being_deleted_are_known_until_they_are_gone() -> None:
     ledger = by_labels()
     ledger.restore(pod("p"))
-    assert list(ledger.going) == []
+    assert list(ledger.terminating) == []
     ledger.restore(msgspec.structs.replace(pod("p"), is_deleting=True))
-    assert list(ledger.going) == ["uid-p"]
+    assert list(ledger.terminating) == ["uid-p"]
     ledger.release("uid-p")
-    assert list(ledger.going) == []
+    assert list(ledger.terminating) == []
 
 
 def test_pods_that_are_being_deleted_are_known_under_the_next_tree_too() -> None:
@@ -120,7 +120,7 @@ def test_pods_that_are_being_deleted_are_known_under_the_next_tree_too() -> None
     for most in (4, 3):
         desk.apply(tree(most=most))
         ledger.renew()
-        assert list(ledger.going) == ["uid-goes"]
+        assert list(ledger.terminating) == ["uid-goes"]
         assert ledger.levels[1].used["cpu"] == 2000, "it holds its room until it is gone"
 
 

@@ -253,6 +253,60 @@ def test_of_children_that_are_sure_of_more_than_their_parent_the_newest_change_i
     assert desk.source.trouble == {}
 
 
+def test_an_invalid_change_does_not_leave_out_later_valid_changes_of_siblings() -> None:
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
+    desk.paths()
+    desk.apply(version(linked("a", 9, 9, "p"), 4))
+    desk.paths()
+    desk.apply(version(linked("b", 1, 7, "p"), 5))
+    assert bounds(desk) == {"p": (4, 8), "a": (1, 8), "b": (1, 7)}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
+
+
+def test_an_invalid_change_does_not_leave_out_valid_changes_made_with_it() -> None:
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
+    desk.paths()
+    desk.apply(version(linked("a", 9, 9, "p"), 4), version(linked("b", 1, 7, "p"), 5))
+    assert bounds(desk) == {"p": (4, 8), "a": (1, 8), "b": (1, 7)}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
+
+
+def test_a_change_that_a_newer_one_permits_takes_effect_beside_an_invalid_one() -> None:
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 3, 8, "p"), 3))
+    desk.paths()
+    desk.apply(
+        version(linked("a", 3, 8, "p"), 4), version(linked("b", 1, 8, "p"), 5), version(linked("c", 9, 9, "p"), 6)
+    )
+    assert bounds(desk) == {"p": (4, 8), "a": (3, 8), "b": (1, 8)}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/c"]
+
+
+def test_a_process_that_starts_leaves_out_the_excessive_quota_alone() -> None:
+    desk = Desk()
+    names = [f"q{number}" for number in range(40)]
+    desk.apply(version(linked("p", 50, 80, is_parent="true"), 1), version(linked("greedy", 60, 60, "p"), 2))
+    desk.apply(*(version(linked(name, 1, 8, "p"), 3 + number) for number, name in enumerate(names)))
+    assert bounds(desk) == {"p": (50, 80), **dict.fromkeys(names, (1, 8))}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/greedy"]
+
+
+def test_a_written_status_is_no_change_that_is_left_out_for_another() -> None:
+    """A status raises the version of its object and changes nothing that is read of it."""
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
+    desk.paths()
+    desk.apply(version(linked("a", 9, 9, "p"), 4), version(linked("b", 2, 8, "p"), 5))
+    assert bounds(desk)["a"] == (1, 8)
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
+
+
 def test_a_quota_that_names_no_parent_stands_below_the_root_and_a_deleted_parent_stays() -> None:
     desk = Desk()
     parent = version(linked("p", 2, 2, is_parent="true"), 1)
@@ -331,6 +385,21 @@ def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, 
     desk.apply(tree(most=2, uid="another"))
     assert bounds(desk) == {"web": (1, 2)}
     assert not desk.source.is_deleted
+
+
+def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> None:
+    desk, other = Desk(), flat("team", 1, 2)
+    desk.apply(tree())
+    desk.paths()
+    desk.delete(tree())
+    desk.apply(other)
+    assert desk.paths() == OF_SP
+    desk.delete(other)
+    assert desk.paths() == []
+    desk.apply(tree(uid="again"))
+    desk.paths()
+    desk.delete(tree())
+    assert desk.paths() == OF_TREE
 
 
 def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture) -> None:

@@ -217,7 +217,7 @@ class Town:
             if rebuilt.concerns(entry.pod):
                 rebuilt.restore(entry.pod)
         for gang in self.domain.cache.gangs.gangs():
-            assert not gang.standing or gang.needs <= 0, f"gang {gang.key} stands below its minimum"
+            assert not gang.placed_count or gang.needs <= 0, f"gang {gang.key} stands below its minimum"
         assert self.ledger.sums() == rebuilt.sums()
         assert self.ledger.held() == rebuilt.held()
 

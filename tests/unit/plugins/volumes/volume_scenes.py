@@ -19,7 +19,7 @@ from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from multisched.testing.builders import NobodyWaits, decode_node, decode_pod, node_document, pod_document
+from multisched.testing.builders import NoWaitingPods, decode_node, decode_pod, node_document, pod_document
 from tests.unit.plugins.scenes import put
 from tests.unit.plugins.volumes.storage_documents import uses
 
@@ -39,7 +39,7 @@ class Storage:
         self.version = 1
         self.put(CLASS, storage_class("wait"), storage_class("local", "kubernetes.io/no-provisioner"))
         self.put(CLASS, storage_class("now", mode="Immediate"))
-        context = PluginContext("test", self.nodes, NobodyWaits(), self.ledgers, self.objects, writer)
+        context = PluginContext("test", self.nodes, NoWaitingPods(), self.ledgers, self.objects, writer)
         self.plugin = volume_binding_of(args or VolumeBindingArgs(), context)
         ledger = next(iter(self.ledgers))
         assert isinstance(ledger, VolumeLedger)

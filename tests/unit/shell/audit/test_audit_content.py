@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
+from hypothesis import settings
 
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
+from multisched.model.quotas.koordinator import POD_LABEL
+from multisched.shell.audit.audited_kinds import AuditedNodes, AuditedPods, CachedObject
 from multisched.shell.audit.content import node_fault, pod_fault
-from multisched.shell.audit.sides import Here, NodeSide, PodSide
 from multisched.shell.program import RUNNING_PODS
 from multisched.state.cluster_cache import PodState
 from tests.conformance.generate import FAMILIES, problem
@@ -79,7 +81,7 @@ def test_the_decoder_and_the_judge_read_the_same(document: Document) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_read_the_same_of_random_objects(family: str) -> None:
-    for seed in range(40):
+    for seed in range(settings().max_examples // 5):
         made = problem(family, 7_000 + seed)
         for document in made["pods"]:
             assert pod_fault(*decoded(document)) == ""
@@ -215,6 +217,19 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
     play(scene, prepare=_prepare)
 
 
+def test_a_label_that_is_fixed_at_the_bind_is_no_difference() -> None:
+    async def scene(cluster: Cluster) -> None:
+        assert cluster.placed == {"p": "a"}
+        await cluster.change_metadata("p", labels={POD_LABEL: "later", "app": "web"})
+        await cluster.settle()
+        (entry,) = cluster.program.cache
+        assert entry.pod.labels == {"app": "web"}
+        assert await cluster.program.audit.once() == []
+        assert cluster.program.audit.statistics().inner == 0
+
+    play(scene, prepare=_prepare)
+
+
 def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> None:
     async def scene(cluster: Cluster) -> None:
         cache, audit = cluster.program.cache, cluster.program.audit
@@ -233,12 +248,12 @@ def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> Non
 
 def test_of_what_has_gone_no_side_tells_a_fault() -> None:
     async def scene(cluster: Cluster) -> None:
-        program, gone = cluster.program, Here("nowhere", "nobody", 1)
+        program, gone = cluster.program, CachedObject("nowhere", "nobody", 1)
         raw = msgspec.Raw(_node()[1])
-        for side in (
-            NodeSide(program.cache, program.nodes, program.reflectors["nodes"]),
-            PodSide(program.cache, program.pods, program.mending, program.reflectors["pods"], RUNNING_PODS),
+        for audited_kind in (
+            AuditedNodes(program.cache, program.nodes, program.reflectors["nodes"]),
+            AuditedPods(program.cache, program.pods, program.pod_repair, program.reflectors["pods"], RUNNING_PODS),
         ):
-            assert side.content_fault(gone, raw) == ""
+            assert audited_kind.content_fault(gone, raw) == ""
 
     play(scene)

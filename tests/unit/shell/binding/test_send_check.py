@@ -242,7 +242,7 @@ def test_a_row_that_the_audit_has_mended_is_looked_at_anew() -> None:
         house.see_pod("permit")
         await asyncio.sleep(0.1)
         assert house.node_of("permit") == "a"
-        house.cache.mend_row(row)
+        house.cache.repair_row(row)
         house.worker.waiting.allow("uid-permit", "Holding")
         await asyncio.sleep(0.1)
 

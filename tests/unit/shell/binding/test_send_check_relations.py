@@ -13,7 +13,7 @@ from multisched.framework.ports import BindAnswer, BindReply
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.binding.send_check import NEWS_READ_MAX
-from multisched.state.pod_news import NEWS_MAX
+from multisched.state.external_pod_changes import NEWS_MAX
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.relations_kit import REQUIRED, ZONE
 from tests.unit.plugins.scenes import put

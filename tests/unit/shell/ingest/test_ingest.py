@@ -22,7 +22,7 @@ from multisched.framework.events import (
 )
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
-from multisched.framework.preemption import NOBODY
+from multisched.framework.preemption import ABOVE_EVERY_PRIORITY
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
@@ -430,7 +430,7 @@ class Ranked:
         raise AssertionError("nobody is tried here")
 
     def nomination_rank(self, pod: Pod) -> int | None:
-        return NOBODY - 1
+        return ABOVE_EVERY_PRIORITY - 1
 
 
 @pytest.mark.parametrize("plugins", [(), (Ranked(),)])

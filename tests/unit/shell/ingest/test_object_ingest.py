@@ -141,6 +141,25 @@ def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.Lo
     assert told == [(readable, None, None)]
 
 
+def test_refused_kind_is_logged_once_anything_else_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    store, reads_nothing = ObjectStore(), True
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: None, Desk(), "ours")
+    ingest.reads_nothing = lambda: reads_nothing
+    with caplog.at_level(logging.INFO):
+        ingest.refused("forbidden")
+        assert (store.unreadable(KIND), caplog.records) == ("forbidden", [])
+        ingest.replaced("1")
+        assert [record.message for record in caplog.records] == ["objects listed"], "the server had read its roles"
+        ingest.refused("forbidden")
+        reads_nothing = False
+        for _ in range(2):
+            ingest.refused("forbidden")
+        ingest.replaced("2")
+    errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == ["kind cannot be read; grant get, list and watch on it, or disable the plugin that reads it"]
+    assert "kind can be read again" in [record.message for record in caplog.records]
+
+
 def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "REPORTED_MAX", 2)
     desk = Desk()

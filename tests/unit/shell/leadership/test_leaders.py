@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from multisched.framework.leading import FindLeader, Leader, NotLeadingError, NotLedHere
-from multisched.framework.repair import RepairAsked
+from multisched.framework.repair import RepairRequest
 from multisched.framework.views import ViewQuery
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
 from multisched.shell.leadership.leaders import Leaders
@@ -160,7 +160,7 @@ def test_nothing_is_told_of_a_domain_that_another_one_leads() -> None:
         explanations = ProgramExplanations(second, in_thread=at_once, find_leader=find)
         plans = RepairPlans(second, in_thread=at_once, find_leader=find)
         views = ProgramViews(second, at_once, find)
-        asked = RepairAsked(domain="forecast")
+        asked = RepairRequest(domain="forecast")
         manifest = {"spec": {"schedulerName": "forecast-scheduler", "containers": [{"name": "main", "image": "app"}]}}
         for question in (
             lambda: explanations.pod(LATE),

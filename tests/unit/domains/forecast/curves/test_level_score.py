@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from domains.forecast.curves.flat_peaks import Amounts
-from domains.forecast.curves.level_score import ROW_STICKS, RUNG_STICKS, Rung, scores_of
+from domains.forecast.curves.level_score import LEVEL_HYSTERESIS, ROW_HYSTERESIS, FleetLevel, scores_of
 from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve
 
 SLOTS = 168
@@ -21,16 +21,16 @@ def flat_curve(cpu: float, log: float = 0.0) -> Curve:
     return Curve(np.repeat(quanta.round().astype(np.int64), SLOTS, axis=1), (cpu, log))
 
 
-def rung(square: float, row: Amounts = ROW) -> Rung:
-    found = Rung()
-    found.follow(square, row)
+def fleet_level(square: float, row: Amounts = ROW) -> FleetLevel:
+    found = FleetLevel()
+    found.update(square, row)
     return found
 
 
 @pytest.mark.parametrize("pod", [0.001, 0.05, 0.5, 2.0])
 def test_a_pod_of_any_size_scores_50_on_the_mean_row(pod: float) -> None:
     level = 0.5
-    anchor = rung(level * level).anchor(flat_curve(pod), WEIGHTS)
+    anchor = fleet_level(level * level).anchor(flat_curve(pod), WEIGHTS)
 
     cost = ((level + pod) ** 3 - level**3) / (3 * pod)
 
@@ -39,26 +39,26 @@ def test_a_pod_of_any_size_scores_50_on_the_mean_row(pod: float) -> None:
 
 
 def test_the_dimension_that_the_pod_uses_most_counts_most_and_one_without_weight_not_at_all() -> None:
-    fleet, pod = rung(0.25), flat_curve(0.01, 0.4)
+    fleet, pod = fleet_level(0.25), flat_curve(0.01, 0.4)
 
     assert fleet.anchor(pod, WEIGHTS) == pytest.approx(fleet.anchor(flat_curve(0.0, 0.39), WEIGHTS), rel=0.01)
     assert fleet.anchor(pod, np.array([1.0, 0.0])) == pytest.approx(fleet.anchor(flat_curve(0.01), WEIGHTS))
 
 
 def test_a_pod_that_uses_nothing_and_a_fleet_that_states_nothing_have_the_anchor_of_the_fleet() -> None:
-    assert rung(0.25).anchor(flat_curve(0.0), WEIGHTS) == 0.25
-    assert rung(0.25, np.zeros((2, 1))).anchor(flat_curve(0.5), WEIGHTS) == 0.25
+    assert fleet_level(0.25).anchor(flat_curve(0.0), WEIGHTS) == 0.25
+    assert fleet_level(0.25, np.zeros((2, 1))).anchor(flat_curve(0.5), WEIGHTS) == 0.25
 
 
 def test_the_anchor_turns_only_when_the_fleet_or_its_mean_row_is_far_off() -> None:
-    fleet = rung(0.25)
-    turn = fleet.turn
+    fleet = fleet_level(0.25)
+    version = fleet.version
 
-    fleet.follow(0.25 * 2 ** (RUNG_STICKS * 0.9), ROW * 2 ** (-ROW_STICKS * 0.9))
-    assert (fleet.turn, fleet.number) == (turn, -2)
-    fleet.follow(0.25, ROW * 2 ** (ROW_STICKS * 1.1))
-    assert fleet.turn == turn + 1
-    fleet.follow(1.0, fleet.row)
-    assert (fleet.turn, fleet.number) == (turn + 2, 0)
-    fleet.follow(1.0, np.array([[0.5], [0.0]]))
-    assert fleet.turn == turn + 3
+    fleet.update(0.25 * 2 ** (LEVEL_HYSTERESIS * 0.9), ROW * 2 ** (-ROW_HYSTERESIS * 0.9))
+    assert (fleet.version, fleet.number) == (version, -2)
+    fleet.update(0.25, ROW * 2 ** (ROW_HYSTERESIS * 1.1))
+    assert fleet.version == version + 1
+    fleet.update(1.0, fleet.row)
+    assert (fleet.version, fleet.number) == (version + 2, 0)
+    fleet.update(1.0, np.array([[0.5], [0.0]]))
+    assert fleet.version == version + 3

@@ -10,7 +10,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.usage import Look, PlacementInterval, Usage
+from domains.forecast.curves.usage import LoadRequest, PlacementInterval, Usage
 from domains.forecast.history.prometheus_source import OVERLAP_S
 from domains.forecast.history.source import Fold, Reading, SourceError, Table, joined, merged
 from domains.forecast.service_names import Labels, Owners, ServiceNames, stripped
@@ -407,7 +407,7 @@ async def test_the_moment_is_what_the_pods_of_each_node_use_together_or_the_node
         Q=[(pod("a"), lambda _: 1), (pod("b"), lambda _: 2), (pod("gone"), lambda _: 9), (pod("ill"), lambda _: "NaN")],
         N=[({"instance": "n1:9100"}, lambda _: 7), ({"instance": "n2:9100"}, lambda _: None)],
     )
-    asked = Look(GRID.start_s + 17, STEP_S, 5.0, {("shop", "a"): 3, ("shop", "b"): 4, ("shop", "ill"): 4})
+    asked = LoadRequest(GRID.start_s + 17, STEP_S, 5.0, {("shop", "a"): 3, ("shop", "b"): 4, ("shop", "ill"): 4})
     async with source_of(server, CPU, Dimension("disk", "N", Per.NODE)) as source:
         seen = await source.look(asked)
         rows, values = seen.by_row["cpu"]

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from domains.forecast.curves.predictor import Predictor
 from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import Look, Seen, Usage
+from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, Usage
 from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.history.source import Reading, Source, SourceError
 from domains.forecast.learning.refit import RETRY_S, Refit, RefitSettings
@@ -318,12 +318,12 @@ class Looking:
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
         return await Told(1.0).read(grid, in_thread)
 
-    async def look(self, asked: Look) -> Seen:
+    async def look(self, asked: LoadRequest) -> MeasuredLoads:
         self.looked_s.append(asyncio.get_running_loop().time())
-        assert asked.places == {}
+        assert asked.row_of_pod == {}
         if len(self.looked_s) % 2:
             raise SourceError("not this time")
-        return Seen(by_node={"cpu": {"n": 2.0}})
+        return MeasuredLoads(by_node={"cpu": {"n": 2.0}})
 
 
 def test_a_source_of_any_moment_is_looked_at_once_a_step_and_may_fail() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from domains.forecast.repair.answer import answer
 from domains.forecast.settings.repair import RepairSettings, read_repair
-from multisched.framework.repair import RepairAsked
+from multisched.framework.repair import RepairRequest
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
 from multisched.model.object_kinds import ObjectKind
 from multisched.testing.builders import row_of
@@ -24,7 +24,7 @@ def test_a_namespace_whose_quota_has_no_room_beside_a_pod_keeps_it() -> None:
         ObjectKind.RESOURCE_QUOTA, ResourceQuota(name="q", namespace="default", hard={"pods": 4}, used={"pods": 4})
     )
 
-    plan = answer(town.scene(), RepairAsked(), town.ledger, RepairSettings())
+    plan = answer(town.scene(), RepairRequest(), town.ledger, RepairSettings())
 
     assert plan.moves == ()
     assert "the quota of its namespace has no room for a replacement before it ends (4 pods)" in plan.left[0].why
@@ -38,7 +38,7 @@ def test_each_move_tells_what_it_does_to_both_nodes() -> None:
         PodDisruptionBudget(name="web", namespace="default", selector=selector(app="web"), disruptions_allowed=2),
     )
 
-    plan = answer(town.scene(), RepairAsked(threshold_percent={"log": 95.0}), town.ledger, RepairSettings())
+    plan = answer(town.scene(), RepairRequest(threshold_percent={"log": 95.0}), town.ledger, RepairSettings())
 
     first, second = plan.moves
     told = [(round(m.from_before.percent), round(m.from_after.percent)) for m in plan.moves]
@@ -56,13 +56,13 @@ def test_auto_tells_the_thresholds_that_the_moves_reach_and_a_question_goes_befo
     town = Town([node("a"), node("b")], crowd)
     settings_ = read_repair({"thresholdPercent": "auto"})
 
-    plan = answer(town.scene(), RepairAsked(moves=1), town.ledger, settings_)
+    plan = answer(town.scene(), RepairRequest(moves=1), town.ledger, settings_)
 
     assert (len(plan.moves), plan.left) == (1, ())
     assert round(plan.worst_before.percent) == 90
     assert round(plan.moves[0].from_peaks_percent["log"]) == 60
     assert 60.0 <= plan.threshold_percent["log"] <= 61.0
-    asked = RepairAsked(threshold_percent={"log": 95.0})
+    asked = RepairRequest(threshold_percent={"log": 95.0})
     assert answer(town.scene(), asked, town.ledger, settings_).threshold_percent["log"] == 95.0
 
 
@@ -88,7 +88,7 @@ def test_what_is_foretold_is_what_the_ledger_says_once_the_moves_are_made(
     town = Town([node("a"), node("b"), node("c")], [pod(f"p{n}", *place) for n, place in enumerate(crowd)])
     before = {name: peaks(town, name)["log"] for name in "abc"}
 
-    plan = answer(town.scene(), RepairAsked(threshold_percent={"log": threshold}), town.ledger, RepairSettings())
+    plan = answer(town.scene(), RepairRequest(threshold_percent={"log": threshold}), town.ledger, RepairSettings())
 
     for move in plan.moves:
         placed = town.cache.remove(move.uid)

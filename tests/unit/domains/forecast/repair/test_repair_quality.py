@@ -183,7 +183,7 @@ def test_random_plans_stay_within_every_rule(first: int) -> None:
         check(Rules(case, limits, fits), plan_repair(case, msgspec.structs.replace(limits, work_max=4_000_000), fits))
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
+@pytest.mark.parametrize("first", [*(pytest.param(one, marks=pytest.mark.slow) for one in (0, 10)), 20])
 def test_small_cases_mend_as_many_nodes_as_possible_with_at_most_a_fifth_more_moves(first: int) -> None:
     assert compare(range(first, first + 10))[1] == []
 

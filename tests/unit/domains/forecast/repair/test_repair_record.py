@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.repair.record import Begun, Budget, Moved, Record, Task, dumped, loaded
+from domains.forecast.repair.record import Budget, EvictionStart, Moved, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Run, State
 from domains.forecast.settings.repair import read_repair
 from domains.forecast.settings.repair_runs import RepairMode
@@ -52,7 +52,7 @@ def test_a_record_reads_back_as_it_was_written(
         tasks=tuple(Task.of(one) for one in found),
         threshold=(("cpu", 0.9), ("log", 1.0)),
         run=Run(len(found), state=state) if found else None,
-        begun=Begun("rs", ("u1",) * peers, peers) if peers else None,
+        begun=EvictionStart("rs", ("u1",) * peers, peers) if peers else None,
     )
     assert loaded(dumped(record)) == record
 
@@ -96,7 +96,7 @@ def test_another_window_has_a_budget_of_its_own() -> None:
 
 
 def test_a_dimension_of_which_the_plan_says_nothing_is_not_looked_at() -> None:
-    told = Task.of(move(1)).foretold(("cpu", "log"))
+    told = Task.of(move(1)).prediction(("cpu", "log"))
     assert (told.source_peaks, told.target_peaks) == ((0.5, float("inf")), (0.6, 0.1))
 
 
@@ -132,7 +132,7 @@ def test_a_record_of_a_large_service_fits_a_config_map() -> None:
     record = Record(
         tasks=tuple(Task.of(move(number)) for number in range(500)),
         moved=tuple(Moved("ns/web", "a", "b") for _ in range(500)),
-        begun=Begun("rs", tuple(f"{number:036d}" for number in range(5_000)), 5_000),
+        begun=EvictionStart("rs", tuple(f"{number:036d}" for number in range(5_000)), 5_000),
         run=Run(500),
     )
     assert len(dumped(record)) < 900_000

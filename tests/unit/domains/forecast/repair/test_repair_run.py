@@ -13,9 +13,9 @@ from domains.forecast.repair.run import (
     TABLE,
     Action,
     Event,
-    Found,
     Run,
     State,
+    StepState,
     advance,
     should_stop,
 )
@@ -230,8 +230,8 @@ def step() -> Step:
     return plan_repair(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8,)), everywhere(2)).steps[0]
 
 
-BEFORE = Found("node-0", 3, (1.0,), (0.1,), (0.1,))
-AFTER = Found("node-1", 3, (0.5,), (0.6,), (0.3,))
+BEFORE = StepState("node-0", 3, (1.0,), (0.1,), (0.1,))
+AFTER = StepState("node-1", 3, (0.5,), (0.6,), (0.3,))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from domains.forecast.curves.predictor import Predictor
 from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.snapshot import Snapshot, take_snapshot
-from multisched.framework.repair import RepairScene
+from multisched.framework.repair import RepairInput
 from multisched.model.objects import Node, Owner, Pod
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.state.cluster_cache import ClusterCache
@@ -54,13 +54,13 @@ class Town:
         for one in pods:
             self.cache.place(one)
 
-    def scene(self, rows: Sequence[str] | None = None, nominated: Iterable[tuple[Pod, str]] = ()) -> RepairScene:
+    def scene(self, rows: Sequence[str] | None = None, nominated: Iterable[tuple[Pod, str]] = ()) -> RepairInput:
         at = all_rows(self.cache) if rows is None else np.array(sorted(row_of(self.cache, r) for r in rows), np.intp)
-        return RepairScene(
+        return RepairInput(
             domain="forecast",
             nodes=self.cache.nodes,
             rows=at,
-            standing=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
+            placed=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
             nominated=tuple((one, row_of(self.cache, name)) for one, name in nominated),
             objects=self.cache.objects,
             scheduler_names=OURS,

@@ -9,7 +9,7 @@ import pytest
 from domains.forecast.settings.args import PeakSettings
 from domains.forecast.settings.repair import Movable, RepairSettings, limits_of, read_repair, unknown_dimensions
 from multisched.framework.plugin_args import PluginArgsError
-from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
+from multisched.framework.repair import ALL_DIMENSIONS, RepairRefusedError, RepairRequest
 
 DIMENSIONS = ("cpu", "log")
 
@@ -89,13 +89,13 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 def test_a_question_goes_before_the_settings(
     stated: dict[str, float], asked: dict[str, float], shares: tuple[float, ...]
 ) -> None:
-    limits = limits_of(RepairSettings(threshold_percent=stated), RepairAsked(threshold_percent=asked), DIMENSIONS)
+    limits = limits_of(RepairSettings(threshold_percent=stated), RepairRequest(threshold_percent=asked), DIMENSIONS)
     assert limits.threshold == pytest.approx(shares)
 
 
 def test_budgets_and_swell_come_from_the_settings_unless_asked() -> None:
     settings = RepairSettings(moves_per_window=9, moves_per_node=8, moves_per_service=7, swell_percent=5.0)
-    limits = limits_of(settings, RepairAsked(moves=0, moves_per_service=3), DIMENSIONS)
+    limits = limits_of(settings, RepairRequest(moves=0, moves_per_service=3), DIMENSIONS)
     assert (limits.moves_per_window, limits.moves_per_node, limits.moves_per_service) == (0, 8, 3)
     assert limits.swell == pytest.approx(0.05)
 
@@ -104,20 +104,20 @@ def test_budgets_and_swell_come_from_the_settings_unless_asked() -> None:
     ("asked", "words"),
     [
         (
-            RepairAsked(threshold_percent={"lgo": 90.0}),
+            RepairRequest(threshold_percent={"lgo": 90.0}),
             "threshold lgo: not a dimension of the forecast; did you mean log?",
         ),
-        (RepairAsked(threshold_percent={"zzz": 90.0}), "known here: cpu, log"),
+        (RepairRequest(threshold_percent={"zzz": 90.0}), "known here: cpu, log"),
         (
-            RepairAsked(threshold_percent={"log": 2000.0}),
+            RepairRequest(threshold_percent={"log": 2000.0}),
             "threshold log=2000: write a percentage above 0 and at most 1000",
         ),
-        (RepairAsked(threshold_percent={"": -1.0}), "threshold -1: write a percentage"),
-        (RepairAsked(moves=-1), "moves: -1 is not within 0..10000"),
-        (RepairAsked(moves_per_node=20_000), "moves per node: 20000 is not within"),
+        (RepairRequest(threshold_percent={"": -1.0}), "threshold -1: write a percentage"),
+        (RepairRequest(moves=-1), "moves: -1 is not within 0..10000"),
+        (RepairRequest(moves_per_node=20_000), "moves per node: 20000 is not within"),
     ],
 )
-def test_a_question_that_cannot_be_meant_is_refused(asked: RepairAsked, words: str) -> None:
+def test_a_question_that_cannot_be_meant_is_refused(asked: RepairRequest, words: str) -> None:
     with pytest.raises(RepairRefusedError) as caught:
         limits_of(RepairSettings(), asked, DIMENSIONS)
     assert words in str(caught.value)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.usage import Seen
+from domains.forecast.curves.usage import MeasuredLoads
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning.refit import Refit, RefitSettings
 from domains.forecast.ledger.node_loads import NodeLoads
@@ -154,7 +154,7 @@ async def test_what_nodes_really_use_is_told_once_a_source_has_looked() -> None:
     assert scene.values("node_load_ratio")["cpu", "100"] == pytest.approx(3 / 4)
     assert scene.values("node_load_ratio")["cpu", "50"] == pytest.approx(3 / 8), "the other node is idle"
     assert scene.values("node_load_time_seconds") == {("cpu",): MONDAY_S, ("memory",): MONDAY_S}
-    loads.note(MONDAY_S + 60, Seen(by_node={"memory": {"a": 2 * GIB, "gpu": 8 * GIB}, "unasked": {"a": 1.0}}))
+    loads.note(MONDAY_S + 60, MeasuredLoads(by_node={"memory": {"a": 2 * GIB, "gpu": 8 * GIB}, "unasked": {"a": 1.0}}))
     assert scene.values("node_load_ratio")["memory", "100"] == pytest.approx(0.25)
     assert scene.values("node_load_time_seconds")["memory",] == MONDAY_S + 60
 

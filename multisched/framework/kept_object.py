@@ -1,0 +1,31 @@
+"""Objects that stay in effect after their deletion: what a plugin tells the shell, so that a restart does not end the effect.
+
+A process that starts after the deletion does not find the object in the API server. So the shell keeps a copy of it in a
+ConfigMap (`shell/kept_objects.py`), and gives it to the object store as the object of its kind that was deleted last
+(`ObjectsView.last_removed`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from multisched.framework.points import Plugin
+from multisched.model.object_kinds import ObjectKind
+
+
+@runtime_checkable
+class KeptObjectPlugin(Plugin, Protocol):
+    """A plugin with an object that stays in effect after its deletion.
+
+    Border: the shell calls it and imports no plugin.
+    """
+
+    kept_kind: ObjectKind
+    """A kind that it reads (`Traits.reads_objects`), and that no other plugin keeps."""
+
+    def kept_object(self) -> bytes:
+        """Returns the object that would stay in effect if it were deleted now, or does so already, as JSON that the kind's decoder reads.
+
+        Empty if there is none. Cheap if nothing changed: it is called every second.
+        """
+        ...

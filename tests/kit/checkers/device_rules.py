@@ -1,0 +1,77 @@
+"""Where a pod that wants GPUs fits for certain, in plain arithmetic from requests and annotations.
+
+Which device a fraction gets is the scheduler's choice, so that a node may be full or not by how others were put there. But
+where each pod that stands had devices of its own, and as many are left as the pod wants, it fits whatever was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from multisched.model.objects import Node, Pod
+from multisched.verify.devices import shared_total_milli
+from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+
+OURS = "multisched.io/gpu"
+"""What the annotations about devices begin with."""
+WHOLE_MILLI = 1000
+
+
+def wants_devices(pod: Pod) -> bool:
+    return bool(pod.requests.get(GPU)) or any(key.startswith(OURS) for key in pod.annotations)
+
+
+def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+    """True if the node has devices for the pod, whichever the pods that stand there were given; of others nothing is said."""
+    whole, fraction, offered = pod.requests.get(GPU, 0), fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
+    if bool(whole) == bool(fraction) or (whole and any(key.startswith(OURS) for key in pod.annotations)):
+        return not wants_devices(pod)
+    used, is_honoured = 0, node.labels.get(GPU_INDICES) == HONOURED
+    for other in there:
+        theirs, held = other.requests.get(GPU, 0), _fraction_held(other, offered)
+        if held is None or (is_honoured and theirs and other.node and not _named(other, offered)):
+            return False
+        if not is_honoured and ((whole and held) or (fraction and theirs)):
+            return False
+        used += theirs + held
+    return used + whole + fraction <= offered
+
+
+def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -> str:
+    """What is wrong with these devices for a fraction: those with the least room that is enough are to be taken. Empty for nothing.
+
+    `free`: what each device had before.
+    """
+    others = [free[at] for at in range(len(free)) if at not in devices and free[at] >= milli]
+    most = max(free[at] for at in devices)
+    return (
+        f"devices with {most} milli free were chosen, and one has {min(others)}"
+        if min(others, default=most) < most
+        else ""
+    )
+
+
+def fraction_wanted(annotations: Mapping[str, str]) -> int:
+    """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
+    total_milli = shared_total_milli(annotations, has_node=False)
+    return total_milli // int(annotations[GPU_MILLI]) if total_milli else 0
+
+
+def _fraction_held(pod: Pod, offered: int) -> int | None:
+    """Devices of which a pod that stands, or is on its way, has a part; None where that cannot be said."""
+    if not pod.spec.scheduler_name.startswith("gpu") or pod.requests.get(GPU):
+        return 0
+    if GPU_DEVICES not in pod.annotations:
+        return fraction_wanted(pod.annotations) if not pod.node else 0
+    return _named(pod, offered) or None
+
+
+def _named(pod: Pod, offered: int) -> int:
+    """Devices that the pod's annotation names; 0 where the node does not have all of them."""
+    devices = [_number(text) for text in pod.annotations.get(GPU_DEVICES, "").split(",")]
+    return len(devices) if all(0 <= device < offered for device in devices) else 0
+
+
+def _number(text: str) -> int:
+    """-1 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else -1

@@ -1,0 +1,164 @@
+"""ElasticQuotas of Koordinator's form, in plain arithmetic: one object per level, and pods that name their quota by a label.
+
+The quotas in force are the last valid version of each that contradicts no other. Each namespace is listed by one leaf, so a label
+names the leaf of its namespace, no leaf (then it counts as missing), or another team's, for which the pod may not be placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import orjson
+
+from multisched.model.objects import Pod
+from multisched.verify.demands import Requests
+from multisched.verify.fields import Json, Unreadable, mapping, text
+from multisched.verify.quantities import amounts, quota_units
+from multisched.verify.quota_tree import Level, QuotaTree
+from multisched.verify.quotas import QuotaJudge
+
+KIND: Final = "ElasticQuota"
+PREFIX: Final = "quota.scheduling.koordinator.sh/"
+LABEL: Final = f"{PREFIX}name"
+"""Of a pod: its quota. Of a quota it is not read."""
+ROOT: Final = "koordinator-root-quota"
+
+
+class LinkedQuota(NamedTuple):
+    """What one object says."""
+
+    name: str
+    parent: str
+    """Empty for the root."""
+    is_parent: bool
+    namespaces: tuple[str, ...]
+    min: Requests
+    max: Requests
+
+
+def read_quota(document: Json) -> LinkedQuota:
+    """Raises Unreadable where the object is wrong by itself."""
+    metadata, spec = mapping(document, "metadata"), mapping(document, "spec")
+    labels, listed = mapping(metadata, "labels"), text(mapping(metadata, "annotations"), f"{PREFIX}namespaces", "[]")
+    least, most = ({of: quota_units(of, much) for of, much in amounts(spec, side).items()} for side in ("min", "max"))
+    for resource, amount in least.items():
+        if amount > most.get(resource, -1):
+            raise Unreadable(f"min.{resource}: over max")
+    is_parent = text(labels, f"{PREFIX}is-parent") == "true"
+    return LinkedQuota(
+        text(metadata, "name"), text(labels, f"{PREFIX}parent"), is_parent, tuple(orjson.loads(listed)), least, most
+    )
+
+
+class LinkedTree(QuotaTree):
+    """The quotas in force."""
+
+    def __init__(self, quotas: Collection[LinkedQuota]) -> None:
+        tops = [one for one in quotas if not one.parent]
+        children = tuple(_level(one, ROOT, quotas) for one in tops)
+        super().__init__(Level(ROOT, ROOT, _sum(tops), {}, (), children))
+        self._listed = {one.name: one.namespaces for one in quotas if not one.is_parent}
+
+    def misnames(self, pod: Pod) -> str:
+        """The quota that the pod names without being listed there; empty for none."""
+        name = pod.labels.get(LABEL, "")
+        return "" if pod.namespace in self._listed.get(name, (pod.namespace,)) else name
+
+
+def misnamed(tree: QuotaTree | None, pod: Pod) -> str:
+    return tree.misnames(pod) if isinstance(tree, LinkedTree) else ""
+
+
+def _level(quota: LinkedQuota, above: str, quotas: Collection[LinkedQuota]) -> Level:
+    path = f"{above}.{quota.name}"
+    children = tuple(_level(one, path, quotas) for one in quotas if one.parent == quota.name)
+    return Level(quota.name, path, quota.min, quota.max, quota.namespaces, children)
+
+
+def _sum(quotas: Collection[LinkedQuota]) -> dict[str, int]:
+    named = sorted({resource for one in quotas for resource in one.min})
+    return {resource: sum(one.min.get(resource, 0) for one in quotas) for resource in named}
+
+
+def _is_consistent(quotas: Mapping[str, LinkedQuota]) -> bool:
+    for one in quotas.values():
+        parent = quotas.get(one.parent)
+        if one.parent and (parent is None or not parent.is_parent):
+            return False
+        children = [child for child in quotas.values() if child.parent == one.name]
+        if any(amount > one.min.get(resource, 0) for resource, amount in _sum(children).items()):
+            return False
+    return True
+
+
+class LinkedQuotaJudge(QuotaJudge):
+    """Where there is an ElasticQuotaTree it is as without these quotas."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: dict[str, tuple[Json, LinkedQuota | None]] = {}
+        """Name -> the object as it is now, and what it says; None: it is wrong."""
+        self._quotas: dict[str, LinkedQuota] = {}
+        """Name -> what is in force of it."""
+        self._linked: LinkedTree | None = None
+
+    @property
+    def tree(self) -> QuotaTree | None:
+        return super().tree or self._linked
+
+    def add(self, kind: str, document: Json) -> None:
+        if kind != KIND:
+            super().add(kind, document)
+            return
+        name = text(mapping(document, "metadata"), "name")
+        try:
+            self._written[name] = document, read_quota(document)
+        except Unreadable:
+            self._written[name] = document, None
+        self._settle()
+
+    def forget(self, kind: str, document: Json) -> None:
+        if kind != KIND:
+            super().forget(kind, document)
+            return
+        name = text(mapping(document, "metadata"), "name")
+        self._written.pop(name, None)
+        self._quotas.pop(name, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Puts in force whatever contradicts nothing, the oldest change first."""
+        before = dict(self._quotas)
+        changed = [one for one in self._by_age() if self._quotas.get(one.name) != one]
+        while True:
+            fitting = (one for one in changed if _is_consistent({**self._quotas, one.name: one}))
+            one = next(fitting, None)
+            if one is None:
+                break
+            self._quotas[one.name] = one
+            changed.remove(one)
+        if self._quotas != before or (self._linked is None) == bool(self._quotas):
+            self._linked = LinkedTree(list(self._quotas.values())) if self._quotas else None
+
+    def _by_age(self) -> list[LinkedQuota]:
+        known = [(int(mapping(one, "metadata")["resourceVersion"]), quota) for one, quota in self._written.values()]
+        return [quota for _, quota in sorted(known, key=lambda pair: pair[0]) if quota is not None]
+
+    def status_faults(self) -> list[str]:
+        return super().status_faults() if super().tree is not None else list(self._faults_of_used())
+
+    def _faults_of_used(self) -> Iterator[str]:
+        """Of quotas that are in force as they are written."""
+        usage = self.usage()
+        if usage is None:
+            return
+        levels = {level.name: level for level in usage.tree.root.below()}
+        for name, (document, quota) in self._written.items():
+            if quota is None or self._quotas.get(name) != quota:
+                continue
+            shown = {of: quota_units(of, much) for of, much in amounts(mapping(document, "status"), "used").items()}
+            for resource in sorted({*quota.min, *quota.max}):
+                used = usage.of(levels[name])[resource]
+                if shown.get(resource, 0) != used:
+                    yield f"{name}: status says {shown.get(resource, 0)} {resource} used, it is {used}"

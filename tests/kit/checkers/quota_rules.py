@@ -1,0 +1,174 @@
+"""What elastic quotas say of pods: sums of a tree, what would pass a max, and who could go for an entitled pod.
+
+The tree and its sums are the judge's (`verify`), which shares no code with the program.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from multisched.model.objects import Node, Pod, Requests
+from multisched.verify.quota_tree import QuotaTree, Usage
+from multisched.verify.quotas import quota_requests
+from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
+from tests.kit.checkers.linked_quotas import misnamed
+from tests.kit.checkers.quota_order import fault_of_order
+from tests.kit.checkers.reference_rules import has_room
+
+WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
+"""Whether a node takes a pod beside these, whatever room there is."""
+Claimant = tuple[Pod, Node | None]
+"""A pod that takes room back, and the node that it is to get; None: the node's room is not judged."""
+NO_UNITS: Final[Mapping[str, str]] = {}
+"""Each victim goes by itself."""
+
+
+def counted(pod: Pod) -> Requests:
+    """What the pod counts for, the pod itself and its parts of devices among it."""
+    return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))
+
+
+def usage_of(tree: QuotaTree, standing: Iterable[Pod]) -> Usage:
+    return tree.usage((pod.namespace, counted(pod)) for pod in standing)
+
+
+def quota_excess(tree: QuotaTree | None, pod: Pod, standing: Iterable[Pod]) -> str:
+    """The first level that the pod would take over its max beside these, or the quota that it may not name; empty for none."""
+    name = misnamed(tree, pod)
+    if name:
+        return f"it names the quota {name} of others"
+    if tree is None or tree.leaf_of(pod.namespace) is None:
+        return ""
+    found = usage_of(tree, standing).excesses_with(pod.namespace, counted(pod))
+    return str(found[0]) if found else ""
+
+
+def fault_of_reclaim(
+    tree: QuotaTree,
+    claims: Sequence[Claimant],
+    units: Sequence[Sequence[Pod]],
+    standing: Collection[Pod],
+    nominated: Sequence[Claimant] = (),
+    in_gangs: Collection[str] = (),
+) -> str:
+    """What speaks against taking these pods away for one pod, or for all that start with it; empty for nothing.
+
+    Of room: a victim that a node's room needs is no pod too many. `claims`: of one leaf. `units`: victims that go together
+    or not at all. Pods that are going count no more, and `nominated` others, each with the node that it waits for, count
+    already, as pods that are not bound yet. A victim that goes anyway, for a pod of no quota maybe, is taken away from nobody.
+    `in_gangs`: uids of members of gangs, none of which has to go in the place of a victim.
+    """
+    leaving = {victim.uid for unit in units for victim in unit if victim.is_leaving}
+    units = [[victim for victim in unit if victim.uid not in leaving] for unit in units]
+    standing = [one for one in standing if one.uid not in leaving]
+    if leaving and not any(units):
+        return ""
+    found = ""
+    # Those of one leaf, priority and size share what they are nominated for: the next of them may count on it, or not.
+    for others in (nominated, [one for one in nominated if not _is_like_each(tree, one[0], claims)]):
+        found = _fault_beside(tree, claims, units, standing, others, in_gangs)
+        if not found:
+            break
+    return found
+
+
+def _is_like_each(tree: QuotaTree, pod: Pod, claims: Sequence[Claimant]) -> bool:
+    def kind(one: Pod) -> object:
+        return id(tree.leaf_of(one.namespace)), one.spec.priority, counted(one)
+
+    return all(kind(one) == kind(pod) for one, _ in claims)
+
+
+def _fault_beside(
+    tree: QuotaTree,
+    claims: Sequence[Claimant],
+    units: Sequence[Sequence[Pod]],
+    standing: Collection[Pod],
+    nominated: Sequence[Claimant],
+    in_gangs: Collection[str],
+) -> str:
+    victims = [victim for unit in units for victim in unit]
+    staying = [one for one in standing if not one.is_leaving]
+    usage = usage_of(tree, [*staying, *(pod for pod, _ in nominated)])
+    waiting = [replace(pod, node=node.name) for pod, node in nominated if node is not None]
+    unit_of = {victim.uid: unit[0].uid for unit in units if len(unit) > 1 for victim in unit}
+
+    def fault_of(chosen: Sequence[Pod]) -> str:
+        return _fault(usage, claims, chosen, [*standing, *waiting], unit_of)
+
+    asked, singles = _together([one for one, _ in claims]), [one for one in standing if one.uid not in in_gangs]
+    return fault_of(victims) or fault_of_order(tree, claims[0][0], asked, usage, victims, singles, fault_of)
+
+
+def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:
+    """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
+    if misnamed(tree, pod):
+        return ""
+    own, staying = tree.leaf_of(pod.namespace), [one for one in standing if not one.is_leaving]
+    usage = usage_of(tree, staying)
+    if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
+        return ""
+    others = [one for one in staying if tree.leaf_of(one.namespace) not in (None, own)]
+    return next((one.key for one in others if not _fault(usage, [(pod, node)], [one], staying)), "")
+
+
+def _fault(
+    usage: Usage,
+    claims: Sequence[Claimant],
+    victims: Sequence[Pod],
+    standing: Collection[Pod],
+    unit_of: Mapping[str, str] = NO_UNITS,
+) -> str:
+    pods = [pod for pod, _ in claims]
+
+    def has_room_without(some: Collection[Victim]) -> bool:
+        return _have_room(claims, standing, {victim.key for victim in some})
+
+    claim = QuotaClaim(pods[0].key, pods[0].namespace, _together(pods))
+    going = [Victim(one.uid, one.namespace, counted(one), unit_of.get(one.uid, "")) for one in victims]
+    return next(iter(reclaim_faults(usage, claim, going, has_room_without)), "")
+
+
+def _have_room(claims: Sequence[Claimant], standing: Collection[Pod], gone: Collection[str]) -> bool:
+    """Each on its node, beside those before it, once these have gone."""
+    before: list[Pod] = []
+    for pod, node in claims:
+        if node is None:
+            continue
+        here = [one for one in standing if one.node == node.name and one.uid not in gone]
+        if not has_room(pod, node, [*here, *(one for one in before if one.node == node.name)]):
+            return False
+        before.append(replace(pod, node=node.name))
+    return True
+
+
+def _together(pods: Iterable[Pod]) -> Requests:
+    amounts: Counter[str] = Counter()
+    for pod in pods:
+        amounts.update(counted(pod))
+    return dict(amounts)
+
+
+def node_by_reclaim(
+    tree: QuotaTree,
+    pod: Pod,
+    nodes: Iterable[Node],
+    standing: Collection[Pod],
+    would_take: WouldTake,
+) -> str:
+    """A node that takes the pod once all that may be reclaimed for it have gone; empty if there is none."""
+    usage, claim = usage_of(tree, standing), QuotaClaim(pod.key, pod.namespace, counted(pod))
+    lent = [Victim(one.uid, one.namespace, counted(one)) for one in standing if tree.leaf_of(one.namespace) is not None]
+    going = {victim.key for victim in may_be_reclaimed(usage, claim, lent)}
+    left = [one for one in standing if one.uid not in going]
+    if not going or misnamed(tree, pod) or usage_of(tree, left).excesses_with(pod.namespace, claim.requests):
+        return ""
+    for node in nodes:
+        here = [one for one in left if one.node == node.name]
+        if has_room(pod, node, here) and would_take(pod, node, here):
+            return node.name
+    return ""

@@ -1,0 +1,134 @@
+"""What the simulation holds against a preemption that is no help: the rules of the preemptor, on a node without its victims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import HostPort, Node, Pod
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
+from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from multisched.model.volumes import PodVolume
+from multisched.state.object_store import ObjectStore
+from multisched.testing.builders import make_node, make_pod
+from tests.kit.checkers.preemption_rules import fault_of_preemption
+
+ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
+
+
+def node(name: str, zone: str = "z0") -> Node:
+    return make_node(name, cpu_milli=2000, labels={ZONE: zone} if zone else {})
+
+
+def pod(name: str, cpu_milli: int = 1000, *, app: str = "any", **spec: Any) -> Pod:
+    made = make_pod(name, cpu_milli=cpu_milli, labels={"app": app})
+    return replace(made, spec=replace(made.spec, **spec))
+
+
+def with_claim(one: Pod) -> Pod:
+    volumes = (PodVolume(claim="data"),)
+    return replace(one, spec=replace(one.spec, volumes=volumes))
+
+
+PORT = HostPort("", "TCP", 80)
+AWAY = PodAffinity(anti_required=(PodAffinityTerm(ZONE, LabelSelector((Requirement("app", Operator.IN, ("foe",)),))),))
+HERE, THERE = node("here"), node("there")
+VICTIM = pod("victim", 2000)
+
+
+def fault(preemptor: Pod, *stand: tuple[Pod, Node], volume: dict[str, Any] | None = None, **claim: Any) -> str:
+    """Of taking the victim, which fills the node, away."""
+    objects = ObjectStore()
+    bound_to = "disk" if volume is not None else ""
+    objects.set(
+        ObjectKind.PERSISTENT_VOLUME_CLAIM,
+        PersistentVolumeClaim(name="data", namespace="default", volume=bound_to, **claim),
+    )
+    objects.set(ObjectKind.PERSISTENT_VOLUME, PersistentVolume(name="disk", **(volume or {})))
+    standing = [(VICTIM, HERE), *stand]
+    return fault_of_preemption(preemptor, HERE, [VICTIM], [HERE, THERE], standing, lambda node: True, objects)
+
+
+@pytest.mark.parametrize(
+    ("preemptor", "stand", "said"),
+    [
+        (pod("p", 2000), (), ""),
+        (pod("p", 2001), (), "it has no room"),
+        (pod("p"), ((pod("other", 1001), HERE),), "it has no room"),
+        (pod("p"), ((pod("other", 2000), THERE),), ""),
+        (pod("p", host_ports=(PORT,)), ((pod("other", 1, host_ports=(PORT,)), HERE),), "somebody has its port"),
+        (pod("p", host_ports=(PORT,)), ((pod("other", 1, host_ports=(PORT,)), THERE),), ""),
+        (pod("p", pod_affinity=AWAY), ((pod("other", 1, app="foe"), THERE),), "a rule about other pods forbids it"),
+        (pod("p", pod_affinity=AWAY), ((pod("other", 1), THERE),), ""),
+    ],
+)
+def test_once_the_victims_are_gone_the_node_takes_the_pod_by_all_its_rules(
+    preemptor: Pod, stand: tuple[tuple[Pod, Node], ...], said: str
+) -> None:
+    assert fault(preemptor, *stand) == said
+
+
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        (replace(VICTIM, is_deleting=True), ""),
+        (VICTIM, "a rule about other pods forbids it"),
+        (replace(VICTIM, is_deleting=True, labels={"app": "foe"}), "a rule about other pods forbids it"),
+        (replace(VICTIM, is_deleting=True, namespace="else"), "a rule about other pods forbids it"),
+    ],
+    ids=["counted twice", "stays counted once", "not of the constraint", "of another namespace"],
+)
+def test_a_victim_that_was_going_already_counts_twice_for_spreading(victim: Pod, said: str) -> None:
+    apart = SpreadConstraint(
+        1, "kubernetes.io/hostname", True, LabelSelector((Requirement("app", Operator.IN, ("any",)),))
+    )
+    standing = [(victim, HERE), (pod("other", 1), HERE)]
+    preemptor = pod("p", spread=(apart,))
+    assert (
+        fault_of_preemption(preemptor, HERE, [victim], [HERE, THERE], standing, lambda node: True, ObjectStore())
+        == said
+    )
+
+
+def affine(zone: str) -> NodeSelector:
+    return NodeSelector((NodeTerm((Requirement(ZONE, Operator.IN, (zone,)),)),))
+
+
+@pytest.mark.parametrize(
+    ("volume", "is_reached"),
+    [
+        ({}, True),
+        ({"labels": {ZONE: "z0"}}, True),
+        ({"labels": {ZONE: "z1"}}, False),
+        ({"labels": {ZONE: "z1__z0"}}, True),
+        ({"labels": {OLD_ZONE: "z0"}}, True),
+        ({"labels": {OLD_ZONE: "z1"}}, False),
+        ({"node_affinity": affine("z0")}, True),
+        ({"node_affinity": affine("z1")}, False),
+    ],
+)
+def test_volumes_that_are_bound_are_within_the_nodes_reach(volume: dict[str, Any], is_reached: bool) -> None:
+    assert fault(with_claim(pod("p")), volume=volume) == ("" if is_reached else "its volume disk is out of reach")
+
+
+def test_a_claim_for_one_pod_alone_is_free_once_its_user_is_among_the_victims() -> None:
+    user = with_claim(pod("user", 1))
+    sole = "its claim data is for one pod alone"
+    assert fault(with_claim(pod("p")), (user, THERE), access_modes=("ReadWriteOncePod",)) == sole
+    assert fault(with_claim(pod("p")), (user, THERE), access_modes=("ReadWriteOnce",)) == ""
+    assert fault(with_claim(pod("p")), (pod("other", 1), THERE), access_modes=("ReadWriteOncePod",)) == ""
+
+
+def test_where_a_node_stands_counts_only_where_it_says_so() -> None:
+    nowhere = node("nowhere", zone="")
+    objects = ObjectStore()
+    objects.set(
+        ObjectKind.PERSISTENT_VOLUME_CLAIM, PersistentVolumeClaim(name="data", namespace="default", volume="disk")
+    )
+    objects.set(ObjectKind.PERSISTENT_VOLUME, PersistentVolume(name="disk", labels={ZONE: "z1"}))
+    said = fault_of_preemption(with_claim(pod("p")), nowhere, [], [nowhere], [], lambda node: True, objects)
+    assert said == ""

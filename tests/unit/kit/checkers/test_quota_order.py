@@ -1,0 +1,153 @@
+"""Who should have gone before a victim of a reclaim, and who could have gone where nobody was asked to."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from multisched.model.objects import Pod
+from multisched.testing.builders import make_node, make_pod
+from multisched.verify.quota_tree import QuotaTree
+from tests.kit.checkers.quota_rules import fault_of_reclaim, one_would_do
+from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_MILLI
+from tests.unit.verify.quota_documents import level, tree
+
+NODE = make_node("n", cpu_milli=12_000)
+CLAIM = make_pod("claim", cpu_milli=1_000, namespace="c")
+
+
+def three() -> QuotaTree:
+    leaves = [level(name, 4, 12, namespaces=(name,)) for name in ("a", "b", "c")]
+    return tree(level("root", 12, 12, *leaves))
+
+
+def standing(name: str, namespace: str, *, priority: int = 0, started_s: float = 1.0, node: str = "n") -> Pod:
+    pod = make_pod(name, cpu_milli=1_000, namespace=namespace, priority=priority, node=node)
+    return replace(pod, started_s=started_s)
+
+
+def many(namespace: str, count: int) -> list[Pod]:
+    return [standing(f"{namespace}{number}", namespace) for number in range(count)]
+
+
+def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
+    return fault_of_reclaim(three(), [(claim, NODE)], [[victim]], pods)
+
+
+HALF, GIVEN = {GPU_MILLI: "500"}, {GPU_DEVICES: "0"}
+A, B = many("a", 7), many("b", 5)
+
+
+def test_the_leaf_furthest_over_its_min_gives_first() -> None:
+    assert said_of(A[0], A + B) == ""
+    assert said_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (standing("other", "a", priority=-1), "which is less urgent"),
+        (standing("other", "a", started_s=2.0), "which is newer"),
+        (standing("other", "a", priority=1, started_s=2.0), ""),
+        (standing("other", "a", started_s=0.5), ""),
+        (standing("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
+        (replace(standing("other", "a", priority=-1), is_deleting=True), ""),
+        (replace(standing("other", "a", priority=-1), is_victim=True), ""),
+    ],
+)
+def test_within_a_leaf_the_least_urgent_goes_first_and_then_the_newest(other: Pod, why: str) -> None:
+    pods = [*A, *B[1:], other]
+
+    assert said_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
+
+
+def test_the_claims_own_leaf_gives_last() -> None:
+    own = standing("own", "c", priority=-1)
+
+    assert said_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
+    assert said_of(A[0], [*A, *B[1:], own]) == ""
+
+
+def test_who_could_not_have_gone_is_no_matter() -> None:
+    """The leaf b has borrowed nothing."""
+    other = standing("other", "b", priority=-1)
+
+    assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
+
+
+def test_one_that_has_borrowed_makes_room_for_an_entitled_pod() -> None:
+    """Whether the level above is full, or the node."""
+    small = make_node("n", cpu_milli=3_000)
+
+    assert one_would_do(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
+    assert one_would_do(three(), CLAIM, small, many("a", 3)) == ""
+    assert one_would_do(three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]) == ""
+    assert one_would_do(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
+
+
+def test_nobody_makes_room_for_a_pod_beyond_its_min_or_where_there_is_room() -> None:
+    assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
+    assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
+
+
+def test_where_the_node_is_full_only_its_own_pods_could_have_gone() -> None:
+    other = standing("other", "a", priority=-1, node="elsewhere")
+    small = make_node("n", cpu_milli=6_000)
+
+    assert fault_of_reclaim(three(), [(CLAIM, small)], [[A[0]]], [*A[:6], other]) == ""
+
+
+def fellow(number: int, cpu: int = 1) -> Pod:
+    return make_pod(f"claim{number}", cpu_milli=cpu * 1_000, namespace="c")
+
+
+def test_what_pods_that_start_together_take_back_is_judged_by_the_amounts_of_all() -> None:
+    claims = [(fellow(0), NODE), (fellow(1), NODE)]
+
+    assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], A + B) == ""
+    assert "2 pods are evicted for c/claim0; needed: " in fault_of_reclaim(three(), claims[:1], [[A[0]], [A[1]]], A + B)
+    assert "do not suffice" in fault_of_reclaim(three(), claims, [[A[0]]], A + B)
+    assert "is not entitled" in fault_of_reclaim(three(), [(fellow(0, 3), NODE), (fellow(1, 2), NODE)], [[A[0]]], A + B)
+
+
+def test_pods_that_start_together_leave_each_other_room_on_a_node() -> None:
+    small, pods = make_node("n", cpu_milli=11_000), [*A[:6], *B]
+    claims = [(fellow(0), small), (fellow(1), small)]
+
+    assert "do not suffice" in fault_of_reclaim(three(), claims, [[A[0]]], pods)
+    assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], pods) == ""
+
+
+def test_a_gang_that_goes_whole_is_no_pod_too_many() -> None:
+    assert fault_of_reclaim(three(), [(CLAIM, NODE)], [A], A + B) == ""
+    assert "; needed: " in fault_of_reclaim(three(), [(CLAIM, NODE)], [A, [B[0]]], A + B)
+
+
+def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
+    """For a pod of no quota, for instance: room comes by it, and it need not be borrowed."""
+    going, large = replace(B[0], is_deleting=True), make_pod("claim", cpu_milli=2_000, namespace="c")
+    there = [*A, going, *B[1:]]
+
+    assert fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [going]], there) == ""
+    assert fault_of_reclaim(three(), [(large, NODE)], [[going]], there) == ""
+    assert "2 pods are evicted" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
+    assert "1 pods are evicted" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
+
+
+def test_no_member_of_a_gang_has_to_go_in_the_place_of_a_victim() -> None:
+    pods = [*A, *B[1:], standing("other", "a", priority=-1)]
+
+    assert fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]]], pods, in_gangs={"uid-other"}) == ""
+
+
+def test_nominated_pods_count_with_the_parts_of_devices_that_they_ask_for() -> None:
+    leaves = [level(name, {GPU: "1"}, {GPU: "2"}, namespaces=(name,)) for name in ("a", "c")]
+    quotas = tree(level("root", {GPU: "2"}, {GPU: "2"}, *leaves))
+    claim, half = make_pod("claim", namespace="c", annotations=HALF), make_pod("half", namespace="c", annotations=HALF)
+    pods = [replace(standing(f"a{number}", "a"), annotations=HALF | GIVEN) for number in range(4)]
+
+    assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods, [(half, NODE)]) == ""
+    assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(half, NODE)]) == "", "as they are alike"
+    urgent = make_pod("half", namespace="c", annotations=HALF, priority=1)
+    assert "do not suffice" in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(urgent, NODE)])
+    assert "; needed: " in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods)

@@ -1,0 +1,63 @@
+"""Relations of pods in plain arithmetic: ports that two pods cannot both have, and nodes that count for a hard spread."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.model.objects import HostPort, Pod, PodSpec
+from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.testing.builders import HOSTNAME, make_node, make_pod
+from tests.kit.checkers.reference_rules import Relations, clash, has_room, keep_apart
+
+
+def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
+    return make_pod(name, spec=PodSpec(host_ports=(HostPort(ip, protocol, port),)))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "do_clash"),
+    [
+        (holder("a", ""), holder("b", ""), True),
+        (holder("a", ""), holder("b", "10.0.0.1"), True),
+        (holder("a", "10.0.0.1"), holder("b", ""), True),
+        (holder("a", "10.0.0.1"), holder("b", "10.0.0.1"), True),
+        (holder("a", "10.0.0.1"), holder("b", "10.0.0.2"), False),
+        (holder("a", "", "UDP"), holder("b", ""), False),
+        (holder("a", "", port=81), holder("b", ""), False),
+    ],
+)
+def test_two_pods_want_one_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
+    assert clash(ours, theirs) == do_clash
+
+
+def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() -> None:
+    selector = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
+    spread = tuple(SpreadConstraint(1, key, is_hard=True, selector=selector) for key in ("zone", HOSTNAME))
+    pod = make_pod("new", spec=PodSpec(spread=spread), labels={"app": "web"})
+    here, empty = (make_node(name, labels={"zone": "a"}) for name in ("here", "empty"))
+    bare = make_node("bare")
+    standing = [(pod, here)]
+
+    assert Relations(pod, [here, bare], standing, lambda node: True).allow(here)
+    assert not Relations(pod, [here, empty], standing, lambda node: True).allow(here)
+
+
+@pytest.mark.parametrize(("app", "is_apart"), [("foe", True), ("friend", False)])
+def test_anti_affinity_of_either_pod_keeps_them_apart(app: str, is_apart: bool) -> None:
+    """Its other rules, which a host alone cannot satisfy, do not count."""
+    foes = LabelSelector((Requirement("app", Operator.IN, ("foe",)),))
+    apart = PodAffinity(required=(PodAffinityTerm("zone", foes),), anti_required=(PodAffinityTerm(HOSTNAME, foes),))
+    spread = (SpreadConstraint(1, "zone", is_hard=True, selector=foes),)
+    ours = make_pod("ours", spec=PodSpec(pod_affinity=apart, spread=spread))
+    theirs = make_pod("theirs", labels={"app": app})
+
+    assert keep_apart(ours, theirs) == is_apart
+    assert keep_apart(theirs, ours) == is_apart
+
+
+@pytest.mark.parametrize(("cpu_milli", "fits"), [(500, True), (501, False)])
+def test_room_is_what_the_other_pods_leave(cpu_milli: int, fits: bool) -> None:
+    node = make_node("node", cpu_milli=2000)
+
+    assert has_room(make_pod("new", cpu_milli=cpu_milli), node, [make_pod("there", cpu_milli=1500)]) == fits

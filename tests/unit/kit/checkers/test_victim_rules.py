@@ -1,0 +1,209 @@
+"""What the simulation holds against a preemption: only what holds in whatever order equal pods are counted."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
+from multisched.testing.builders import make_node, make_pod
+from tests.kit.checkers.reference_rules import Standing
+from tests.kit.checkers.victim_rules import (
+    broken_for_certain,
+    fault_of_units,
+    fault_of_victims,
+    is_plain,
+    spared_for_certain,
+    would_do,
+)
+
+URGENT = 100
+
+
+def budget(
+    app: str, allowed: int, *, namespace: str = "default", disrupted: tuple[str, ...] = ()
+) -> PodDisruptionBudget:
+    selector = LabelSelector((Requirement("app", Operator.IN, (app,)),))
+    return PodDisruptionBudget(
+        name=app,
+        namespace=namespace,
+        selector=selector,
+        disruptions_allowed=allowed,
+        disrupted_pods=frozenset(disrupted),
+    )
+
+
+def pod(name: str, app: str = "free", cpu_milli: int = 1000, priority: int = 0) -> Pod:
+    return make_pod(name, cpu_milli=cpu_milli, priority=priority, labels={"app": app})
+
+
+def node(name: str, *, is_cordoned: bool = False, taints: tuple[Taint, ...] = ()) -> Node:
+    return make_node(name, cpu_milli=2000, is_unschedulable=is_cordoned, taints=taints)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "apps", "broken"),
+    [
+        (0, ["free", "free"], ""),
+        (0, ["free", "kept"], "kept"),
+        (1, ["kept"], ""),
+        (1, ["kept", "kept"], "kept"),
+        (2, ["kept", "kept"], ""),
+    ],
+)
+def test_a_budget_is_broken_where_more_of_its_pods_go_than_it_allows(
+    allowed: int, apps: list[str], broken: str
+) -> None:
+    victims = [pod(str(number), app) for number, app in enumerate(apps)]
+
+    assert broken_for_certain([budget("kept", allowed)], victims) == broken
+
+
+def test_pods_of_other_namespaces_and_those_that_a_budget_has_counted_are_none_of_its() -> None:
+    victims = [pod("a", "kept")]
+
+    assert broken_for_certain([budget("kept", 0, namespace="other")], victims) == ""
+    assert broken_for_certain([budget("kept", 0, disrupted=("a",))], victims) == ""
+
+
+def test_where_a_budget_lacks_room_for_all_its_pods_on_a_node_each_of_them_may_have_to_stay() -> None:
+    kept = [pod(name, "kept") for name in ("a", "b")]
+    lower = [*kept, pod("c")]
+
+    assert spared_for_certain([budget("kept", 1)], lower) == kept
+    assert spared_for_certain([budget("kept", 2)], lower) == []
+
+
+@pytest.mark.parametrize(
+    ("standing", "does"),
+    [
+        ([], False),
+        (["kept", "kept"], False),
+        (["kept", "free"], True),
+        (["free", "free"], True),
+    ],
+)
+def test_a_node_would_do_where_enough_pods_may_go(standing: list[str], does: bool) -> None:
+    here = node("n")
+    placed: list[Standing] = [(pod(str(number), app), here) for number, app in enumerate(standing)]
+    urgent = pod("urgent", cpu_milli=1000, priority=URGENT)
+
+    assert would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True) is does
+
+
+def test_room_that_is_promised_to_a_pod_as_urgent_is_no_room() -> None:
+    here = node("n")
+    placed: list[Standing] = [(pod("low"), here), (pod("first", cpu_milli=1500, priority=URGENT), here)]
+
+    assert not would_do(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
+
+
+def test_a_less_urgent_pod_that_room_is_promised_to_first_is_no_victim() -> None:
+    here, urgent = node("n"), pod("urgent", priority=URGENT)
+    kept = replace(pod("kept", "kept"), started_s=1.0)
+    placed: list[Standing] = [(kept, here)]
+    promised: list[Standing] = [(pod("entitled"), here)]
+
+    assert not would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
+    assert fault_of_victims(urgent, here, [kept], [here], placed, lambda node: True, [], promised) == ""
+
+
+def test_a_node_that_is_cordoned_or_not_of_the_domain_would_not_do() -> None:
+    here, shut = node("n"), node("shut", is_cordoned=True)
+    placed: list[Standing] = [(pod("low"), here), (pod("other"), shut)]
+    urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
+
+    assert would_do(urgent, here, [], [here, shut], placed, lambda node: True)
+    assert not would_do(urgent, here, [], [here, shut], placed, lambda node: False)
+    assert not would_do(urgent, shut, [], [here, shut], placed, lambda node: True)
+
+
+def test_a_node_would_do_where_each_hard_taint_is_tolerated() -> None:
+    preferred, hard = Taint("slow", "", "PreferNoSchedule"), Taint("upkeep", "", "NoSchedule")
+    urgent = pod("urgent", cpu_milli=2000, priority=URGENT)
+    tolerant = replace(urgent, spec=replace(urgent.spec, tolerations=(Toleration(key="upkeep", operator="Exists"),)))
+
+    def does(who: Pod, *taints: Taint) -> bool:
+        here = node("n", taints=taints)
+        return would_do(who, here, [], [here], [(pod("low"), here)], lambda node: True)
+
+    assert does(urgent, preferred)
+    assert not does(urgent, preferred, hard)
+    assert does(tolerant, preferred, hard)
+
+
+def test_a_pod_whose_place_hangs_on_more_than_room_is_not_judged() -> None:
+    assert is_plain(pod("plain"))
+    assert not is_plain(Pod("default", "x", "u", 1, PodSpec(), {}, annotations={"multisched.io/gpu-milli": "500"}))
+
+
+@pytest.mark.parametrize(
+    ("victims", "fault"),
+    [
+        (["a"], ""),
+        (["a", "b"], "default/a might as well stay"),
+        (["b", "a"], "default/b might as well stay"),
+        ([], "it does not fit"),
+    ],
+)
+def test_victims_are_as_many_as_are_needed(victims: list[str], fault: str) -> None:
+    there, lower = node("n"), {name: pod(name) for name in ("a", "b")}
+    standing: list[Standing] = [(one, there) for one in lower.values()]
+    going = [lower[name] for name in victims]
+
+    said = fault_of_victims(pod("urgent", priority=URGENT), there, going, [there], standing, lambda node: True)
+
+    assert said.startswith(fault)
+    assert bool(said) == bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("victim", "staying", "is_fault"),
+    [
+        (pod("old"), pod("young"), False),
+        (replace(pod("old"), started_s=1.0), replace(pod("young"), started_s=2.0), True),
+        (replace(pod("old"), started_s=1.0), pod("not begun"), True),
+        (replace(pod("young"), started_s=2.0), replace(pod("old"), started_s=1.0), False),
+        (pod("more urgent", priority=1), replace(pod("old"), started_s=1.0), True),
+        (replace(pod("old"), started_s=1.0), replace(pod("small", cpu_milli=900), started_s=2.0), False),
+        (replace(pod("old"), started_s=1.0), replace(pod("guarded", "kept"), started_s=2.0), False),
+        (replace(pod("guarded", "kept"), started_s=1.0), replace(pod("young"), started_s=2.0), False),
+    ],
+)
+def test_of_two_pods_as_large_the_more_important_stays(victim: Pod, staying: Pod, is_fault: bool) -> None:
+    there = node("n")
+    standing: list[Standing] = [(victim, there), (staying, there)]
+    preemptor = pod("urgent", priority=URGENT)
+    said = fault_of_victims(preemptor, there, [victim], [there], standing, lambda node: True, [budget("kept", 0)])
+    assert said == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
+
+
+@pytest.mark.parametrize(
+    ("units", "fault"),
+    [
+        (["ab"], ""),
+        (["a", "b"], ""),
+        (["a"], "default/one and its like do not fit when ['default/a'] are gone"),
+        (["ab", "c"], "['default/c'] might as well stay"),
+        (["abc"], ""),
+        (["a", "bc"], ""),
+    ],
+)
+def test_victims_of_several_pods_go_in_units_each_of_which_is_needed(units: list[str], fault: str) -> None:
+    nodes = {name: node(name) for name in ("m", "n")}
+    places = {"a": "m", "b": "n", "c": "n"}
+    lower = {name: pod(name, cpu_milli=500 if name == "c" else 1000) for name in places}
+    standing: list[Standing] = [(lower[name], nodes[there]) for name, there in places.items()]
+    preemptors = [(pod("one", cpu_milli=2000, priority=URGENT), nodes["m"]), (pod("two", priority=URGENT), nodes["n"])]
+    going = [[lower[name] for name in unit] for unit in units]
+
+    assert fault_of_units(preemptors, going, nodes.values(), standing, lambda node: True) == fault
+
+
+def test_preemptors_leave_one_another_room() -> None:
+    there = node("n")
+    preemptors = [(pod("one", priority=URGENT), there), (pod("two", cpu_milli=1500, priority=URGENT), there)]
+    said = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)
+    assert said == "default/one and its like do not fit when ['default/a'] are gone"

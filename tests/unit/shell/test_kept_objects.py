@@ -1,0 +1,109 @@
+"""Kept objects when the API server refuses or fails: scheduling waits for an answer, and goes on without a right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from multisched.model.wire import Response
+from multisched.shell.kept_objects import REFUSED_PAUSE_S
+from tests.unit.plugins.quota.trees import leaf, node
+from tests.unit.shell.program_kit import Cluster, play
+
+CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
+KEPT = "/api/v1/namespaces/kube-system/configmaps"
+NAME = "multisched-elasticquotatrees"
+FORBIDDEN = Response(403, b'{"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no"}', {})
+FAILED = Response(503, b'{"kind": "Status", "status": "Failure", "message": "not now"}', {})
+
+
+async def add_tree(cluster: Cluster) -> None:
+    await cluster.send("POST", DEFINITIONS, yaml.safe_load((CRDS / "elasticquotatrees.yaml").read_text()))
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("web", 1, 4, "default"))
+    await cluster.send("POST", TREES, {"metadata": {"name": "tree"}, "spec": {"root": root}})
+
+
+def is_kept(method: str, path: str, *methods: str) -> bool:
+    return path.startswith(KEPT) and method in methods
+
+
+async def documents(cluster: Cluster) -> list[str]:
+    listed = await cluster.send("GET", KEPT)
+    return [item["data"]["object.json"] for item in listed["items"] if item["metadata"]["name"] == NAME]
+
+
+def test_scheduling_waits_until_the_kept_object_is_known() -> None:
+    failing = True
+
+    async def prepare(cluster: Cluster) -> None:
+        cluster.transport.answer = lambda method, path: FAILED if failing and is_kept(method, path, "GET") else None
+        await cluster.add_node("n1")
+        await cluster.add_pod("p")
+
+    async def scene(cluster: Cluster) -> None:
+        nonlocal failing
+        await cluster.settle(60.0)
+        assert await cluster.node_of("p") == ""
+        failing = False
+        await cluster.settle()
+        assert await cluster.node_of("p") == "n1"
+
+    play(scene, prepare=prepare)
+
+
+def test_program_without_the_right_to_read_schedules_writes_nothing_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def prepare(cluster: Cluster) -> None:
+        cluster.transport.answer = lambda method, path: FORBIDDEN if is_kept(method, path, "GET") else None
+        await add_tree(cluster)
+        await cluster.add_node("n1")
+        await cluster.add_pod("p")
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.settle()
+        assert await cluster.node_of("p") == "n1"
+        (said,) = [vars(one) for one in caplog.records if one.message.startswith("kept object")]
+        assert (said["configMap"], said["fix"]) == (
+            NAME,
+            f"grant create on configmaps in kube-system, and get and update on {NAME}",
+        )
+        assert await documents(cluster) == []
+        cluster.transport.answer = lambda method, path: None
+        await cluster.settle(REFUSED_PAUSE_S + 5.0)
+        assert '"web"' in (await documents(cluster))[0]
+
+    play(scene, prepare=prepare)
+
+
+@pytest.mark.parametrize("answer", [FORBIDDEN, FAILED], ids=["refused", "failed"])
+def test_write_that_does_not_succeed_is_logged_and_tried_again(
+    answer: Response, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def prepare(cluster: Cluster) -> None:
+        cluster.transport.answer = lambda method, path: answer if is_kept(method, path, "POST", "PUT") else None
+        await add_tree(cluster)
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.settle(30.0)
+        said = [vars(one) for one in caplog.records if one.message.startswith("kept object cannot be written")]
+        assert said
+        sent = [path for method, path in cluster.transport.requests if is_kept(method, path, "POST")]
+        assert len(sent) == 1 if answer is FORBIDDEN else len(sent) > 3
+        cluster.transport.answer = lambda method, path: None
+        await cluster.settle(REFUSED_PAUSE_S + 5.0)
+        assert '"web"' in (await documents(cluster))[0]
+
+    play(scene, prepare=prepare)
+
+
+def test_cluster_without_such_objects_gets_no_config_map() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.settle(30.0)
+        assert await documents(cluster) == []
+
+    play(scene)
