@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, get_args
 
 from multisched.config.options import INTERRUPTED, LogFormat, LogLevel
 from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom
+from multisched.tls.contexts import authorities_on_demand
 
 PORT_MAX: Final = 65535
 
@@ -35,7 +36,8 @@ def main() -> None:
 
 def _run(arguments: Mapping[str, Any]) -> NoReturn:
     try:
-        from multisched.cli.run import run
+        with authorities_on_demand():
+            from multisched.cli.run import run
 
         run(**arguments)
     except KeyboardInterrupt:

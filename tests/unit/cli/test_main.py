@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from typer.testing import CliRunner
 from multisched.cli import run as cli_run
 from multisched.cli.commands import app
 from multisched.cli.main import VALUES, arguments_of_run
+from tests.unit.cli.test_cli import ROOT
+from tests.unit.tls.test_contexts import an_authority
 
 GOOD = [
     "run",
@@ -79,3 +84,21 @@ def test_every_option_of_run_is_read() -> None:
     (command,) = (found for name, found in get_command(app).commands.items() if name == "run")  # type: ignore[attr-defined]
     options = {name for one in command.params for name in one.opts if name not in ("--help", "-h")}
     assert options == {*VALUES, "--dry-run"}
+
+
+def test_a_start_of_run_reads_no_bundle_of_authorities(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_bytes(an_authority().certificate)
+    (tmp_path / "01234567.0").symlink_to(bundle)
+    code = (
+        "import ssl, sys\nfrom multisched.cli.main import main\n"
+        "sys.argv = ['multisched', 'run', '--config', '/none']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    print(end.code)\n"
+        "from aiohttp import connector\nprint(connector._SSL_CONTEXT_VERIFIED.cert_store_stats()['x509'])\n"
+        "print(ssl.create_default_context().cert_store_stats()['x509'])"
+    )
+    system = {"SSL_CERT_FILE": str(bundle), "SSL_CERT_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | system, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["2", "0", "1"]

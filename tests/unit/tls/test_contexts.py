@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import ssl
 import stat
 from datetime import UTC, datetime
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from multisched.client.tls_trust import context_of
 from multisched.framework.ports import ExtenderTrust
 from multisched.tls.certificates import BACKDATED, LIFETIME, Pair, common_name, new_key, pair_of, signed, unsigned
-from multisched.tls.contexts import client_context, empty_server_context, load_pair, pem_files
+from multisched.tls.contexts import authorities_on_demand, client_context, empty_server_context, load_pair, pem_files
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 URL = "https://extender:1"
@@ -29,6 +32,79 @@ def a_pair(key_password: bytes = b"") -> Pair:
     return Pair(
         pair.certificate, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
     )
+
+
+def system_of(folder: Path, authority: Pair, monkeypatch: pytest.MonkeyPatch, *, links: int = 1) -> None:
+    """A system that trusts one authority: with a bundle, and links by hash as on Debian."""
+    name = x509.load_pem_x509_certificate(authority.certificate).subject
+    number = int.from_bytes(hashlib.sha1(name.public_bytes()[2:], usedforsecurity=False).digest()[:4], "little")
+    (folder / "bundle.crt").write_bytes(authority.certificate)
+    for index in range(links):
+        (folder / f"{number:08x}.{index}").symlink_to("bundle.crt")
+    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "bundle.crt"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+
+
+def is_trusted(client: ssl.SSLContext, server: ssl.SSLContext) -> bool:
+    """Whether a TLS handshake in memory succeeds."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (ours, theirs, ours):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError:
+            return False
+    return True
+
+
+def server_of(signer: Pair) -> ssl.SSLContext:
+    key, issuer = new_key(), x509.load_pem_x509_certificate(signer.certificate).subject
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    builder = unsigned(common_name("localhost"), issuer, key, datetime.now(UTC)).add_extension(names, critical=False)
+    signing = serialization.load_pem_private_key(signer.key, None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    pair, context = pair_of(signed(builder, signing), key), empty_server_context()
+    with pem_files(pair.certificate, pair.key) as (certificate, key_file):
+        load_pair(context, certificate, key_file)
+    return context
+
+
+def an_authority() -> Pair:
+    key, name = new_key(), common_name("authority")
+    basic = x509.BasicConstraints(ca=True, path_length=None)
+    return pair_of(signed(unsigned(name, name, key, datetime.now(UTC)).add_extension(basic, critical=True), key), key)
+
+
+def test_authorities_with_links_are_found_without_reading_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = an_authority(), an_authority()
+    system_of(tmp_path, ours, monkeypatch)
+    with authorities_on_demand():
+        context = ssl.create_default_context()
+    assert context.cert_store_stats()["x509"] == 0
+    assert is_trusted(context, server_of(ours))
+    assert not is_trusted(context, server_of(other))
+    assert os.environ["SSL_CERT_FILE"] == str(tmp_path / "bundle.crt")
+
+
+def test_a_bundle_with_more_than_its_links_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system_of(tmp_path, an_authority(), monkeypatch, links=0)
+    with authorities_on_demand():
+        assert ssl.create_default_context().cert_store_stats()["x509"] == 1
+
+
+def test_a_bundle_elsewhere_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system_of(tmp_path, an_authority(), monkeypatch)
+    own = tmp_path / "own" / "bundle.crt"
+    own.parent.mkdir()
+    own.write_bytes((tmp_path / "bundle.crt").read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    with authorities_on_demand():
+        assert ssl.create_default_context().cert_store_stats()["x509"] == 1
 
 
 def test_a_certificate_is_good_from_a_little_before_it_was_made() -> None:
