@@ -32,7 +32,7 @@ class FgdDialect:
     name = "alibabacloud.com"
     modes = frozenset({Mode.WHOLE})
     requested = frozenset({MILLI, FGD_COUNT, FGD_MODEL})
-    written = frozenset({INDEX, GPU_ALLOCATED, ASSUME_TIME})
+    written = frozenset({INDEX, ASSUME_TIME})
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
     reads_objects: tuple[ObjectKind, ...] = ()

@@ -200,7 +200,10 @@ def node_state(node: Node) -> NodeState:
 
 def _spec(pod: Pod, requests: Mapping[str, int]) -> Json:
     spec = pod.spec
-    containers: list[Json] = [{"name": str(at), "image": image} for at, image in enumerate(spec.images or ("none",))]
+    nothing = {"requests": {"cpu": "0", "memory": "0"}}  # scoring adds defaults for a container that names no amount
+    containers: list[Json] = [
+        {"name": str(at), "image": image, "resources": nothing} for at, image in enumerate(spec.images or ("none",))
+    ]
     containers[0]["resources"] = {"requests": _quantities(requests)}
     containers[0]["ports"] = [
         {"hostPort": one.port, "protocol": one.protocol, "hostIP": one.ip} for one in spec.host_ports

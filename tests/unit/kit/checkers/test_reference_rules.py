@@ -8,7 +8,8 @@ from multisched.model.objects import HostPort, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.testing.builders import HOSTNAME, make_node, make_pod
-from tests.kit.checkers.reference_rules import Relations, clash, has_room, keep_apart
+from tests.kit.checkers.reference_rules import Relations, clash, has_room, keep_apart, scoring_state
+from tests.reference.amounts import asked_scoring_requests
 
 
 def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
@@ -61,3 +62,11 @@ def test_room_is_what_the_other_pods_leave(cpu_milli: int, fits: bool) -> None:
     node = make_node("node", cpu_milli=2000)
 
     assert has_room(make_pod("new", cpu_milli=cpu_milli), node, [make_pod("there", cpu_milli=1500)]) == fits
+
+
+def test_a_pod_of_several_containers_is_scored_by_what_it_requests() -> None:
+    """The requests of all containers are rendered in the first: the others must not get the defaults of a container without any."""
+    spec = PodSpec(images=("a", "b"), scoring_cpu_milli=500, scoring_memory_bytes=64 << 20)
+    pod = make_pod("p", spec=spec)
+
+    assert asked_scoring_requests(scoring_state(pod).document) == {"cpu": 500, "memory": 64 << 20}
