@@ -55,7 +55,13 @@ class GangRooms:
         return found if found[key] else Counter()
 
     def _has_started(self, judge: GangJudge, key: GangKey) -> bool:
-        return judge.has_started(key) and not all(map(self._feasible.is_victim, judge.state(key).bound))
+        """Reports whether each further member may start alone: the gang has started, and lacks one member at most.
+
+        A started gang that has lost several members, for instance to evictions, must start them together.
+        """
+        state = judge.state(key)
+        bound = sum(not self._feasible.is_victim(uid) for uid in state.bound)
+        return judge.has_started(key) and bound > 0 and (state.minimum is None or state.minimum - bound <= 1)
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
