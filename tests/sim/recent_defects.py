@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from domains.gpu import cards, policies
+from domains.gpu import policies
 from domains.gpu.card_arrays import MEMORY, CardArrays
 from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import GpuDemand, integer_within
@@ -423,10 +423,10 @@ def unanswered_conditions_forgotten() -> None:
 def shares_go_by_what_is_wanted_now() -> None:
     """Who leads anew counts a pod's part of a device by what its owner asks for, and not by what it was given."""
 
-    def allocated(pod: Pod) -> cards.Amount:
-        return cards.Amount(milli=integer_within(pod.annotations.get(GPU_MILLI), CARD_MILLI) or CARD_MILLI)
+    def allocated(pod: Pod) -> int:
+        return integer_within(pod.annotations.get(GPU_MILLI), CARD_MILLI) or CARD_MILLI
 
-    put(own, "_allocated", allocated)
+    put(own, "_allocated_milli", allocated)
 
 
 @defect
