@@ -110,7 +110,6 @@ class DomainWorker:
             binder=outside.binder,
             lease=outside.lease,
             check=check,
-            stamps=lambda annotations: cache.ledgers.stamps(annotations, outside.clock.now()),
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )
