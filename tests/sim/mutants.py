@@ -131,7 +131,7 @@ FIRST: dict[str, int] = {
     "statuses_written_without_the_lease": 1,
     "stop_never_ends": 1,
     "strangers_elsewhere_not_looked_at": 10,
-    "strangers_on_the_node_not_looked_at": 148,
+    "strangers_on_the_node_not_looked_at": 52,
     "strays_forgotten": 1,
     "tombstones_off": 5,
     "uid_not_sent": 1,
