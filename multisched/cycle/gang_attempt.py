@@ -65,6 +65,12 @@ TOO_LONG: Final = (
     " affinity terms, or the gang has fewer topology levels"
 )
 
+Late = Sequence[tuple[str, Status]]
+"""Nodes refused after the remote plugins were asked, and why."""
+NOT_ASKED: Final = Status.unschedulable("node(s) became feasible while remote plugins were asked about others").by(
+    GANG_PLUGIN
+)
+
 R = TypeVar("R")
 
 Best = Callable[[Choice, Pod, int, int], list[int]]
@@ -91,6 +97,8 @@ class _Asked(msgspec.Struct, frozen=True):
     requests: Sequence[RemoteRequest]
     rows: Rows
     generation: int
+    rejectors: frozenset[str]
+    """Plugins that refused the other rows when the requests were made. Events may have arrived for them during the wait."""
 
 
 class _Try:
@@ -257,8 +265,8 @@ class GangAttempts:
                     requests = self._remote.requests(pod_class, entry.pod)
                     if requests:
                         named = [replace(one, uid=entry.pod.uid) for one in requests]
-                        rows = pod_class.rows[pod_class.feasible]
-                        asked[entry.pod.uid] = _Asked(named, rows, self._rows.generation)
+                        blocked = self._nominated.blocked(pod_class, entry.pod, entry.attempts, everywhere=True)
+                        asked[entry.pod.uid] = _asked(named, pod_class, blocked.values(), self._rows.generation)
             except PluginFailure:
                 continue  # reported when the member is decided
         return asked
@@ -365,7 +373,7 @@ class GangAttempts:
         if is_curable:
             found.curable.add(pod.uid)
         if result is not None:
-            found.refused.setdefault(pod.uid, _refusal(entry, result))
+            found.refused.setdefault(pod.uid, _refusal(entry, result, asked))
         return False
 
     def _decide(
@@ -389,9 +397,9 @@ class GangAttempts:
                 pod_class = self._classes.reduced(pod_class, feasible)
         if found.allowed is not None:
             feasible = feasible & found.allowed.take(pod_class.rows)
-        at = self._chosen(pod, attempt, pod_class, feasible, asked, answers) if any_true(feasible) else None
-        if at is None:
-            return self._refused(pod, attempt, pod_class, found)
+        at = self._chosen(pod, attempt, pod_class, feasible, asked, answers) if any_true(feasible) else ()
+        if not isinstance(at, int):
+            return self._refused(pod, attempt, pod_class, found, at)
         return self._commit.commit_now(pod_class, pod, attempt, at, found.transaction)
 
     def _chosen(
@@ -402,8 +410,8 @@ class GangAttempts:
         feasible: Bools,
         asked: _Asked | None,
         answers: Answers,
-    ) -> int | None:
-        """Returns the position of the best remaining row; None if the remote responses leave none.
+    ) -> int | Late:
+        """Returns the position of the best remaining row; the late refusals if the remote responses leave none.
 
         Scores are normalised over all feasible rows of the class, whatever the topology leaves of them.
         """
@@ -415,25 +423,28 @@ class GangAttempts:
             if feasible is not pod_class.feasible:
                 total = np.where(feasible, total, NOWHERE).astype(total.dtype)
             return self._best(Choice(pod_class.rows, feasible, total), pod, attempt, 1)[0]
-        feasible = feasible & np.isin(pod_class.rows, asked.rows)
+        is_asked = np.isin(pod_class.rows, asked.rows)
+        nodes = map(self._cache.nodes.node, pod_class.rows[feasible & ~is_asked].tolist())
+        late = [(node.name, NOT_ASKED) for node in nodes]
+        feasible = feasible & is_asked
         if asked.generation != self._rows.generation:
             feasible &= self._rows.stayed_since(pod_class.rows, asked.generation)
         self._classes.score(pod_class)
         choice = Choice(pod_class.rows, feasible, np.where(feasible, pod_class.total, NOWHERE).astype(np.int32))
         said = {one.plugin.name: answers[one.key] for one in asked.requests if one.key in answers}
         view = replace(pod_class.view, responses=self._remote.settled(asked.requests, said))
-        self._remote.refuse(choice, view, pod)
+        late += self._remote.refuse(choice, view, pod)
         if not any_true(choice.feasible):
-            return None
+            return late
         self._remote.add_scores(choice, view, pod)
         return self._best(choice, pod, attempt, 1)[0]
 
-    def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try) -> Unplaced:
-        """Records and returns the refusal as of this moment, with the members before it placed."""
+    def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try, late: Late = ()) -> Unplaced:
+        """Records and returns the refusal as of this moment, with the members before it placed. `late`: refused after asking."""
         if pod_class.signature is not None:
             found.hopeless[pod_class.signature] = pod_class.relates
         blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
-        why = diagnose(pod_class, self._cache.nodes, blocked=blocked)
+        why = diagnose(pod_class, self._cache.nodes, blocked=blocked).with_more(late)
         message = fit_error(why)
         if found.allowed is not None and why.pre_filter is None:
             message = f"{message.rstrip('.')}, in the topology domain that was tried."
@@ -443,7 +454,7 @@ class GangAttempts:
             pod_class,
             replace(why, nodes=(), verdicts=None, blocked={}),
             blocked=why.blocked,
-            late=(),
+            late=late,
             post_filter="",
             nominated_node="",
             preemption=None,
@@ -451,6 +462,15 @@ class GangAttempts:
         )
         reason = "" if why.pre_filter is None else why.pre_filter.condition_reason
         return Unplaced(pod, message, why.rejectors, why.pending, condition_reason=reason)
+
+
+def _asked(
+    requests: Sequence[RemoteRequest], pod_class: EquivalenceClass, blocked: Iterable[Status], generation: int
+) -> _Asked:
+    """`blocked`: why rows are refused when nominated pods are counted."""
+    refusing = {column.plugin.name for column in pod_class.filters if any_true(column.codes != 0)}
+    rejectors = frozenset(refusing.union(pod_class.narrowed_by, (status.plugin for status in blocked)))
+    return _Asked(requests, pod_class.rows[pod_class.feasible], generation, rejectors)
 
 
 # -- members and their order -------------------------------------------------------------------------------------------
@@ -551,11 +571,12 @@ def _first_refused(gang: QueuedGang, found: _Try) -> Refused | None:
     return own[0] if own else next(iter(found.refused.values()), None)
 
 
-def _refusal(entry: QueuedPod, result: Unplaced | Conflicted) -> Refused:
+def _refusal(entry: QueuedPod, result: Unplaced | Conflicted, asked: _Asked | None) -> Refused:
     if isinstance(result, Conflicted):
         by = frozenset({result.rejector or GANG_PLUGIN})
         return Refused(entry, result.refusal or "its node was taken", by)
-    return Refused(entry, result.message, result.rejectors, result.pending, result.is_error, result.condition_reason)
+    rejectors = result.rejectors if asked is None else result.rejectors | asked.rejectors
+    return Refused(entry, result.message, rejectors, result.pending, result.is_error, result.condition_reason)
 
 
 def _with_aftermath(refused: Unplaced, after: PostFilterOutcome) -> Unplaced:

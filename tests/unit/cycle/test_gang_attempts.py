@@ -6,13 +6,16 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from multisched.cycle.attempt_record import Outcome
 from multisched.cycle.results import GangAttempt, GangResult, Pause, Placed, RemoteRequest
+from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, QueuedGang, QueuedPod
+from multisched.framework.reasons import ReasonTable
 from multisched.framework.runner import PluginFailure
-from multisched.framework.status import SUCCESS, Status
+from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod, PodSpec
 from multisched.plugins.default_preemption import TERMINATING
@@ -352,6 +355,37 @@ def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_
     running = domain.cycle.attempt(gang_of(pods, 3))
     answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
     assert len(nodes_of(ended(running, answers))) == 3
+
+
+class Unwilling(SlowOracle):
+    """Refuses every node once it has been answered."""
+
+    name = "Unwilling"
+    reasons = ReasonTable(name)
+    refuses = reasons.code(Code.UNSCHEDULABLE, "node(s) were refused outside")
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.full(len(rows), self.refuses, np.uint8)
+
+
+def test_gang_that_a_remote_plugin_refuses_is_requeued_by_its_events() -> None:
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1), plugins=[Unwilling()])
+    running = domain.cycle.attempt(gang_of([make_pod("m0", spec=SPEC), make_pod("m1", spec=SPEC)], 2))
+    answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
+    first = ended(running, answers).unplaced[0]
+    assert "1 node(s) were refused outside" in first.message
+    assert "Unwilling" in first.rejectors
+
+
+def test_gang_is_requeued_by_the_event_of_a_node_that_was_full_when_its_plugins_asked() -> None:
+    domain = Domain(make_node("a", cpu_milli=9000), make_node("b", cpu_milli=1000), plugins=[Unwilling()])
+    domain.cache.place(make_pod("other", cpu_milli=1000, node="b"))
+    running = domain.cycle.attempt(gang_of([make_pod("m0", spec=SPEC), make_pod("m1", spec=SPEC)], 2))
+    answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
+    domain.cache.remove("uid-other")
+    first = ended(running, answers).unplaced[0]
+    assert "1 node(s) became feasible while remote plugins were asked about others" in first.message
+    assert "NodeResourcesFit" in first.rejectors
 
 
 def test_an_answer_that_fails_costs_its_member_the_attempt_and_the_gang_with_it() -> None:
