@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
-from multisched.framework.points import CycleView
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.points import CycleView, Plugin
 from multisched.framework.ports import BindAnswer, BindReply
+from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.gang import KOORDINATOR
 from multisched.model.objects import Pod
@@ -38,6 +42,25 @@ class Volumes:
         return self.answer
 
 
+class Remote:
+    """A filter that asks outside about m4, and is answered after 20 s."""
+
+    name = "Remote"
+    depends_on = Dependency.ATTEMPT
+    response_timeout_s = 30.0
+    reasons = ReasonTable(name)
+
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return pod.name if pod.name == "m4" else None
+
+    async def response(self, request: object) -> object:
+        await asyncio.sleep(20.0)
+        return request
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+
 def gang(name: str = "g", least: int = 4, **more: str) -> dict[str, str]:
     notes = {"name": name, "min-available": str(least), "match-policy": "waiting-and-running", **more}
     return {f"{KOORDINATOR}{key}": text for key, text in notes.items()}
@@ -55,13 +78,13 @@ def posted(house: House) -> list[str]:
 Scene = Callable[[House, Volumes], Coroutine[Any, Any, None]]
 
 
-def play(scene: Scene) -> None:
+def play(scene: Scene, *plugins: Plugin) -> None:
     """Three nodes with room for two pods each."""
     loop = SimLoop(seed=1)
 
     async def main() -> None:
         volumes = Volumes()
-        house = House(loop, "a", "b", "c", plugins=[volumes], filters=("GangScheduling", "NodeUnschedulable"))
+        house = House(loop, "a", "b", "c", plugins=[volumes, *plugins], filters=("GangScheduling", "NodeUnschedulable"))
         async with house.at_work():
             await scene(house, volumes)
         house.cache.validate()
@@ -177,6 +200,26 @@ def test_undone_gang_is_tried_again_as_a_gang() -> None:
         assert posted(house) == ["m0", "m1", "m2", "m3"]
 
     play(scene)
+
+
+def test_member_whose_gang_is_undone_during_its_attempt_is_not_bound_alone() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        volumes.slow |= {"m4"}
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(1.0)
+        see_members(house, "m4")
+        await asyncio.sleep(1.0)
+        house.worker.intake.is_held = True  # nothing is decided anew
+        delete(house, volumes)
+        await asyncio.sleep(20.0)
+        assert [house.node_of(f"m{index}") for index in (0, 1, 2, 4)] == [None] * 4
+        assert any("gang default/g" in told for told in house.told("m4")), house.told("m4")
+        house.worker.intake.is_held = False
+        house.worker.intake.wake()
+        await asyncio.sleep(2 * TAKES_S)
+        assert posted(house) == ["m0", "m1", "m2", "m4"]
+
+    play(scene, Remote())
 
 
 def test_failed_surplus_member_leaves_the_others_their_nodes() -> None:
