@@ -188,12 +188,15 @@ class ReclaimHistory:
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], str] = {}
         """(reclaiming leaf, victims' leaf) -> the claim."""
+        self._shortfalls: dict[tuple[str, str], Requests] = {}
+        """As above -> what the victims' leaf may reclaim in return."""
         self._owed: dict[str, int] = {}
         """Owner -> evicted pods of it that have not been replaced."""
 
     def changed(self) -> None:
         """Clears the history after a change, which may change entitlements."""
         self._taken.clear()
+        self._shortfalls.clear()
 
     def arrived(self, owner: str) -> None:
         """Notes a new pod of this owner; empty if it has none."""
@@ -207,12 +210,21 @@ class ReclaimHistory:
         if owner:
             self._owed[owner] = self._owed.get(owner, 0) + 1
 
-    def reclaimed(self, leaf: str, victims_leaf: str, claim: str) -> str:
-        """Notes that `leaf` reclaimed from `victims_leaf`. Returns a fault if this undoes an earlier reclaim; else ""."""
+    def reclaimed(self, leaf: str, victims_leaf: str, claim: QuotaClaim, shortfall: Requests) -> str:
+        """Notes that `leaf` reclaimed from `victims_leaf`. Returns a fault if this undoes an earlier reclaim; else "".
+
+        `shortfall`: resource -> the amount by which the victims' leaf is below its min afterwards, because its last victim
+        was larger than what it had borrowed. If the other leaf borrows this amount, the victims' leaf may reclaim it.
+        """
         if leaf == victims_leaf:
             return ""
-        before = self._taken.get((victims_leaf, leaf))
-        self._taken[leaf, victims_leaf] = claim
-        return (
-            f"{leaf} reclaims from {victims_leaf} for {claim}, which undoes the reclaim for {before}" if before else ""
-        )
+        before, left = self._taken.get((victims_leaf, leaf)), self._shortfalls.get((victims_leaf, leaf), {})
+        self._taken[leaf, victims_leaf] = claim.key
+        self._shortfalls[leaf, victims_leaf] = dict(shortfall)
+        if before is None:
+            return ""
+        if all(claim.requests.get(resource, 0) <= amount for resource, amount in left.items()) and left:
+            used = {resource: amount - claim.requests.get(resource, 0) for resource, amount in left.items()}
+            self._shortfalls[victims_leaf, leaf] = used
+            return ""
+        return f"{leaf} reclaims from {victims_leaf} for {claim.key}, which undoes the reclaim for {before}"

@@ -32,6 +32,11 @@ def counted(pod: Pod) -> Requests:
     return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))
 
 
+def quota_claim(pods: Sequence[Pod]) -> QuotaClaim:
+    """What these pods of one leaf take back together."""
+    return QuotaClaim(pods[0].key, pods[0].namespace, _together(pods))
+
+
 def usage_of(tree: QuotaTree, standing: Iterable[Pod]) -> Usage:
     return tree.usage((pod.namespace, counted(pod)) for pod in standing)
 
@@ -123,12 +128,11 @@ def _fault(
     standing: Collection[Pod],
     unit_of: Mapping[str, str] = NO_UNITS,
 ) -> str:
-    pods = [pod for pod, _ in claims]
 
     def has_room_without(some: Collection[Victim]) -> bool:
         return _have_room(claims, standing, {victim.key for victim in some})
 
-    claim = QuotaClaim(pods[0].key, pods[0].namespace, _together(pods))
+    claim = quota_claim([pod for pod, _ in claims])
     going = [Victim(one.uid, one.namespace, counted(one), unit_of.get(one.uid, "")) for one in victims]
     return next(iter(reclaim_faults(usage, claim, going, has_room_without)), "")
 

@@ -181,38 +181,49 @@ def test_all_that_has_been_borrowed_may_be_reclaimed() -> None:
 def test_what_was_reclaimed_is_not_reclaimed_back() -> None:
     history = ReclaimHistory()
 
-    assert not history.reclaimed("a", "b", "a/1")
-    assert not history.reclaimed("a", "b", "a/2")
-    assert not history.reclaimed("c", "b", "c/1")
-    assert not history.reclaimed("b", "b", "b/0")
-    assert history.reclaimed("b", "a", "b/1") == "b reclaims from a for b/1, which undoes the reclaim for a/2"
+    assert not history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
+    assert not history.reclaimed("a", "b", QuotaClaim("a/2", "a", cpus(5)), {})
+    assert not history.reclaimed("c", "b", QuotaClaim("c/1", "c", cpus(5)), {})
+    assert not history.reclaimed("b", "b", QuotaClaim("b/0", "b", cpus(5)), {})
+    assert (
+        history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})
+        == "b reclaims from a for b/1, which undoes the reclaim for a/2"
+    )
+
+
+def test_a_leaf_reclaims_up_to_its_min_what_others_borrowed_after_a_large_victim() -> None:
+    history = ReclaimHistory()
+    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), cpus(7))
+
+    assert not history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})
+    assert history.reclaimed("b", "a", QuotaClaim("b/2", "b", cpus(5)), {})
 
 
 def test_after_news_it_may_be() -> None:
     history = ReclaimHistory()
-    history.reclaimed("a", "b", "a/1")
+    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
 
     history.changed()
 
-    assert not history.reclaimed("b", "a", "b/1")
+    assert not history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})
 
 
 def test_the_replacement_of_a_victim_is_no_news() -> None:
     history = ReclaimHistory()
-    history.reclaimed("a", "b", "a/1")
+    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
     history.evicted("b/team")
     history.arrived("b/team")
 
-    assert history.reclaimed("b", "a", "b/1")
+    assert history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})
 
     history.arrived("b/team")
-    assert not history.reclaimed("a", "b", "a/1")
+    assert not history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
 
 
 def test_a_pod_that_nobody_replaces_is_news() -> None:
     history = ReclaimHistory()
-    history.reclaimed("a", "b", "a/1")
+    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {})
     history.evicted("")
     history.arrived("")
 
-    assert not history.reclaimed("b", "a", "b/1")
+    assert not history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from multisched.cluster.api.server import ApiServer
@@ -14,7 +14,7 @@ from multisched.verify.reclaims import ReclaimHistory
 from tests.kit.checkers.api.followed_store import Document, FollowedStore
 from tests.kit.checkers.linked_quotas import KIND as LINKED_KIND
 from tests.kit.checkers.linked_quotas import LinkedQuotaJudge
-from tests.kit.checkers.quota_rules import quota_excess
+from tests.kit.checkers.quota_rules import quota_claim, quota_excess, usage_of
 from tests.kit.world.definitions import LINKED_QUOTA, QUOTA_TREE
 
 REPLACED_S: Final = 1.5
@@ -100,21 +100,27 @@ class QuotaChecker:
         tree = self.judge.tree
         return tree is None or tree.leaf_of(str(pod["metadata"].get("namespace", ""))) is not None
 
-    def reclaimed(self, claim: Pod, victims: Sequence[Pod]) -> None:
-        """A process begins to take room back for a pod: none of it undoes what another reclaim did."""
+    def reclaimed(self, claims: Sequence[Pod], victims: Sequence[Pod], staying: Iterable[Pod]) -> None:
+        """A process begins to take room back for pods that start together: none of it undoes what another reclaim did.
+
+        `victims`: without those that are leaving anyway. `staying`: pods on nodes as the process knows them, without the victims.
+        """
         self.follow()
-        tree = self.judge.tree
-        leaf = tree.leaf_of(claim.namespace) if tree is not None else None
+        tree, scheduler = self.judge.tree, claims[0].spec.scheduler_name
         for victim in victims:
-            theirs = tree.leaf_of(victim.namespace) if tree is not None else None
             if victim.uid not in self.claimants:
                 owner = victim.owner.uid if victim.owner is not None else ""
                 self._history.evicted(_replaceable(owner, victim.requests))
-            self.claimants[victim.uid] = claim.spec.scheduler_name
-            if leaf is not None and theirs is not None:
-                fault = self._history.reclaimed(leaf.path, theirs.path, claim.key)
-                if fault:
-                    self._complain(f"I14: {fault}")
+            self.claimants[victim.uid] = scheduler
+        leaf = tree.leaf_of(claims[0].namespace) if tree is not None else None
+        if tree is None or leaf is None:
+            return
+        usage, claim = usage_of(tree, staying), quota_claim(claims)
+        for theirs in {one.path: one for victim in victims if (one := tree.leaf_of(victim.namespace))}.values():
+            shortfall = {name: amount - usage.of(theirs).get(name, 0) for name, amount in theirs.min.items()}
+            fault = self._history.reclaimed(leaf.path, theirs.path, claim, shortfall)
+            if fault:
+                self._complain(f"I14: {fault}")
 
     def status_faults(self) -> list[str]:
         """What the status of the tree in force says otherwise than its pods make; to be asked at rest."""

@@ -135,7 +135,11 @@ class PreemptionChecker:
         fault = fault_of_reclaim(tree, claims, self._units(preemption), standing, others, in_gangs)
         if fault:
             self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
-        self._quotas.reclaimed(first, victims)
+        going = [victim for victim in map(self._marked, victims) if not victim.is_leaving]
+        gone = {victim.uid for victim in going}
+        self._quotas.reclaimed(
+            preemptors, going, [one for one in standing if not one.is_leaving and one.uid not in gone]
+        )
 
     def _check(self, preemption: Preemption) -> None:
         """I7: no preemptor's victims go in vain, and each of them is needed."""

@@ -104,10 +104,11 @@ def test_a_tree_has_a_status_at_rest() -> None:
 @pytest.mark.parametrize("namespace", ["a", "default"])
 def test_a_reclaim_is_undone_by_another_unless_something_came_that_counts_between(namespace: str) -> None:
     async def scene(stand: Stand) -> None:
-        mine, theirs = (make_pod(name, namespace=name, uid=f"uid-{name}") for name in ("a", "b"))
-        stand.checker.quotas.reclaimed(mine, [theirs])
+        mine, theirs = (make_pod(name, namespace=name, uid=f"uid-{name}", cpu_milli=1000) for name in ("a", "b"))
+        staying = [make_pod("staying", namespace="b", cpu_milli=1000)]  # b keeps its min
+        stand.checker.quotas.reclaimed([mine], [theirs], staying)
         await stand.add_pod("news", namespace)
-        stand.checker.quotas.reclaimed(theirs, [mine])
+        stand.checker.quotas.reclaimed([theirs], [mine], [])
         undone = "I14: root.b reclaims from root.a for b/b, which undoes the reclaim for a/a"
         assert stand.broken == ([undone] if namespace == "default" else [])
 
