@@ -14,6 +14,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.kit.counted_steps import CountedSteps
 from tests.unit.shell.shell_kit import House
+from tests.unit.shell.test_preemptor import preempting_house
 
 ACK = "pod-group.scheduling.sigs.k8s.io"
 REST_S = 1.0
@@ -265,3 +266,32 @@ def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_del
         assert set(bound(house)) == {"second-2"}
 
     play(scene, "a", "b")
+
+
+def test_pod_is_bound_while_another_one_looks_for_victims() -> None:
+    loop, rival = SimLoop(seed=3), {"app": "rival"}
+
+    async def run() -> None:
+        house = preempting_house(
+            loop, *(f"n{number}" for number in range(6)), filters=("InterPodAffinity",), steps=CountedSteps(1, REST_S)
+        )
+        house.desk.sleep = asyncio.sleep
+        for number in range(6):
+            house.see_node(f"n{number}", cpu="2", labels={"rack": f"r{number}"})
+            where = {"nodeName": f"n{number}", "phase": "Running", "scheduler": "other", "priority": number}
+            house.see_pod(f"low-{number}", metadata={"labels": rival}, **where)
+        term = {"labelSelector": {"matchLabels": rival}, "topologyKey": "rack"}
+        away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        async with house.at_work(house.preemptor.run):
+            house.see_pod("urgent", priority=9, affinity=away)
+            await asyncio.sleep(1.5 * REST_S)
+            assert in_pause(house)
+            house.see_pod("plain")
+            await asyncio.sleep(REST_S / 2)
+            assert in_pause(house)
+            assert set(bound(house)) == {"plain"}
+            await asyncio.sleep(20 * REST_S)
+            assert house.desk.writes_sent[-1] == ("delete", "low-0")
+        house.worker.queue.validate()
+
+    simulate(run(), loop)
