@@ -125,7 +125,9 @@ class GangEntries:
 
     def is_outdated(self, entry: Entry) -> bool:
         """Reports whether the member's attempt used requirements of its gang that have changed."""
-        return (self.must_start_together(entry) or self.has_topology(entry)) and self.asks_otherwise(self.key_of(entry))
+        return (self.must_start_together(entry.uid) or self.has_topology(entry)) and self.asks_otherwise(
+            self.key_of(entry)
+        )
 
     def _asked(self, key: str) -> tuple[object, ...]:
         """Returns the requirements of the gang and of those that start with it."""
@@ -177,14 +179,14 @@ class GangEntries:
         """Returns the entry's gang. Raises KeyError for an entry without one."""
         return self._gang_of[entry.uid]
 
-    def must_start_together(self, entry: Entry) -> bool:
+    def must_start_together(self, uid: str) -> bool:
         """Reports whether the pod's gang has not started; False for a pod without a gang."""
-        key = self._gang_of.get(entry.uid)
+        key = self._gang_of.get(uid)
         return key is not None and not self._roster.has_started(key)
 
     def refused(self, entry: Entry, message: str) -> None:
         """Records that the member found no node, or that its bind was refused; ignored once its gang has started."""
-        if self.must_start_together(entry):
+        if self.must_start_together(entry.uid):
             key = self._gang_of[entry.uid]
             self._roster.note_refusal(key, message)
             if self._roster.reserving(key) is Reserving.ENDED:  # the gang's attempt has dropped the nominations
@@ -296,7 +298,7 @@ class GangEntries:
 
     def wait(self, entry: Entry, now_s: float) -> None:
         """Starts the timeout of the member's gang, if it has one that has not started."""
-        if self.must_start_together(entry):
+        if self.must_start_together(entry.uid):
             self._wait(self._gang_of[entry.uid], now_s)
 
     def retime(self, key: str, now_s: float) -> None:

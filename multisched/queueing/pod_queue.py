@@ -231,7 +231,7 @@ class PodQueue:
         if not entries:
             return None
         entry = entries[0]
-        if self.gangs.are_any and (self.gangs.must_start_together(entry) or self.gangs.has_topology(entry)):
+        if self.gangs.are_any and (self.gangs.must_start_together(entry.uid) or self.gangs.has_topology(entry)):
             return self.gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 

@@ -63,7 +63,7 @@ class Readmission:
             self._hold(entry, gate, event, now_s, tally)
             return
         entry.gate = SUCCESS
-        if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s, tally):
+        if self._gangs.must_start_together(entry.uid) and not self._leads(entry, event, now_s, tally):
             return
         if how is Requeue.AFTER_BACKOFF:
             self._states.yield_to_refused(entry)
@@ -77,7 +77,7 @@ class Readmission:
         """Requeues one of several entries; skips entries that were already requeued with their gang."""
         if entry.state in PARKED:
             is_undone = event == ATTEMPT_UNDONE.label
-            entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry)
+            entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry.uid)
             self.requeue(entry, how, event, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
@@ -107,7 +107,7 @@ class Readmission:
 
     def follows(self, entry: Entry, now_s: float) -> bool:
         """Reports, after a failed attempt of its gang, whether another member leads. If not, this entry becomes the lead."""
-        if not self._gangs.must_start_together(entry):
+        if not self._gangs.must_start_together(entry.uid):
             return False
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead is not entry and lead.state not in POPPED:
@@ -167,7 +167,7 @@ class Readmission:
     def take(self, now_s: float) -> list[Entry]:
         """Starts the attempt of the first entry, or of all members of its gang; returns them."""
         while (entry := self._states.head()) is not None:
-            if not self._gangs.are_any or not self._gangs.must_start_together(entry):
+            if not self._gangs.are_any or not self._gangs.must_start_together(entry.uid):
                 self._states.pop(entry, now_s)
                 if self._gangs.are_any:
                     self._gangs.tries((entry,))

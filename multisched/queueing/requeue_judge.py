@@ -102,5 +102,5 @@ class RequeueJudge:
                     how = max(how, answer)
         if how is not Requeue.SKIP or not is_undone:
             return how
-        entry.waits_out_backoff = self._gangs.must_start_together(entry)
+        entry.waits_out_backoff = self._gangs.must_start_together(entry.uid)
         return Requeue.AFTER_BACKOFF

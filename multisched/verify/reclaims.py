@@ -213,18 +213,18 @@ class ReclaimHistory:
     def reclaimed(self, leaf: str, victims_leaf: str, claim: QuotaClaim, shortfall: Requests) -> str:
         """Notes that `leaf` reclaimed from `victims_leaf`. Returns a fault if this undoes an earlier reclaim; else "".
 
-        `shortfall`: resource -> the amount by which the victims' leaf is below its min afterwards, because its last victim
-        was larger than what it had borrowed. If the other leaf borrows this amount, the victims' leaf may reclaim it.
+        `shortfall`: for each resource that the victims' leaf names, the amount by which it is below its min afterwards, because
+        its last victim was larger than what it had borrowed. If the other leaf borrows this, the victims' leaf may reclaim it.
         """
         if leaf == victims_leaf:
             return ""
         before, left = self._taken.get((victims_leaf, leaf)), self._shortfalls.get((victims_leaf, leaf), {})
         self._taken[leaf, victims_leaf] = claim.key
-        self._shortfalls[leaf, victims_leaf] = dict(shortfall)
+        self._shortfalls[leaf, victims_leaf] = {resource: max(amount, 0) for resource, amount in shortfall.items()}
         if before is None:
             return ""
-        if all(claim.requests.get(resource, 0) <= amount for resource, amount in left.items()) and left:
-            used = {resource: amount - claim.requests.get(resource, 0) for resource, amount in left.items()}
-            self._shortfalls[victims_leaf, leaf] = used
+        left = {resource: amount - claim.requests.get(resource, 0) for resource, amount in left.items()}
+        if left and min(left.values()) >= 0:
+            self._shortfalls[victims_leaf, leaf] = left
             return ""
         return f"{leaf} reclaims from {victims_leaf} for {claim.key}, which undoes the reclaim for {before}"

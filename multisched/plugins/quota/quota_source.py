@@ -98,7 +98,8 @@ class QuotaSource:
         if found is None:
             found = self._deleted_tree(removed)
         elif removed is not None:
-            self._ended = removed.uid
+            trees = self._objects.all(ObjectKind.ELASTIC_QUOTA_TREE)
+            self._ended = "" if any(one.uid == removed.uid for one in trees) else removed.uid
         before, self.in_force = self.in_force, found
         self._log_lifted(before)
         if self.tree != (None if before is None else before.tree):

@@ -114,15 +114,6 @@ class GangBarriers:
             self._add(barrier, {uid: key})
         return barrier
 
-    def alone(self, pod: Pod) -> Status | None:
-        """Returns why a placed member without a barrier must not be bound: its gang, which had been placed when the attempt
-        began, was undone during the attempt. None: it may be bound, or belongs to no gang."""
-        key = self._roster.key_of(pod.uid)
-        if key is None or not self._roster.needs(key):
-            return None
-        why = self._roster.why_not_yet(key) or "its other members were undone during the attempt"
-        return GangFailure("", None, key, Status.error(why)).status_of(pod)
-
     def _add(self, barrier: Barrier, gang_of: Mapping[str, str]) -> None:
         barrier.gang_of |= gang_of
         barrier.members.update(gang_of.values())

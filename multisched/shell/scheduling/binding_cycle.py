@@ -96,12 +96,8 @@ class BindingCycle:
         self._under_way.add()
         self._unsent[placed.pod.uid] = bind
         barrier = self._barriers.begin(placed.pod.uid) if self._barriers else None
-        if barrier is None:
-            failed = self._barriers.alone(placed.pod)
-        else:
-            failed = None if barrier.failure is None else barrier.failure.status_of(placed.pod)
-        if failed is not None:
-            self._abandon(bind, failed)
+        if barrier is not None and barrier.failure is not None:
+            self._abandon(bind, barrier.failure.status_of(placed.pod))
             return
         if placed.waits:
             self._hold(bind)

@@ -6,10 +6,12 @@ Runs in the same step as the decision, without an await in between, so the resul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.points import Queued, QueuedPod
+from multisched.framework.status import Status
 from multisched.model.objects import ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.entry import Moved
@@ -19,6 +21,9 @@ from multisched.shell.observer import DomainObserver
 from multisched.shell.scheduling.binding_cycle import BindingCycle
 from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.nominations import DomainNominations
+
+LEFT_ALONE: Final = Status.error("the other members of its gang were undone while a node was chosen for it")
+"""It must start together with them again."""
 
 
 class ResultApplier:
@@ -52,6 +57,9 @@ class ResultApplier:
             assert not isinstance(result, GangResult), "one pod has one result"
             if seconds - charged_s > UNIT_S:
                 self._queue.took(queued.pod.uid, seconds)
+            gangs = self._queue.gangs
+            if gangs.are_any and isinstance(result, Placed) and gangs.must_start_together(queued.pod.uid):
+                result = cycle.give_up(result, LEFT_ALONE)
             self._apply_one(queued, result, seconds, cycle)
             return
         assert isinstance(result, GangResult), "a gang has a result of its own"

@@ -193,8 +193,11 @@ def test_what_was_reclaimed_is_not_reclaimed_back() -> None:
 
 def test_a_leaf_reclaims_up_to_its_min_what_others_borrowed_after_a_large_victim() -> None:
     history = ReclaimHistory()
-    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), cpus(7))
+    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {**cpus(7), "memory": -1, "gpu": 0})
 
+    assert history.reclaimed("b", "a", QuotaClaim("b/0", "b", {**cpus(1), "gpu": 1}), {})
+    history.changed()
+    history.reclaimed("a", "b", QuotaClaim("a/1", "a", cpus(5)), {**cpus(7), "memory": -1, "gpu": 0})
     assert not history.reclaimed("b", "a", QuotaClaim("b/1", "b", cpus(5)), {})
     assert history.reclaimed("b", "a", QuotaClaim("b/2", "b", cpus(5)), {})
 

@@ -117,7 +117,7 @@ class QuotaChecker:
             return
         usage, claim = usage_of(tree, staying), quota_claim(claims)
         for theirs in {one.path: one for victim in victims if (one := tree.leaf_of(victim.namespace))}.values():
-            shortfall = {name: amount - usage.of(theirs).get(name, 0) for name, amount in theirs.min.items()}
+            shortfall = {name: -usage.over_min(theirs, name) for name in {*theirs.min, *theirs.max}}
             fault = self._history.reclaimed(leaf.path, theirs.path, claim, shortfall)
             if fault:
                 self._complain(f"I14: {fault}")

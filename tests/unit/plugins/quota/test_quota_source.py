@@ -402,6 +402,18 @@ def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> 
     assert desk.paths() == OF_TREE
 
 
+def test_tree_that_is_seen_again_after_a_false_deletion_stays_when_it_is_deleted() -> None:
+    """Lists that are refused or empty for a while look like deletions."""
+    desk = Desk()
+    desk.apply(tree())
+    desk.paths()
+    desk.delete(tree())
+    desk.apply(tree())
+    desk.paths()
+    desk.delete(tree())
+    assert desk.paths() == OF_TREE
+
+
 def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture) -> None:
     for text, paths in (("true", []), ("True", OF_TREE), ("yes", OF_TREE)):
         desk = Desk()

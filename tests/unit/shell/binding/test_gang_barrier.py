@@ -213,13 +213,27 @@ def test_member_whose_gang_is_undone_during_its_attempt_is_not_bound_alone() -> 
         delete(house, volumes)
         await asyncio.sleep(20.0)
         assert [house.node_of(f"m{index}") for index in (0, 1, 2, 4)] == [None] * 4
-        assert any("gang default/g" in told for told in house.told("m4")), house.told("m4")
+        assert any("other members of its gang" in told for told in house.told("m4")), house.told("m4")
         house.worker.intake.is_held = False
         house.worker.intake.wake()
         await asyncio.sleep(2 * TAKES_S)
         assert posted(house) == ["m0", "m1", "m2", "m4"]
 
     play(scene, Remote())
+
+
+def test_pods_with_gang_labels_start_one_by_one_in_a_profile_without_the_plugin() -> None:
+    loop = SimLoop(seed=1)
+
+    async def main() -> None:
+        house = House(loop, "a", "b", "c")
+        async with house.at_work():
+            see_members(house, "m0", "m1", notes=gang(least=2))
+            see_members(house, "m2", notes=gang("others", 4))
+            await asyncio.sleep(1.0)
+            assert posted(house) == ["m0", "m1", "m2"]
+
+    simulate(main(), loop)
 
 
 def test_failed_surplus_member_leaves_the_others_their_nodes() -> None:
