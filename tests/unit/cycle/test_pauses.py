@@ -151,7 +151,7 @@ def urgent() -> QueuedPod:
     return QueuedPod(make_pod("urgent", spec=spec), 0.0, 1)
 
 
-def search(domain: Domain, during: Callable[[int], None] = lambda pause: None) -> tuple[Result, int]:
+def search(domain: Domain, during: Callable[[int], object] = lambda pause: None) -> tuple[Result, int]:
     """The result and the number of pauses; `during` is called in each of them, numbered from 1."""
     running, answers, pauses = domain.cycle.attempt(urgent()), None, 0
     while True:

@@ -295,7 +295,12 @@ def test_pod_is_bound_while_another_one_looks_for_victims() -> None:
         house.desk.sleep = asyncio.sleep
         for number in range(6):
             house.see_node(f"n{number}", cpu="2", labels={"rack": f"r{number}"})
-            where = {"nodeName": f"n{number}", "phase": "Running", "scheduler": "other", "priority": number}
+            where: dict[str, Any] = {
+                "nodeName": f"n{number}",
+                "phase": "Running",
+                "scheduler": "other",
+                "priority": number,
+            }
             house.see_pod(f"low-{number}", metadata={"labels": rival}, **where)
         term = {"labelSelector": {"matchLabels": rival}, "topologyKey": "rack"}
         away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
