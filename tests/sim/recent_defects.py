@@ -3,13 +3,20 @@ by nobody, and seeds are to find it again."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from domains.gpu import gpu_share, hold
-from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_MILLI, integer_within
+from domains.gpu import cards, policies
+from domains.gpu.card_arrays import MEMORY, CardArrays
+from domains.gpu.cards import CARD_MILLI
+from domains.gpu.demand import GpuDemand, integer_within
+from domains.gpu.dialects import own
+from domains.gpu.dialects.own import GPU_MILLI
+from domains.gpu.dialects.whole import GPU
+from domains.gpu.gpu_share import GpuShare
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
@@ -187,21 +194,21 @@ def ports_of_other_addresses_wake_nobody() -> None:
 def devices_that_come_back_wake_nobody() -> None:
     """Pods that wait for devices hear of a node that has fewer, and not of one that has more."""
 
-    def hint(pod: Any, old: Any, new: Any) -> Hint:
+    def hint(self: GpuShare, pod: Any, old: Any, new: Any) -> Hint:
         had = old.allocatable.get(GPU, 0) if isinstance(old, Node) else 1 << 30
         return Hint.QUEUE if new is not None and new.allocatable.get(GPU, 0) < had else Hint.SKIP
 
-    put(gpu_share, "_after_node_change", hint)
+    put(GpuShare, "_after_node_change", hint)
 
 
 @defect
 def fractions_that_end_wake_nobody() -> None:
     """Pods that wait for devices hear of the end of pods with whole ones alone."""
 
-    def hint(pod: Any, old: Any, new: Any) -> Hint:
+    def hint(self: GpuShare, pod: Any, old: Any, new: Any) -> Hint:
         return Hint.QUEUE if old.requests.get(GPU) else Hint.SKIP
 
-    put(gpu_share, "_after_pod_delete", hint)
+    put(GpuShare, "_after_pod_delete", hint)
 
 
 @defect
@@ -275,13 +282,18 @@ def early_tries_in_exact_order() -> None:
 @defect
 def fractions_scored_by_the_freest() -> None:
     """A fraction is scored by the freest devices of a node instead of those that it would get."""
-    genuine = gpu_share._score_fraction
+    genuine = policies._score_fraction
 
-    def score(ranked: Any, used_percent: Any, demand: Any) -> Any:
-        first = np.where(ranked >= demand.milli, ranked.max(axis=0), ranked)
-        return genuine(first, used_percent, demand)
+    def score(arrays: CardArrays, demand: GpuDemand, rows: Any) -> Any:
+        def layer(which: int, at: Any) -> Any:
+            found = arrays.layer(which, at)
+            fits = arrays.fitting(demand, demand.parts[0], at)
+            return np.where(fits, found.max(axis=0), found) if which == MEMORY else found
 
-    put(gpu_share, "_score_fraction", score)
+        seen: Any = SimpleNamespace(layer=layer, fitting=arrays.fitting, scales=arrays.scales)
+        return genuine(seen, demand, rows)
+
+    put(policies, "_score_fraction", score)
 
 
 @defect
@@ -330,9 +342,9 @@ def resizes_count_when_they_are_requested() -> None:
     """Room that a resize frees is told of when its owner asks for it, and not when the kubelet has freed it."""
     genuine = cluster_changes.assigned_pod_events
 
-    def events(before: Pod, after: Pod) -> Any:
+    def events(before: Pod, after: Pod, *reported: Any) -> Any:
         asked, ask = (replace(pod, held=None) for pod in (before, after))
-        return genuine(asked, ask)
+        return genuine(asked, ask, *reported)
 
     put(pods_and_nodes, "assigned_pod_events", events)
 
@@ -411,10 +423,10 @@ def unanswered_conditions_forgotten() -> None:
 def shares_go_by_what_is_wanted_now() -> None:
     """Who leads anew counts a pod's part of a device by what its owner asks for, and not by what it was given."""
 
-    def allocated(pod: Pod) -> int:
-        return integer_within(pod.annotations.get(GPU_MILLI), DEVICE_MILLI) or DEVICE_MILLI
+    def allocated(pod: Pod) -> cards.Amount:
+        return cards.Amount(milli=integer_within(pod.annotations.get(GPU_MILLI), CARD_MILLI) or CARD_MILLI)
 
-    put(hold, "_allocated_milli", allocated)
+    put(own, "_allocated", allocated)
 
 
 @defect
