@@ -1,100 +1,146 @@
-"""GPU demands of pods: whole devices by resource request, fractions by annotation; and the names of all annotations.
+"""What a pod requests of a node's cards, in one dialect; and the arithmetic of texts that all dialects share.
 
-Pure functions over pods. An invalid demand is a value with a `problem`, with which pending pods are refused. `hold.py`
-computes what a placed pod holds.
+Pure values. An invalid demand is a value with a `problem`, with which pending pods are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 import msgspec
 
-from multisched.model.objects import Pod
+from domains.gpu.cards import CARDS_MAX, WHOLE_CARD, Amount, Card
 
-GPU = "nvidia.com/gpu"
-GPU_MILLI = "multisched.io/gpu-milli"
-GPU_COUNT = "multisched.io/gpu-count"
-GPU_DEVICES = "multisched.io/gpu-devices"
-GPU_ALLOCATED = "multisched.io/gpu-allocated-milli"
-DEMAND_ANNOTATIONS = (GPU_MILLI, GPU_COUNT)
-"""Written by the pod's author, before it is bound."""
-ALLOCATION_ANNOTATIONS = (GPU_DEVICES, GPU_ALLOCATED)
-"""Written by the scheduler, with the binding."""
-GPU_INDICES = "multisched.io/gpu-indices"
-"""Node label. Its value `honoured` means that the node's device plugin allocates the devices in the pod's annotation."""
-HONOURED = "honoured"
+TEXT_SHOWN: Final = 32
 
-DEVICE_MILLI = 1000
-"""Thousandths of a whole device."""
-DEVICES_MAX = 256
-"""Maximum number of devices per node; further devices are not used."""
-_TEXT_SHOWN = 32
+
+class CardFilter(msgspec.Struct, frozen=True):
+    """Which cards a pod accepts. Empty tuples: all."""
+
+    models: tuple[str, ...] = ()
+    """One of these is the card's model."""
+    models_with: tuple[str, ...] = ()
+    """One of these lower-case texts is part of the card's model, in any case."""
+    models_without: tuple[str, ...] = ()
+    """None of these lower-case texts is part of the card's model, in any case."""
+    ids: tuple[str, ...] = ()
+    ids_without: tuple[str, ...] = ()
+
+    def accepts(self, card: Card) -> bool:
+        return (
+            self.accepts_model(card.model) and (not self.ids or card.id in self.ids) and card.id not in self.ids_without
+        )
+
+    def accepts_model(self, model: str) -> bool:
+        if self.models and model not in self.models:
+            return False
+        lower = model.lower()
+        if self.models_with and not any(part in lower for part in self.models_with):
+            return False
+        return not any(part in lower for part in self.models_without)
+
+
+ANY_CARD: Final = CardFilter()
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one container requests: the amount of each of `count` distinct cards."""
+
+    count: int
+    amount: Amount
+    container: int = 0
+    """Position of the container among those of its kind."""
+    is_init: bool = False
+    """An init container: it uses its cards before the other containers, not beside them."""
+    needs_unused: bool = False
+    """Only cards that no pod uses."""
+    needs_cores: bool = False
+    """Only cards with some cores left, although it requests none."""
 
 
 class GpuDemand(msgspec.Struct, frozen=True):
-    """A demand for `milli` of each of `count` devices. Whole devices are exclusive, and the kubelet allocates them."""
+    """A pod's demand in one dialect."""
 
-    milli: int
-    count: int
-    is_whole: bool
+    dialect: str
+    parts: tuple[Part, ...]
+    resource: str
+    """The name in refusals: `Insufficient <resource>`."""
+    is_whole: bool = False
+    """Whole cards, which the kubelet allocates exclusively."""
+    is_counted: bool = False
+    """A number of units without known cards (MIG, time-slicing): only NodeResourcesFit counts them."""
+    amount_key: str = ""
+    """The annotation or resource that gives the amount of each card; empty: none."""
+    count_key: str = ""
+    """The annotation or resource that gives the number of cards; empty: none."""
+    filter: CardFilter = ANY_CARD
+    one_numa: bool = False
+    """All cards of one NUMA node."""
+    one_link: bool = False
+    """All cards of one link group."""
+    prefers: str = ""
+    """The author's choice of cards: `spread`, `binpack` or empty."""
+    is_specific: bool = True
+    """Written in names that only this dialect has. False: other dialects may read the same request (`nvidia.com/gpu` alone)."""
+    quota_milli: int = 0
+    """Thousandths of nvidia.com/gpu that the demand counts as in quotas, besides the pod's resource requests."""
+    confusions: frozenset[str] = frozenset()
+    """While a bound pod with one of these waits for its device plugin on a node, the plugin could confuse the two pods."""
     problem: str = ""
-    """The problem with the pod's annotations, and the fix; empty for a valid demand."""
+    """The problem with the pod's spec or annotations, and the fix; empty for a valid demand."""
+
+    @property
+    def count(self) -> int:
+        """Number of cards of all parts together."""
+        return sum(part.count for part in self.parts)
+
+    @property
+    def amount(self) -> Amount:
+        """The amount of the first part."""
+        return self.parts[0].amount
 
 
-def has_demand(pod: Pod) -> bool:
-    """Reports whether the pod requests GPUs in any way, valid or not."""
-    annotations = pod.annotations
-    return GPU_MILLI in annotations or GPU_COUNT in annotations or pod.requests.get(GPU, 0) > 0
+def whole_cards(dialect: str, resource: str, count: int, problem: str = "") -> GpuDemand:
+    """Returns a demand for whole cards."""
+    part = Part(min(count, CARDS_MAX + 1), WHOLE_CARD, needs_unused=True)
+    is_specific = bool(problem)
+    return GpuDemand(
+        dialect, (part,), resource, is_whole=True, count_key=resource, is_specific=is_specific, problem=problem
+    )
 
 
-def demand_of(pod: Pod) -> GpuDemand | None:
-    """Returns the pod's demand; None if it requests no GPU."""
-    whole = pod.requests.get(GPU, 0)
-    milli_text, count_text = pod.annotations.get(GPU_MILLI), pod.annotations.get(GPU_COUNT)
-    if milli_text is None and count_text is None:
-        return GpuDemand(DEVICE_MILLI, min(whole, DEVICES_MAX + 1), is_whole=True) if whole > 0 else None
-    if whole > 0:
-        extra = GPU_MILLI if milli_text is not None else GPU_COUNT
-        problem = f"annotation {extra}: the pod also requests whole {GPU}; remove the annotation or the request"
-        return GpuDemand(DEVICE_MILLI, min(whole, DEVICES_MAX + 1), is_whole=True, problem=problem)
-    milli = integer_within(milli_text, DEVICE_MILLI)
-    count = 1 if count_text is None else integer_within(count_text, DEVICES_MAX)
-    problem = ""
-    if milli_text is None:
-        problem = f"annotation {GPU_COUNT}: requires {GPU_MILLI}; write how much of each device the pod takes"
-    elif milli is None:
-        problem = f"annotation {GPU_MILLI}: {_shown(milli_text)} is not an integer of 1..{DEVICE_MILLI}"
-        problem += f"; write thousandths of one device, or request {GPU} for several whole ones"
-    elif count is None:
-        problem = f"annotation {GPU_COUNT}: {_shown(count_text or '')} is not an integer of 1..{DEVICES_MAX}"
-        problem += "; write the number of devices"
-    return GpuDemand(milli or DEVICE_MILLI, count or 1, is_whole=False, problem=problem)
+def invalid(dialect: str, problem: str) -> GpuDemand:
+    """Returns a demand that no node can meet."""
+    return GpuDemand(dialect, (Part(1, WHOLE_CARD),), dialect, problem=problem)
 
 
-def devices_of(pod: Pod) -> tuple[int, ...]:
-    """Returns the device indices in the pod's annotation, ascending; empty if it is missing or invalid."""
-    text = pod.annotations.get(GPU_DEVICES, "")
-    if len(text) > 8 * DEVICES_MAX:
-        return ()
-    found = [_index(part.strip()) for part in text.split(",")]
-    devices = {index for index in found if index is not None}
-    return tuple(sorted(devices)) if len(devices) == len(found) else ()
-
-
-def devices_text(devices: tuple[int, ...]) -> str:
-    """Returns the annotation's value, for example `0,1`."""
-    return ",".join(map(str, devices))
-
-
-def integer_within(text: str | None, largest: int) -> int | None:
-    """Returns the integer in the text if it is within 1..largest, otherwise None."""
+def integer_within(text: str | None, largest: int, least: int = 1) -> int | None:
+    """Returns the integer in the text if it is within least..largest, otherwise None."""
     if text is None or len(text) > len(str(largest)) or not (text.isascii() and text.isdigit()):
         return None
-    return int(text) if 1 <= int(text) <= largest else None
+    return int(text) if least <= int(text) <= largest else None
+
+
+def indices_in(text: str, separator: str = ",") -> tuple[int, ...]:
+    """Returns the distinct card indices in the text, ascending; empty if the text is invalid."""
+    if len(text) > 8 * CARDS_MAX:
+        return ()
+    found = [_index(part.strip()) for part in text.split(separator)]
+    cards = {index for index in found if index is not None}
+    return tuple(sorted(cards)) if len(cards) == len(found) and None not in found else ()
 
 
 def _index(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < DEVICES_MAX else None
+    """Returns the index in the text, which may have leading zeros; None if it is invalid."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < CARDS_MAX else None
 
 
-def _shown(text: str) -> str:
-    return repr(text[:_TEXT_SHOWN])
+def indices_text(cards: Iterable[int], separator: str = ",") -> str:
+    """Returns the annotation's value, for example `0,1`."""
+    return separator.join(map(str, cards))
+
+
+def shown(text: str) -> str:
+    """Returns the text quoted, at most `TEXT_SHOWN` characters of it."""
+    return repr(text[:TEXT_SHOWN])

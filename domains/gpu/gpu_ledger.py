@@ -1,259 +1,321 @@
-"""GpuLedger: the amounts of GPU devices that pods hold, on every node, for all domains of the process.
+"""GpuLedger: what pods hold of GPU cards, on every node, for all domains of the process.
 
-Owns the device rows and mirrors them in arrays over rows, which GpuShare reads. No device is overcommitted beyond 1000
-milli (I1). If a node's device plugin chooses devices itself, whole and fractional pods never share the node, since the
-kubelet could allocate a shared device to a whole pod. A pod's hold is fixed when it is taken, or when the pod is first seen on
-its node; later changes of a running pod do not change it. Written only by the cache and commit.
+Owns the card rows and mirrors them in `CardArrays`, which GpuShare reads. No card is overcommitted (I1). If a node's device
+plugin chooses cards itself, whole and fractional pods never share the node, since the kubelet could allocate a shared card to a
+whole pod. What a pod holds is read from its binding's annotations by the dialect that wrote them, so a restarted process holds
+the same. Written only by the cache and commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from domains.gpu.demand import (
-    ALLOCATION_ANNOTATIONS,
-    DEMAND_ANNOTATIONS,
-    DEVICE_MILLI,
-    GPU,
-    GPU_DEVICES,
-    GPU_MILLI,
-    GpuDemand,
-    demand_of,
-    devices_text,
+from domains.gpu.card_arrays import CardArrays
+from domains.gpu.card_row import CardRow
+from domains.gpu.cards import NO_CARDS, NodeCards
+from domains.gpu.demand import GpuDemand, indices_text
+from domains.gpu.dialect import Choice, Dialect
+from domains.gpu.dialects import (
+    DIALECTS,
+    NO_DEMANDS,
+    PodDemands,
+    all_keys,
+    demands_of,
+    dialect_named,
+    gpu_keys,
+    node_cards,
 )
-from domains.gpu.device_row import ABSENT, DeviceRow
-from domains.gpu.hold import Hold, hold_of, may_hold
+from domains.gpu.hold import Hold
 from multisched.framework.device_demand import NO_DEMAND
-from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.node_view import Bools, Rows
+from multisched.framework.objects_view import ObjectsView
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
-
-ROWS_FIRST, DEVICES_FIRST = 64, 8
-"""Initial sizes of the arrays; both double when needed."""
-
-SUMS = 6
-VERSION, WHOLE_FREE, USED_PERCENT, IS_HELD, BARS_WHOLE, BARS_FRACTIONS = range(SUMS)
-"""Rows of the array of sums, with one column per node row."""
-
-Milli = NDArray[np.int16]
-"""Thousandths of a device, 0..DEVICE_MILLI, or ABSENT."""
 
 
 class GpuLedger:
-    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger` and `ChoiceLedger` of `framework.ledger`.
-
-    A choice is a tuple of device indices.
-    """
+    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `StampingLedger` of `framework.ledger`."""
 
     name = "gpu-devices"
-    annotations = frozenset((*DEMAND_ANNOTATIONS, *ALLOCATION_ANNOTATIONS))
-    written = frozenset(ALLOCATION_ANNOTATIONS)
 
-    def __init__(self, served: frozenset[str] | None = None) -> None:
-        """`served`: the schedulerNames of this program's domains; None: all names."""
+    def __init__(
+        self,
+        served: frozenset[str] | None = None,
+        objects: ObjectsView | None = None,
+        dialects: tuple[Dialect, ...] = DIALECTS,
+    ) -> None:
+        """`served`: the schedulerNames of this program's domains; None: all names. `objects`: what is known of cards besides nodes."""
+        requested, written, reported = all_keys(dialects)
+        self.written = written
+        self.reported = reported
+        self.annotations = (requested | written) - reported
+        self.node_annotations = frozenset().union(*(dialect.node_annotations for dialect in dialects))
+        self._keys = gpu_keys(dialects)
         self._served = served
-        self._rows: dict[int, DeviceRow] = {}
+        self._objects = objects
+        self._dialects = dialects
+        self.reads_objects = tuple({kind: None for dialect in dialects for kind in dialect.reads_objects})
+        self._rows: dict[int, CardRow] = {}
         self._row_of: dict[str, int] = {}
-        self._ranked: Milli = np.full((DEVICES_FIRST, ROWS_FIRST), ABSENT, np.int16)
-        self._sums: Int64 = np.zeros((SUMS, ROWS_FIRST), np.int64)
+        self._answers: dict[str, Mapping[str, str]] = {}
+        """uid -> the annotations that its binding carries."""
+        self._nodes: dict[int, Node] = {}
+        """Nodes of all rows, since an object may come to describe cards of any of them."""
+        self._row_of_node: dict[str, int] = {}
+        self.arrays = CardArrays()
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
     def concerns(self, pod: Pod) -> bool:
-        return may_hold(pod)
+        return self._keys.concern(pod)
 
     def version(self, row: int) -> int:
-        return int(self._sums[VERSION, row]) if row < self._sums.shape[1] else 0
+        return self.arrays.version(row)
 
     def fits(self, pod: Pod, row: int, choice: object = None) -> str:
         """Returns why `take` would fail on the row, as text for users; empty if it would succeed."""
-        demand = demand_of(pod)
-        if demand is None:
+        demands = self.demands(pod)
+        if not demands:
             return ""
         held = self.hold(pod.uid, row)
         if held is not None:
-            return "" if choice in (None, held.devices) else f"the pod holds GPUs {devices_text(held.devices)} there"
-        devices = self.devices(row)
-        return devices.refusal(demand) if choice is None else devices.refusal_of(demand, _indices(choice))
+            names = tuple(self._index_of(row, name) for name in held.devices)
+            return "" if choice in (None, names) else f"the pod holds GPUs {indices_text(names)} there"
+        cards = self.cards(row)
+        demand, modes = demands.on(cards.node.mode)
+        return cards.refusal(demand, modes) if choice is None else cards.refusal_of(demand, _indices(choice), modes)
 
     def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
-        """Takes the chosen devices, by default the best-fitting ones, and returns the annotations with them.
+        """Takes the chosen cards, by default the best-fitting ones, and returns the annotations with them.
 
-        Returns the same devices if the pod already holds some there. Fails an assertion if the demand does not fit, and
+        Returns the same annotations if the pod already holds cards there. Fails an assertion if the demand does not fit, and
         raises TypeError or ValueError for an invalid choice.
         """
-        demand = demand_of(pod)
-        if demand is None:
+        demands = self.demands(pod)
+        if not demands:
             return {}
         refusal = self.fits(pod, row, choice)
         assert not refusal, f"I1: pod {pod.key} takes GPUs where they do not fit: {refusal}"
-        held = self.hold(pod.uid, row)
-        if held is None:
-            devices = self.devices(row).choose(demand) if choice is None else _indices(choice)
-            held = Hold(demand.milli, demand.count, demand.is_whole, devices)
-            self._hold(pod.uid, row, held)
-        return held.annotations()
+        cards = self.cards(row)
+        demand, _ = demands.on(cards.node.mode)
+        if self.hold(pod.uid, row) is not None:
+            return self._answers.get(pod.uid, {})
+        annotations: Mapping[str, str] = {}
+        if not demand.is_counted:
+            chosen = cards.choose(demand) or () if choice is None else _indices(choice)
+            annotations = self._answer(pod, demand, row, cards, chosen)
+        hold = self._hold_of(_with(pod, annotations, self.written))
+        if hold is not None:
+            self._hold(pod.uid, row, hold)
+            self._answers[pod.uid] = annotations
+        return annotations
+
+    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        """See `framework.ledger.StampingLedger`."""
+        found: dict[str, str] = {}
+        for dialect in self._dialects:
+            if not dialect.written.isdisjoint(annotations):
+                found.update(dialect.stamps(now))
+        return found
 
     def restore(self, pod: Pod, row: int) -> None:
-        """Adds a bound pod's hold, from its spec and the annotations written at bind. Keeps an existing hold on this row."""
-        if self._row_of.get(pod.uid) == row:
-            return
+        """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
         hold = self._hold_of(pod)
+        held = self.hold(pod.uid, row)
+        if held is not None and (hold is None or hold.awaits == held.awaits):
+            return
         if hold is None:
             self.release(pod.uid)
         else:
-            self._hold(pod.uid, row, hold)
+            self._hold(pod.uid, row, hold if held is None else msgspec.structs.replace(held, awaits=hold.awaits))
 
     def release(self, uid: str) -> None:
         row = self._row_of.pop(uid, None)
         if row is not None:
+            self._answers.pop(uid, None)
             self._rows[row].give(uid)
-            self._mirror(row)
+            self.arrays.write(row, self._rows[row])
 
     def set_node(self, row: int, node: Node | None) -> None:
-        devices = self._rows.get(row)
-        if devices is None:
-            if not DeviceRow.is_for(node):
-                return
-            devices = self._rows[row] = DeviceRow()
-        before = (devices.device_count, devices.is_honoured)
-        devices.set_node(node)
-        if (devices.device_count, devices.is_honoured) != before:
-            self._mirror(row)
-        self._drop_if_empty(row)
+        before = self._nodes.pop(row, None)
+        if before is not None:
+            del self._row_of_node[before.name]
+        if node is not None:
+            self._nodes[row] = node
+            self._row_of_node[node.name] = row
+        self._read(row)
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> Collection[int]:
+        """See `framework.ledger.ObservingLedger`: such an object describes the node of the same name."""
+        row = self._row_of_node.get(name)
+        if row is None:
+            return ()
+        version = self.version(row)
+        self._read(row)
+        return () if self.version(row) == version else (row,)
 
     def held(self) -> Mapping[str, object]:
         """Returns uid -> (row, Hold)."""
         return {uid: (row, self._rows[row].holds[uid]) for uid, row in self._row_of.items()}
 
     def empty_copy(self) -> GpuLedger:
-        return GpuLedger(self._served)
+        """Returns an empty ledger, with the last readable cards of nodes whose data cannot be read now."""
+        copied = GpuLedger(self._served, self._objects, self._dialects)
+        for row, cards in self._rows.items():
+            if cards.node.problems:
+                copied._rows[row] = kept = CardRow()
+                kept.set_node(cards.node)
+        return copied
 
     def sums(self, row: int) -> object:
-        """Returns the row's entries in the two arrays that filters and scores read."""
-        self._grow_rows(row + 1)
-        ranked = self._ranked[:, row]
-        return ranked[ranked != ABSENT].tolist(), self._sums[VERSION + 1 :, row].tolist()
+        """Returns the row's entries in the arrays that filters and scores read."""
+        return self.arrays.sums(row)
 
     def recount(self, row: int) -> None:
-        self._rows.setdefault(row, DeviceRow()).renew()
-        self._mirror(row)
+        self._rows.setdefault(row, CardRow()).renew()
+        self.arrays.write(row, self._rows[row])
         self._drop_if_empty(row)
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
         """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests already; an invalid demand counts as none."""
-        annotations = pod.annotations
-        if GPU_MILLI not in annotations and GPU_DEVICES not in annotations:
+        if not self.concerns(pod):
             return NO_DEMAND
-        found = self._hold_of(pod) if pod.node else demand_of(pod)
-        if found is None or found.is_whole or (isinstance(found, GpuDemand) and found.problem):
-            return NO_DEMAND
-        return {GPU: found.milli * found.count}
+        return self.demands(pod).thousandths(pod, self._hold_of(pod) if pod.node else None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def devices(self, row: int) -> DeviceRow:
-        """Returns the row's devices, read only; use `copy()` for an overlay."""
-        return self._rows.get(row) or DeviceRow()
+    def demands(self, pod: Pod) -> PodDemands:
+        """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
+        return demands_of(pod, self._dialects) if self.concerns(pod) else NO_DEMANDS
+
+    def cards(self, row: int) -> CardRow:
+        """Returns the row's cards, read only; use `copy()` for an overlay."""
+        return self._rows.get(row) or CardRow()
+
+    def rows_with_cards(self) -> Iterable[tuple[int, str, CardRow]]:
+        """Yields row, node name and cards of each node with GPUs or holds."""
+        for row, cards in self._rows.items():
+            yield row, self._nodes[row].name if row in self._nodes else "", cards
 
     def hold(self, uid: str, row: int) -> Hold | None:
         """Returns the pod's hold on this row; None if it has none."""
         return self._rows[row].holds[uid] if self._row_of.get(uid) == row else None
 
-    def room(self, rows: Rows, count: int) -> Milli:
-        """Returns int16[len(rows)]: milli free on each of the `count` freest devices; ABSENT if the node has fewer."""
-        if count > len(self._ranked):
-            return np.full(len(rows), ABSENT, np.int16)
-        at = self._at(rows)
-        return self._ranked[count - 1, at]
+    def has_room(self, demand: GpuDemand, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the cards have room, on rows whose mode serves the demand."""
+        if demand.is_counted:
+            return np.ones(len(rows), np.bool_)
+        found: Bools = np.ones(len(rows), np.bool_)
+        for part in demand.parts:
+            found &= self.arrays.fitting(demand, part, rows).sum(axis=0) >= part.count
+        is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
+        if is_simple and not (demand.filter.ids or demand.filter.ids_without):
+            return found
+        for place in np.flatnonzero(found).tolist():
+            found[place] = self.cards(int(rows[place])).choose(demand) is not None
+        return found
 
-    def ranked(self, rows: Rows) -> Milli:
-        """Returns int16[devices, len(rows)]: milli free per device, the freest first; ABSENT beyond the last device."""
-        at = self._at(rows)
-        return self._ranked[:, at]
+    def dialect(self, demand: GpuDemand) -> Dialect:
+        return dialect_named(demand.dialect, self._dialects)
 
-    def whole_free(self, rows: Rows) -> Int64:
-        """Returns int64[len(rows)]: number of completely free devices."""
-        return self._sum(WHOLE_FREE, rows)
+    def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow) -> Hold | None:
+        """Returns what a pod without a node would hold on these cards; unknown cards if it does not fit."""
+        if demand.problem or demand.is_counted:
+            return None
+        chosen = None if cards.barred(demand) else cards.choose(demand)
+        if chosen is None:
+            modes = self.dialect(demand).modes
+            return Hold(demand.dialect, demand.count, demand.amount, is_whole=demand.is_whole, modes=modes)
+        answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)
+        return self.dialect(demand).hold(_with(pod, answer, self.written), is_ours=True)
 
-    def used_percent(self, rows: Rows) -> Int64:
-        """Returns int64[len(rows)], 0..100: the held percentage of all devices."""
-        return self._sum(USED_PERCENT, rows)
+    def is_confirmed_by(self, before: Pod, after: Pod) -> bool:
+        """Reports whether the newer version of a placed pod confirms its hold."""
+        if self.reported.isdisjoint(after.annotations) and self.written.isdisjoint(after.annotations):
+            return False
+        old, new = self._hold_of(before), self._hold_of(after)
+        return old is not None and bool(old.awaits) and (new is None or not new.awaits)
 
-    def is_held(self, rows: Rows) -> Bools:
-        """Returns bool[len(rows)]: whether any pod holds GPUs on the row."""
-        return self._sum(IS_HELD, rows) > 0
-
-    def bars(self, rows: Rows, *, is_whole: bool) -> Bools:
-        """Returns bool[len(rows)]: whether pods of the other kind exclude this kind from the node, whatever is free."""
-        return self._sum(BARS_WHOLE if is_whole else BARS_FRACTIONS, rows) > 0
-
-    def _sum(self, which: int, rows: Rows) -> Int64:
-        at = self._at(rows)
-        return self._sums[which, at]
+    def has_new_cards(self, before: Node | None, after: Node) -> bool:
+        """Reports whether a node has GPUs, and published other cards before, or none."""
+        found = node_cards(after, self._objects, self._dialects)
+        if found == NO_CARDS:
+            return False
+        return before is None or found != node_cards(before, self._objects, self._dialects)
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
-    def _at(self, rows: Rows) -> Rows | slice:
-        """Returns the index of these rows (ascending): a slice, which avoids copies, if they are contiguous.
+    def set_locked(self, row: int, *, is_locked: bool) -> None:
+        """Records whether another scheduler holds the lock of the row's node."""
+        cards = self._rows.get(row)
+        if cards is not None and cards.is_locked != is_locked:
+            cards.is_locked = is_locked
+            self.arrays.write(row, self._rows[row])
 
-        May replace the arrays by larger ones.
-        """
-        if not len(rows):
-            return rows
-        first, last = int(rows[0]), int(rows[-1])
-        self._grow_rows(last + 1)
-        return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+    def _answer(self, pod: Pod, demand: GpuDemand, row: int, cards: CardRow, chosen: Choice) -> Mapping[str, str]:
+        node = self._nodes[row].name if row in self._nodes else ""
+        return self.dialect(demand).answer(pod, demand, node, cards.node, chosen)
+
+    def _read(self, row: int) -> None:
+        """Reads the cards of the row's node. Data that cannot be read leaves the last good cards in force, with the problem."""
+        node = self._nodes.get(row)
+        found = NO_CARDS if node is None else node_cards(node, self._objects, self._dialects)
+        cards = self._rows.get(row)
+        if cards is None:
+            if found == NO_CARDS:
+                return
+            cards = self._rows[row] = CardRow()
+        if found.problems and not found.cards and cards.node.mode is found.mode:
+            found = NodeCards(found.mode, cards.node.cards, cards.node.is_indexed, found.problems)
+        if found != cards.node:
+            cards.set_node(found)
+            self.arrays.write(row, self._rows[row])
+        self._drop_if_empty(row)
 
     def _hold_of(self, pod: Pod) -> Hold | None:
-        return hold_of(pod, is_ours=self._served is None or pod.spec.scheduler_name in self._served)
+        if not self.concerns(pod):
+            return None
+        is_ours = self._served is None or pod.spec.scheduler_name in self._served
+        for dialect in self._dialects:
+            hold = dialect.hold(pod, is_ours=is_ours)
+            if hold is not None:
+                return hold
+        return None
 
     def _hold(self, uid: str, row: int, hold: Hold) -> None:
         if self._row_of.get(uid, row) != row:
             self.release(uid)
         if row not in self._rows:
-            self._rows[row] = DeviceRow()
+            self._rows[row] = CardRow()
         self._rows[row].hold(uid, hold)
         self._row_of[uid] = row
-        self._mirror(row)
+        self.arrays.write(row, self._rows[row])
 
-    def _mirror(self, row: int) -> None:
-        """Writes a row's devices to the arrays and increases the row's version."""
-        self._grow_rows(row + 1)
-        devices = self._rows[row]
-        count = devices.device_count
-        if count > len(self._ranked):
-            more = max(count, 2 * len(self._ranked)) - len(self._ranked)
-            self._ranked = np.pad(self._ranked, ((0, more), (0, 0)), constant_values=ABSENT)
-        self._ranked[:count, row] = sorted(devices.free, reverse=True)
-        self._ranked[count:, row] = ABSENT
-        self._sums[:, row] = (
-            self._sums[VERSION, row] + 1,
-            devices.free.count(DEVICE_MILLI),
-            100 - 100 * sum(devices.free) // (count * DEVICE_MILLI) if count else 0,
-            bool(devices.holds),
-            devices.has_fractions and not devices.is_honoured,
-            devices.has_whole and not devices.is_honoured,
-        )
-
-    def _grow_rows(self, needed: int) -> None:
-        size = self._sums.shape[1]
-        if needed > size:
-            more = max(needed, 2 * size) - size
-            self._ranked = np.pad(self._ranked, ((0, 0), (0, more)), constant_values=ABSENT)
-            self._sums = np.pad(self._sums, ((0, 0), (0, more)))
+    def _index_of(self, row: int, name: int | str) -> int:
+        """Returns a card's index; -1 if the node does not have it now."""
+        if isinstance(name, int):
+            return name
+        return next((card.index for card in self.cards(row).node.cards if card.id == name), -1)
 
     def _drop_if_empty(self, row: int) -> None:
-        """Drops a row without devices and holds, since most nodes have no GPU. Keeps one whose node honours indices."""
-        devices = self._rows[row]
-        if not devices.holds and not devices.device_count and not devices.is_honoured:
+        """Drops a row without GPUs and holds, since most nodes have no GPU."""
+        cards = self._rows[row]
+        if not cards.holds and cards.node == NO_CARDS and not cards.is_locked:
             del self._rows[row]
 
 
-def _indices(choice: object) -> tuple[int, ...]:
-    """Returns a plugin's choice as device indices. Raises TypeError if it is something else."""
+def _with(pod: Pod, annotations: Mapping[str, str], written: frozenset[str]) -> Pod:
+    """Returns the pod as it will be once it is bound with these annotations."""
+    own = {key: text for key, text in pod.annotations.items() if key not in written}
+    return msgspec.structs.replace(pod, annotations={**own, **annotations})
+
+
+def _indices(choice: object) -> Choice:
+    """Returns a plugin's choice as card indices. Raises TypeError if it is something else."""
     if not isinstance(choice, tuple) or not all(type(index) is int for index in choice):
         raise TypeError(f"{choice!r} is not a tuple of device indices")
     return choice

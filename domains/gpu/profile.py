@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from domains.gpu.demand import GPU, GPU_MILLI
+from domains.gpu.dialects import fgd, gpushare, hami, kai, koordinator, own, volcano
+from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_share import GpuShare
 from multisched.framework.default_profile import default_with
 from multisched.framework.registry import Factory, PluginUse
@@ -16,7 +17,17 @@ SCHEDULER_NAME = "gpu-scheduler"
 NODES = "gpu"
 """Default node rule of the configuration: nodes with allocatable GPUs."""
 
-NEEDS_GPUS = PodRule(requests=(GPU,), annotations=(GPU_MILLI,))
+NEEDS_GPUS = PodRule(
+    requests=(
+        GPU,
+        gpushare.GPU_MEMORY,
+        volcano.NUMBER,
+        koordinator.PERCENT,
+        koordinator.MEMORY,
+        koordinator.RATIO,
+    ),
+    annotations=(own.GPU_MILLI, fgd.MILLI, kai.FRACTION, kai.MEMORY),
+)
 TOLERATIONS = (LimitedToleration(GPU, "Exists", "", NO_SCHEDULE, NEEDS_GPUS),)
 """GPU nodes are often tainted against other pods. Kubernetes' admission adds this toleration to pods with whole GPUs, but not
 to fractional ones, since they request no GPU resource. Pods that need no GPU do not get it."""
@@ -36,11 +47,15 @@ POLICY: Mapping[str, object] = {
 
 PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare}
 
+NOT_LISTED_BY_NODES = (hami.MEMORY, hami.MEMORY_PERCENT, hami.CORES, volcano.MEMORY_PERCENT)
+"""Extended resources that HAMi and Volcano read of pods, and that no node has allocatable: GpuShare counts them."""
+
 PACKING: Mapping[str, object] = {
     "scoringStrategy": {
         "type": "MostAllocated",
         "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
-    }
+    },
+    "ignoredResources": list(NOT_LISTED_BY_NODES),
 }
 """CPU and memory are packed like the GPUs: full nodes first, so that whole nodes stay free for large pods."""
 

@@ -7,6 +7,7 @@ configuration. Replicas publish it in their leases, because they may temporarily
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -22,14 +23,24 @@ from multisched.model.selectors import LabelSelector, Operator, Requirement, par
 from multisched.model.wire import UNREADABLE
 
 DOMAIN_LABEL: Final = "multisched.io/domain"
-GPU_SUFFIX: Final = "/gpu"
+GPU_RESOURCES: Final = re.compile(
+    r".*/gpu|nvidia\.com/(gpu\.shared|mig-.*)|gpu\.intel\.com/(i915|xe)"
+    r"|aliyun\.com/gpu-mem|alibabacloud\.com/gpu-count|volcano\.sh/vgpu-number|koordinator\.sh/gpu.*"
+)
+"""Allocatable resources of GPU nodes, of any vendor and sharing system."""
+GPU_ANNOTATIONS: Final = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register")
+"""Annotations in which the device plugins of HAMi and Volcano describe a node's cards."""
+GPU_LABELS: Final = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
+"""Labels by which the vendors' feature discovery describes a node's GPUs, for instance if a DRA driver serves them."""
 VIRTUAL_TAINT: Final = "virtual-kubelet.io/provider"
 VIRTUAL_TYPE: Final = "virtual-kubelet"
 
 
 def has_gpus(node: Node) -> bool:
-    """Reports whether the node offers whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`)."""
-    return any(count > 0 and name.endswith(GPU_SUFFIX) for name, count in node.allocatable.items())
+    """Reports whether the node has GPUs, of any vendor and sharing system."""
+    if any(count > 0 and GPU_RESOURCES.fullmatch(name) for name, count in node.allocatable.items()):
+        return True
+    return any(key in node.annotations for key in GPU_ANNOTATIONS) or any(key in node.labels for key in GPU_LABELS)
 
 
 def is_virtual(node: Node) -> bool:

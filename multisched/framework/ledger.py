@@ -6,10 +6,12 @@ alternatives, a plugin chooses one (`ChoosingPlugin`), and the ledger takes the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Final, Protocol, runtime_checkable
 
 from multisched.framework.points import CycleView, Plugin
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
 Choices = Mapping[str, object]
@@ -182,6 +184,40 @@ class AnnotatedLedger(Ledger, Protocol):
     """The annotation keys."""
     written: frozenset[str]
     """The keys that bindings carry: ignored on a pending pod."""
+
+
+@runtime_checkable
+class StampingLedger(Ledger, Protocol):
+    """A ledger whose bindings carry annotations that depend on the time at which they are sent.
+
+    Border: a domain has one (`GpuLedger`), and the state imports no domain.
+    """
+
+    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        """Returns the annotations to add to a binding that carries these, when it is sent at `now` (UTC)."""
+        ...
+
+
+@runtime_checkable
+class ObservingLedger(Ledger, Protocol):
+    """A ledger that reads what other programs write: about a node's devices, and to bound pods.
+
+    Border: a domain has one (`GpuLedger`), and the state imports no domain.
+    """
+
+    reads_objects: tuple[ObjectKind, ...]
+    """Kinds of objects that describe devices of nodes."""
+    node_annotations: frozenset[str]
+    """Keys of annotations of nodes that describe devices, read up to `model.decode.DESCRIPTION_BYTES_MAX` bytes each."""
+    reported: frozenset[str]
+    """Keys of annotations that other programs write to a bound pod, for instance a device plugin that has allocated its devices.
+
+    They may be among `AnnotatedLedger.written`, but not among its `annotations`, which are fixed. The ledger is restored for
+    each new value."""
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> Collection[int]:
+        """Reads an added, updated or deleted object of these kinds again. Returns the rows whose answers may have changed."""
+        ...
 
 
 @runtime_checkable

@@ -153,6 +153,28 @@ class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):
         return msgspec.structs.replace(self, last_good=before.last_good if before.malformed else before)
 
 
+class NodeDevice(msgspec.Struct, frozen=True, gc=False):
+    """One GPU of a node, as Koordinator's Device describes it."""
+
+    id: str
+    minor: int
+    memory_bytes: int
+    cores: int
+    """Percent."""
+    numa: int
+    """NUMA node; -1 if unknown."""
+    is_healthy: bool
+
+
+class NodeDevices(ClusterObject, frozen=True, gc=False, eq=False):
+    """`scheduling.koordinator.sh/v1alpha1` Device: the devices of the node of the same name."""
+
+    gpus: tuple[NodeDevice, ...] = ()
+    """By minor."""
+    problems: tuple[str, ...] = ()
+    """Field and problem of each GPU that is left out."""
+
+
 class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """ElasticQuota of `scheduling.sigs.k8s.io/v1alpha1`: one node of a tree that is described by labels."""
 

@@ -88,6 +88,7 @@ FEATURES_MAX = 256
 bound is refused. What a placed pod holds counts without a bound, up to what the API server stores, because the placement of
 other pods depends on it (I1)."""
 ANNOTATION_BYTES_MAX = 4_096
+DESCRIPTION_BYTES_MAX = 64 * 1024  # an annotation that describes a node's devices
 ANNOTATIONS_BYTES_MAX = 16 * 1024
 """Size of all annotations of an object together; the longest are dropped first. The API server allows 256 KiB per pod."""
 SPEC_BYTES_MAX = 64 * 1024 * 1024
@@ -300,14 +301,15 @@ class Decoder:
         self._maps: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._names: dict[str, str] = {}
         self._owners: dict[tuple[str, str, str, str], Owner] = {}
-        self._needed: frozenset[str] = frozenset()
+        self._needed: dict[str, int] = {}
+        """Annotation -> bytes that are kept of it."""
 
-    def keep(self, annotations: Iterable[str]) -> None:
+    def keep(self, annotations: Iterable[str], bytes_max: int = ANNOTATION_BYTES_MAX) -> None:
         """Makes these annotations exempt from the bounds: they are kept from now on, however many others an object has.
 
-        Values are cut at ANNOTATION_BYTES_MAX: a longer one is invalid for every reader, which reports it.
+        Values are cut at `bytes_max`: a longer one is invalid for every reader, which reports it.
         """
-        self._needed |= frozenset(annotations)
+        self._needed.update(dict.fromkeys(annotations, bytes_max))
 
     def pod(self, document: bytes | msgspec.Raw) -> Pod:
         """Decodes one pod; `malformed` names the first unusable field. Raises DecodeError if it is not an object."""
@@ -471,7 +473,7 @@ class Decoder:
         if len(kept) > LABELS_MAX:
             kept = {}
         if len(kept) < len(pairs):
-            kept |= {k: pairs[k][:ANNOTATION_BYTES_MAX] for k in self._needed if k in pairs}
+            kept |= {k: pairs[k][:most] for k, most in self._needed.items() if k in pairs}
         return self._interned(self._short(kept))
 
     def _short(self, annotations: dict[str, str]) -> dict[str, str]:
@@ -602,6 +604,9 @@ def _resource_spec(wire: _SharedSpec) -> PodSpec:
         priority=wire.priority or 0,
         requests=resources.amounts(requests),
         container_requests=None if of_containers is None else resources.amounts(of_containers),
+        extended=resources.extended_requests(*parts),
+        container_count=len(containers),
+        init_container_count=len(inits),
         scoring_cpu_milli=scoring_cpu_milli,
         scoring_memory_bytes=scoring_memory_bytes,
         placed_cpu_milli=placed_cpu_milli,

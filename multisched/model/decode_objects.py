@@ -31,6 +31,7 @@ from multisched.model.cluster_objects import (
     ElasticQuotaTree,
     KoordinatorQuota,
     Namespace,
+    NodeDevices,
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
@@ -45,6 +46,7 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
+from multisched.model.decode_devices import WireDevice, node_devices
 from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, sigs_terms, terms, workload_terms
 from multisched.model.decode_metadata import (
     BAD_TEXT,
@@ -430,6 +432,11 @@ def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
     return KoordinatorQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]))
 
 
+def _node_devices(wire: WireDevice) -> NodeDevices:
+    gpus, problems = node_devices(wire)
+    return NodeDevices(**_who(wire.metadata), gpus=gpus, problems=problems)
+
+
 def _all_of(problems: Sequence[TreeProblem]) -> str:
     """Joins the problems to the text of `malformed`; the object's own event has them, too."""
     return "; ".join(map(str, problems))
@@ -637,6 +644,7 @@ decode_quota = _decoder(_Quota, _quota, ResourceQuota)
 decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
 decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
 decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
+decode_node_devices = _decoder(WireDevice, _node_devices, NodeDevices)
 decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
 decode_sigs_pod_group = _decoder(WirePodGroup, _sigs_pod_group, PodGroup)
 decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)

@@ -24,6 +24,7 @@ from multisched.model.decode_objects import (
     decode_elastic_quota,
     decode_koordinator_quota,
     decode_namespace,
+    decode_node_devices,
     decode_pod_group,
     decode_quota,
     decode_quota_tree,
@@ -42,6 +43,7 @@ T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
 ACK_QUOTAS, KOORDINATOR_QUOTAS = "scheduling.sigs.k8s.io/v1beta1", "scheduling.sigs.k8s.io/v1alpha1"
+KOORDINATOR_DEVICES = "scheduling.koordinator.sh/v1alpha1"
 SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 SIGS = "scheduling.sigs.k8s.io/v1alpha1"
 """Koordinator's version of the group; v1beta1 is ACK's."""
@@ -146,6 +148,7 @@ class ObjectKind(DefinedKind):
     WORKLOAD_POD_GROUP = KindDefinition(
         "PodGroup", WORKLOADS, decode_workload_group, is_optional=True, or_versions=("v1beta1", "v1alpha3")
     )
+    NODE_DEVICES = KindDefinition("Device", KOORDINATOR_DEVICES, decode_node_devices, is_optional=True)
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )

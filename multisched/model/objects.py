@@ -61,6 +61,16 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
         return fields[0].values[0] if len(fields) == 1 and fields[0].names_a_node else ""
 
 
+class ExtendedRequests(msgspec.Struct, frozen=True, gc=False):
+    """The extended resources that one container requests."""
+
+    name: str
+    position: int
+    """Position among the containers, or among the init containers."""
+    is_init: bool
+    amounts: Mapping[str, int]
+
+
 class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The fields of a pod's spec that scheduling reads. Interned: equal specs are one object, so identity is equality."""
 
@@ -83,6 +93,10 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     Pod-level requests count; defaults count only for a resource without any request in the pod. Source: scheduler
     framework types.go, CalculateResource."""
+    extended: tuple[ExtendedRequests, ...] = ()
+    """Of each container that requests extended resources: init containers first, in the order of the spec."""
+    container_count: int = 0
+    init_container_count: int = 0
     qos: QosClass = QosClass.BEST_EFFORT
     tolerations: tuple[Toleration, ...] = ()
     affinity: NodeAffinity = NodeAffinity()
@@ -225,6 +239,13 @@ def ask_alike(before: Pod, after: Pod) -> bool:
         and before.owner == after.owner
         and before.gates == after.gates
     )
+
+
+def reports_anew(before: Pod, after: Pod, keys: frozenset[str]) -> bool:
+    """Reports whether a pod with annotations of these keys has other values of them, or another phase."""
+    if keys.isdisjoint(after.annotations) and keys.isdisjoint(before.annotations):
+        return False
+    return before.phase != after.phase or any(before.annotations.get(k) != after.annotations.get(k) for k in keys)
 
 
 def differ_in_version_only(before: msgspec.Struct, after: msgspec.Struct) -> bool:

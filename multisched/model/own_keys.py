@@ -71,6 +71,7 @@ OWN_KEYS: Final = (
     OwnKey("multisched.io/gpu-count", Holder.POD, Form.ANNOTATION, plugin="GpuShare"),
     OwnKey("multisched.io/gpu-devices", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/gpu-allocated-milli", Holder.POD, Form.ANNOTATION),
+    OwnKey("multisched.io/gpu-allocated-mib", Holder.POD, Form.ANNOTATION),
     OwnKey("multisched.io/service", Holder.POD, Form.LABEL),
     OwnKey("multisched.io/service-class", Holder.POD, Form.LABEL),
     OwnKey("multisched.io/repair", Holder.POD, Form.ANNOTATION, _YES_NO, _KEPT),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, QosClass, Requests
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, ExtendedRequests, QosClass, Requests
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import is_qualified_name
 
@@ -49,6 +49,19 @@ class ContainerRequests(msgspec.Struct, gc=False):
     actuated: QuantityMap = None
     allocated: QuantityMap = None
     has_status: bool = False
+
+
+def extended_requests(
+    containers: Iterable[ContainerRequests], inits: Iterable[ContainerRequests]
+) -> tuple[ExtendedRequests, ...]:
+    """Returns the extended resources of each container that requests any, init containers first. Raises QuantityError."""
+    found = []
+    for group, is_init in ((inits, True), (containers, False)):
+        for position, container in enumerate(group):
+            names = {name: text for name, text in (container.spec or {}).items() if is_extended_resource(name)}
+            if names:
+                found.append(ExtendedRequests(container.name, position, is_init, amounts(asked(names))))
+    return tuple(found)
 
 
 def exact(quantities: QuantityMap) -> Exact:

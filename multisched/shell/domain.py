@@ -110,6 +110,7 @@ class DomainWorker:
             binder=outside.binder,
             lease=outside.lease,
             check=check,
+            stamps=lambda annotations: cache.ledgers.stamps(annotations, outside.clock.now()),
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )

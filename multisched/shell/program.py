@@ -36,8 +36,10 @@ from multisched.framework.isolation import WorkerFactory
 from multisched.framework.measures import Measures
 from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
-from multisched.model.decode import Decoder
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.decode import DESCRIPTION_BYTES_MAX, Decoder
 from multisched.model.gang import ANNOTATIONS
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.audited_kinds import AuditedKind, AuditedNodes, AuditedPods
@@ -244,7 +246,8 @@ class Program:
 
     def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
         """`tolerations`: schedulerName -> tolerations that its domain adds to its pods."""
-        self.decoder.keep(self.cache.ledgers.annotations.union(ANNOTATIONS, annotations_of(tolerations)))
+        self.decoder.keep(self.cache.ledgers.node_annotations, DESCRIPTION_BYTES_MAX)
+        self.decoder.keep(self.cache.ledgers.read_annotations.union(ANNOTATIONS, annotations_of(tolerations)))
         return PodIngest(
             self.cache,
             self.nominator,
@@ -360,6 +363,9 @@ class Program:
 
     def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         note_gang(self.cache.gangs, event.resource, old, new)
+        changed = new or old
+        if isinstance(event.resource, ObjectKind) and isinstance(changed, ClusterObject):
+            self.cache.object_changed(event.resource, changed.namespace, changed.name)
         self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------

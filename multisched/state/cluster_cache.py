@@ -22,7 +22,8 @@ from enum import Enum, auto
 import msgspec
 
 from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
-from multisched.model.objects import Node, Pod
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod, reports_anew
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import ExternalPodChanges
@@ -237,6 +238,8 @@ class ClusterCache:
             elif pod.is_deleting and not known.pod.is_deleting:
                 self.news.left(pod)  # spreading no longer counts it
             self.nodes.replace_pod(known.row, pod)
+            if known.pod.phase != pod.phase and reports_anew(known.pod, pod, self.ledgers.reported):
+                self.nodes.touch(known.row)
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
         else:
@@ -266,6 +269,11 @@ class ClusterCache:
         if entry is not None:
             self._drop(entry)
         return entry
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> None:
+        """Handles an added, updated or deleted object of a kind that ledgers read: what is computed from its rows may have changed."""
+        for row in self.ledgers.object_changed(kind, namespace, name):
+            self.nodes.touch(row)
 
     def repair_row(self, row: int) -> None:
         """Rebuilds a row, its columns and its pods from the entries, after the audit found a difference.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from multisched.framework.context import Placed
@@ -24,9 +25,12 @@ from multisched.framework.ledger import (
     DeviceLedger,
     LabelledLedger,
     Ledger,
+    ObservingLedger,
+    StampingLedger,
 )
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
 logger = logging.getLogger(__name__)
@@ -106,10 +110,16 @@ class LedgerRegistry:
         self._ledgers: dict[str, Ledger] = {}
         self._of_rows: tuple[Ledger, ...] = ()
         self._of_cluster: tuple[RowlessLedger, ...] = ()
+        self._stamping: tuple[StampingLedger, ...] = ()
+        self._observing: tuple[ObservingLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that ledgers depend on."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
+        self.reported: frozenset[str] = frozenset()
+        """Those that other programs write to bound pods; not fixed at the bind."""
+        self.node_annotations: frozenset[str] = frozenset()
+        """Keys of the node annotations that ledgers depend on."""
         self.fixed_labels: frozenset[str] = frozenset()
         """Keys of the pod labels that ledgers depend on."""
         self.demands = DeviceDemands()
@@ -127,6 +137,9 @@ class LedgerRegistry:
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
             self.written |= ledger.written
+        if isinstance(ledger, ObservingLedger):
+            self.reported |= ledger.reported
+            self.node_annotations |= ledger.node_annotations
         if isinstance(ledger, LabelledLedger):
             self.fixed_labels |= ledger.fixed_labels
         if isinstance(ledger, DeviceLedger):
@@ -135,7 +148,14 @@ class LedgerRegistry:
         every = self._ledgers.values()
         self._of_cluster = tuple(one for one in every if isinstance(one, RowlessLedger))
         self._of_rows = tuple(one for one in every if not isinstance(one, RowlessLedger))
+        self._stamping = tuple(one for one in every if isinstance(one, StampingLedger))
+        self._observing = tuple(one for one in every if isinstance(one, ObservingLedger))
         return kept.cluster if isinstance(kept, RowlessLedger) else kept
+
+    @property
+    def read_annotations(self) -> frozenset[str]:
+        """The keys of all annotations of pods that ledgers read."""
+        return self.annotations | self.written | self.reported
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
@@ -207,6 +227,16 @@ class LedgerRegistry:
             except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
                 self._broke(ledger, "restore", error)
 
+    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        """Returns the annotations that a binding with these carries in addition because it is sent at `now`. Raises PluginFailure."""
+        found: dict[str, str] = {}
+        for ledger in self._stamping if annotations else ():
+            try:
+                found.update(ledger.stamps(annotations, now))
+            except Exception as error:
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+        return found
+
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
         for ledger in self._of_cluster:
@@ -252,6 +282,17 @@ class LedgerRegistry:
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
             self._notify(ledger, "set_node", ledger.set_node, row, node)
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> set[int]:
+        """Passes a changed object to the ledgers that read its kind. Returns the rows whose answers may have changed."""
+        rows: set[int] = set()
+        for ledger in self._observing:
+            if kind in ledger.reads_objects:
+                try:
+                    rows.update(ledger.object_changed(kind, namespace, name))
+                except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
+                    self._broke(ledger, "object_changed", error)
+        return rows
 
     def versions(self, pod: Pod, row: int) -> tuple[int, ...]:
         """Returns the ledger versions that a decision about this pod on this row depends on."""

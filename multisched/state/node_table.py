@@ -199,7 +199,7 @@ class NodeTable:
         self._pod_counts.replace(row, before, pod)
         is_read_alike = before.labels is pod.labels and before.annotations is pod.annotations
         if not is_read_alike or (before.is_deleting, before.is_victim) != (pod.is_deleting, pod.is_victim):
-            self._touch(row)
+            self.touch(row)
         elif before.started_s != pod.started_s:
             self.start_log.note(row)  # separate log: masks and scores do not depend on it
 
@@ -218,7 +218,7 @@ class NodeTable:
         pods = self._pods[row]
         assert pods.keys() == set(uids), f"row {row} has other pods"
         self._pods[row] = {uid: pods[uid] for uid in uids}
-        self._touch(row)
+        self.touch(row)
 
     # -- introspection ---------------------------------------------------------------------------------------------
 
@@ -304,14 +304,15 @@ class NodeTable:
         if pod.spec.volumes:
             self._volume_users.account(row, pod, sign)
         self._pod_counts.account(row, pod, sign)
-        self._touch(row)
+        self.touch(row)
 
     def _note_node(self, row: int) -> None:
         """Records that the row's node object changed."""
         self.nodes_version += 1
         self.node_log.note(row)
-        self._touch(row)
+        self.touch(row)
 
-    def _touch(self, row: int) -> None:
+    def touch(self, row: int) -> None:
+        """Raises the row's version: what is computed from the row may have changed."""
         self._versions[row] += 1
         self.row_log.note(row)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from domains.gpu.device_row import DeviceRow
+from domains.gpu.card_row import CardRow, too_little
+from domains.gpu.demand import GpuDemand
 from multisched.client import known_objects
 from multisched.client.binder import ApiBinder
 from multisched.client.known_objects import KnownObjects, Observation
@@ -162,8 +163,14 @@ def ledgers_not_rolled_back() -> None:
 @defect
 def devices_given_twice() -> None:
     """Every pod gets the first devices, whoever holds them, and the ledger takes whatever is chosen."""
-    put(DeviceRow, "choose", lambda self, demand: tuple(range(demand.count)))
-    put(DeviceRow, "refusal_of", lambda self, demand, devices: self.refusal(demand))
+    genuine = CardRow.choose
+
+    def room_refusal(self: CardRow, demand: GpuDemand) -> str:
+        return too_little(demand.resource) if genuine(self, demand) is None else ""
+
+    put(CardRow, "_room_refusal", room_refusal)
+    put(CardRow, "choose", lambda self, demand: tuple(range(demand.count)))
+    put(CardRow, "refusal_of", lambda self, demand, devices, modes: self.refusal(demand, modes))
 
 
 # -- the bind and its outcome ------------------------------------------------------------------------------------------

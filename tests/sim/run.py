@@ -19,14 +19,10 @@ from multisched.shell.garbage import collect_seldom
 from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.run.report import Report
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
+from tests.kit.settings.setting import LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 
-KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM)
-"""The first seed of each kind of run that is played.
-
-Runs from LINKED_FROM on are left out: after a restart, nothing says which of several contradicting ElasticQuotas was in
-force, and the judge of quotas expects the one that was.
-"""
+KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM)
+"""The first seed of each kind of run."""
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import anyio
@@ -52,16 +53,18 @@ class BindSender:
         binder: Binder,
         lease: LeaseHolder,
         check: SendCheck,
+        stamps: Callable[[Mapping[str, str]], Mapping[str, str]],
         limit: BindLimit,
         timeout_s: float,
     ) -> None:
-        """`limit` observes each answer. `timeout_s`: of one POST."""
+        """`stamps`: see `LedgerRegistry.stamps`. `limit` observes each answer. `timeout_s`: of one POST."""
         self.unknown = 0
         self._domain = domain
         self._runner = runner
         self._binder = binder
         self._lease = lease
         self._check = check
+        self._stamps = stamps
         self._limit = limit
         self._timeout_s = timeout_s
 
@@ -69,9 +72,11 @@ class BindSender:
         """Drives the bind to its outcome; returns it with the reason. If cancelled (lease lost, exit), changes no state."""
         placed, pod = bind.placed, bind.placed.pod
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
-        request = BindRequest(
-            pod.namespace, pod.name, pod.uid, placed.node, placed.annotations, partial(self._is_void, bind)
-        )
+        try:
+            annotations = {**placed.annotations, **self._stamps(placed.annotations)}
+        except PluginFailure as failure:
+            return Outcome.REFUSED, failure.status
+        request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, annotations, partial(self._is_void, bind))
         action = machine.first()
         counted = is_denied = False
         try:

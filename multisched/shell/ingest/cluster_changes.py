@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multisched.framework.events import Action, ClusterEvent, Resource
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Node, Pod, reports_anew
 
 _NODE = {
     action: ClusterEvent(Resource.NODE, action, f"NodeUpdateNode{label}")
@@ -23,6 +23,7 @@ _NODE = {
 }
 _RELABELLED = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_LABEL, "AssignedPodUpdatePodLabel")
 _DELETING = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_DELETING, "AssignedPodUpdatePodDeleting")
+_REPORTED = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "AssignedPodUpdatePodOther")
 _SCALED_DOWN = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodUpdatePodScaleDown")
 
 
@@ -39,8 +40,11 @@ def node_events(before: Node, after: Node) -> Sequence[ClusterEvent]:
     return [_NODE[action] for action, is_changed in changed if is_changed]
 
 
-def assigned_pod_events(before: Pod, after: Pod) -> Sequence[ClusterEvent]:
-    """Returns the events for an updated pod on a node, by which other pods may become schedulable."""
+def assigned_pod_events(before: Pod, after: Pod, reported: frozenset[str] = frozenset()) -> Sequence[ClusterEvent]:
+    """Returns the events for an updated pod on a node, by which other pods may become schedulable.
+
+    `reported`: annotations by which other programs confirm what the pod holds (`AnnotatedLedger.reported`).
+    """
     events = []
     if before.labels != after.labels:
         events.append(_RELABELLED)
@@ -49,4 +53,6 @@ def assigned_pod_events(before: Pod, after: Pod) -> Sequence[ClusterEvent]:
         events.append(_SCALED_DOWN)
     if after.is_deleting and not before.is_deleting:
         events.append(_DELETING)
+    if reported and reports_anew(before, after, reported):
+        events.append(_REPORTED)
     return events

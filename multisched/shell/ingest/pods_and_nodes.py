@@ -212,7 +212,7 @@ class PodIngest:
         if stood.node != pod.node:
             self._router.notify_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
             return
-        for event in assigned_pod_events(stood, pod):
+        for event in assigned_pod_events(stood, pod, self._cache.ledgers.reported):
             self._router.notify_pod(event, stood, pod, row, now_s)
 
     def _pended(self, pod: Pod) -> None:

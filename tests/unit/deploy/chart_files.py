@@ -49,7 +49,7 @@ def write() -> None:
 def _copies() -> Iterator[tuple[str, Path]]:
     for source in sorted((DEPLOY / "crds").glob("*.yaml")):
         yield f"crds/{source.name}", source
-    for name in ("admission.yaml", "quota-admission.yaml", "rbac.yaml"):
+    for name in ("admission.yaml", "gpu-dialects-admission.yaml", "quota-admission.yaml", "rbac.yaml"):
         yield f"files/{name}", DEPLOY / "base" / name
     yield "files/validatingwebhook.yaml", DEPLOY / "webhook" / "validatingwebhook.yaml"
     monitoring = DEPLOY / "monitoring"

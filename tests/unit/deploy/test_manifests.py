@@ -12,7 +12,6 @@ import orjson
 import yaml
 from msgspec.structs import replace
 
-from domains.gpu.demand import ALLOCATION_ANNOTATIONS
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -215,13 +214,25 @@ def test_the_policies_guard_every_annotation_that_devices_are_held_by() -> None:
     annotations = the("ValidatingAdmissionPolicy", "multisched-gpu-annotations")["spec"]["validations"]
     bindings = the("ValidatingAdmissionPolicy", "multisched-gpu-bindings")["spec"]["validations"]
 
-    for validations, keys in ((annotations, GpuLedger.annotations), (bindings, ALLOCATION_ANNOTATIONS)):
+    ledger = GpuLedger()
+    own = [{key for key in keys if key.startswith("multisched.io/")} for keys in (ledger.annotations, ledger.written)]
+    for validations, keys in zip((annotations, bindings), own, strict=True):
         named = [re.findall(r"multisched\.io/[a-z-]+", validation["expression"]) for validation in validations]
         assert sorted(found[0] for found in named) == sorted(keys)
         for validation, found in zip(validations, named, strict=True):
             assert len(set(found)) == 1
             assert validation["message"].startswith(f"metadata.annotations[{found[0]}]: ")
             assert validation["reason"] == "Forbidden", "the program takes it for a matter of its rights"
+
+
+def test_a_policy_guards_the_annotations_of_other_gpu_dialects() -> None:
+    policy = the("ValidatingAdmissionPolicy", "multisched-gpu-dialects")["spec"]
+    expressions = {one["name"]: one["expression"] for one in policy["variables"]}
+    written = {key for key in GpuLedger().written if not key.startswith("multisched.io/")}
+
+    assert set(re.findall(r"'([^']+)'", expressions["keys"])) == written
+    assert "'system:serviceaccount:multisched-system:multisched'" in expressions["writers"]
+    assert policy["validations"][0]["reason"] == "Forbidden"
 
 
 def test_the_policies_let_the_scheduler_of_the_base_through() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from domains.gpu.demand import demand_of
+from domains.gpu.cards import Mode
+from domains.gpu.dialects import demands_of
 from multisched.config.plugins import plugin_registry
 from multisched.config.schema import NodeRule, Policy
 from multisched.config.structure import from_plain
@@ -107,10 +108,10 @@ def test_the_gpu_manifests_ask_for_gpus_in_words_that_are_understood() -> None:
     for template in pod_templates("gpu"):
         limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})
         requests = {name: int(text) for name, text in limits.items() if name == "nvidia.com/gpu"}
-        demand = demand_of(make_pod("p", extra=requests, annotations=template["metadata"].get("annotations", {})))
-        assert demand is not None
-        assert demand.problem == ""
-        kinds.add(demand.is_whole)
+        demands = demands_of(make_pod("p", extra=requests, annotations=template["metadata"].get("annotations", {})))
+        assert demands
+        assert demands.problem == ""
+        kinds.add(demands.by_mode[Mode.WHOLE].is_whole)
     assert kinds == {True, False}
 
 

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from domains.forecast.forecast import Forecast
-from domains.gpu.demand import GPU_INDICES, GPU_MILLI, HONOURED
+from domains.gpu.dialects.own import GPU_MILLI
+from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from multisched.config.plugins import plugin_registry
 from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.registry import build_profile

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from domains.forecast.curves.predictor import Predictor
 from domains.forecast.ledger.peak_ledger import PeakLedger
-from domains.gpu.demand import GPU_MILLI
+from domains.gpu.dialects.own import GPU_MILLI
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cycle.results import Unplaced
 from multisched.framework.ledger import Ledger, rebuild

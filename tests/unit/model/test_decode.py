@@ -21,7 +21,7 @@ from multisched.model.decode import (
     Decoder,
 )
 from multisched.model.decode_selectors import AFFINITY_TERMS_MAX, SELECTOR_VALUES_MAX
-from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Owner, QosClass
+from multisched.model.objects import CPU, MEMORY, PODS, ExtendedRequests, HostPort, Owner, QosClass
 from multisched.model.version import Version
 from tests.unit.model.documents import Document, container, decode_node, decode_pod, node_document, pod_document
 
@@ -94,6 +94,33 @@ def test_a_pod_that_asks_for_no_amount_is_malformed_and_keeps_its_scheduler(reso
     assert next(iter(resources)) in pod.malformed
     assert pod.spec.scheduler_name == "job-scheduler"
     assert not pod.requests
+
+
+def test_extended_resources_are_known_of_each_container() -> None:
+    two = {"nvidia.com/gpu": "2", "cpu": "1"}
+    pod = decode_pod(
+        pod_document(
+            container("plain", cpu="1"),
+            container("main", **two),
+            initContainers=[container("init", **{"example.com/fpga": "1"})],
+        )
+    )
+
+    assert pod.spec.extended == (
+        ExtendedRequests("init", 0, is_init=True, amounts={"example.com/fpga": 1}),
+        ExtendedRequests("main", 1, is_init=False, amounts={"nvidia.com/gpu": 2}),
+    )
+    assert (pod.spec.container_count, pod.spec.init_container_count) == (2, 1)
+
+
+def test_extended_resources_of_a_bound_pod_with_an_unusable_spec_are_known() -> None:
+    document = pod_document(*[container(**{"nvidia.com/gpu": "1"})] * (CONTAINERS_MAX + 1))
+    document["spec"]["nodeName"] = "n"
+
+    pod = decode_pod(document)
+
+    assert "spec.containers" in pod.malformed
+    assert sum(one.amounts["nvidia.com/gpu"] for one in pod.spec.extended) == CONTAINERS_MAX + 1
 
 
 def test_a_negative_amount_is_no_discount_on_another_container() -> None:

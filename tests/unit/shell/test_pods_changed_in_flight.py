@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
-from domains.gpu.demand import GPU_MILLI
+from domains.gpu.dialects.own import GPU_MILLI
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, Plugin

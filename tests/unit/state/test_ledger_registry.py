@@ -9,6 +9,7 @@ import pytest
 
 from multisched.framework.ledger import NO_CHOICES
 from multisched.framework.runner import PluginFailure
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.ledgers import UNKNOWN_VERSION, LedgerRegistry
@@ -26,6 +27,9 @@ class Noting:
         self.name = name
         self.annotations = frozenset({f"{name}/asked"})
         self.written = frozenset({f"{name}/given"})
+        self.reported = frozenset({f"{name}/allocated"})
+        self.node_annotations = frozenset({f"{name}/cards"})
+        self.reads_objects = (ObjectKind.NODE_DEVICES,)
         self.heard: list[tuple[Any, ...]] = []
         self.fails_at = fails_at
         self.asked = 0
@@ -54,6 +58,9 @@ class Noting:
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         self._hear("take", pod, row)
         return {f"{self.name}/given": str(row), "both": self.name}
+
+    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> tuple[int, ...]:
+        return (len(name), len(self.name))
 
     def restore(self, pod: Pod, row: int) -> None:
         self._hear("restore", pod, row)
@@ -90,10 +97,15 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
     book.set_node(5, NODE)
     told = [("restore", POD, 4), ("release", "uid"), ("set_node", 5, NODE)]
     assert first.heard == second.heard == [("fits", POD, 3), ("take", POD, 3), ("version", 3), ("version", 0), *told]
-    assert (book.annotations, book.written) == (
+    assert (book.annotations, book.written, book.reported) == (
         frozenset({"first/asked", "second/asked"}),
         frozenset({"first/given", "second/given"}),
+        frozenset({"first/allocated", "second/allocated"}),
     )
+    assert book.object_changed(ObjectKind.NODE_DEVICES, "", "n1") == {2, 5, 6}
+    assert book.object_changed(ObjectKind.SERVICE, "", "n1") == set(), "they do not read it"
+    assert book.node_annotations == {"first/cards", "second/cards"}
+    assert book.read_annotations == book.annotations | book.written | book.reported
     assert [ledger.name for ledger in book] == ["first", "second"]
 
 

@@ -116,7 +116,8 @@ class AssumptionChecker:
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
         """A fraction leaves whole devices to those that need them."""
         hold = self._gpus.hold(pod.uid, row) if GPU_DEVICES not in pod.annotations else None
-        fault = fault_of_choice(free, hold.devices, hold.milli) if hold is not None and hold.devices else ""
+        devices = [] if hold is None else [name for name in hold.devices if isinstance(name, int)]
+        fault = fault_of_choice(free, devices, hold.amount.milli) if hold is not None and devices else ""
         if fault:
             self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
 

@@ -18,7 +18,7 @@ class Gpus:
     def free(self, name: str) -> Sequence[int]:
         """Thousandths that are free of each GPU of the node."""
         ledger, row = self._ledger(), self._cache.nodes.row_of(name)
-        return ledger.devices(row).free if ledger is not None and row is not None else ()
+        return ledger.cards(row).free_milli if ledger is not None and row is not None else ()
 
     def hold(self, uid: str, row: int) -> Hold | None:
         """What the pod has of the node's."""

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_COUNT, GPU_DEVICES, GPU_MILLI, demand_of, devices_of
-from domains.gpu.device_row import CHOSEN_WITHOUT_ROOM, DeviceRow
+from domains.gpu.card_row import CHOSEN_WITHOUT_ROOM, CardRow
+from domains.gpu.cards import CARD_MILLI
+from domains.gpu.demand import indices_in
+from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
+from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_ledger import GpuLedger
-from domains.gpu.gpu_share import FULL_POINTS, SHARED_POINTS, TIGHT_POINTS, GpuShare
+from domains.gpu.gpu_share import GpuShare
+from domains.gpu.policies import FULL_POINTS, SHARED_POINTS, TIGHT_POINTS
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency, Isolation
@@ -43,10 +47,13 @@ class HighestDevice(GpuShare):
         return self._highest(pod, row) or None
 
     def _highest(self, pod: Pod, row: int) -> tuple[int, ...]:
-        demand, devices = demand_of(pod), self._ledger.devices(row)
-        if demand is None or devices.refusal(demand):
+        demands, devices = self._ledger.demands(pod), self._ledger.cards(row)
+        if not demands:
             return ()
-        having_room = [index for index, free in enumerate(devices.free) if free >= demand.milli]
+        demand, modes = demands.on(devices.node.mode)
+        if devices.refusal(demand, modes):
+            return ()
+        having_room = [index for index, free in enumerate(devices.free_milli) if free >= demand.amount.milli]
         return tuple(having_room[-demand.count :])
 
 
@@ -69,8 +76,8 @@ class Bench:
     def schedule(self, pod: Pod) -> Result:
         return self.domain.schedule(pod)
 
-    def device_rows(self) -> dict[str, DeviceRow]:
-        return {node.name: self.ledger.devices(row).copy() for row, node in self.domain.cache.nodes.live_rows()}
+    def device_rows(self) -> dict[str, CardRow]:
+        return {node.name: self.ledger.cards(row).copy() for row, node in self.domain.cache.nodes.live_rows()}
 
     def scores(self, pod: Pod) -> dict[str, int]:
         """What the plugin says of each node at this moment, by its Score."""
@@ -84,10 +91,11 @@ class Bench:
         cache = self.domain.cache
         for row, node in cache.nodes.live_rows():
             used = [0] * node.allocatable[GPU]
-            for hold in self.ledger.devices(row).holds.values():
-                for device in hold.devices:
-                    used[device] += hold.milli
-            assert max(used) <= DEVICE_MILLI
+            for hold in self.ledger.cards(row).holds.values():
+                for share in hold.shares:
+                    assert isinstance(share.card, int)
+                    used[share.card] += share.amount.milli
+            assert max(used) <= CARD_MILLI
         fresh = rebuild(self.ledger, cache.nodes.live_rows(), [(entry.pod, entry.row) for entry in cache])
         assert dict(fresh.held()) == dict(self.ledger.held())
 
@@ -97,13 +105,14 @@ def devices_text_of(result: Result) -> str:
     return result.annotations[GPU_DEVICES]
 
 
-def points_of(row: DeviceRow, milli: int, devices: tuple[int, ...]) -> int:
+def points_of(row: CardRow, milli: int, devices: tuple[int, ...]) -> int:
     """GpuShare's documented points, for the devices that the pod has got."""
-    free = [row.free[device] for device in devices]
+    free_now = row.free_milli
+    free = [free_now[device] for device in devices]
     count, left = len(free), sum(one - milli for one in free)
-    used_percent = 100 - 100 * sum(row.free) // (len(row.free) * DEVICE_MILLI)
-    points = SHARED_POINTS * sum(one < DEVICE_MILLI for one in free) // count + FULL_POINTS * used_percent // 100
-    return points + TIGHT_POINTS * (count * DEVICE_MILLI - left) // (count * DEVICE_MILLI)
+    used_percent = 100 - 100 * sum(free_now) // (len(free_now) * CARD_MILLI)
+    points = SHARED_POINTS * sum(one < CARD_MILLI for one in free) // count + FULL_POINTS * used_percent // 100
+    return points + TIGHT_POINTS * (count * CARD_MILLI - left) // (count * CARD_MILLI)
 
 
 def test_the_device_that_score_wanted_is_bound_though_another_would_fit_better() -> None:
@@ -149,12 +158,12 @@ def test_annotations_say_what_score_preferred_also_after_waiting_while_others_to
     bench = Bench(make, gpu_node("a", 2), gpu_node("b", 3))
     waiting: list[tuple[Pod, Waiting]] = []
 
-    def judge(pod: Pod, result: Result, rows: Mapping[str, DeviceRow], scores: Mapping[str, int]) -> None:
+    def judge(pod: Pod, result: Result, rows: Mapping[str, CardRow], scores: Mapping[str, int]) -> None:
         if not isinstance(result, Placed):
             return
-        devices, demand = devices_of(make_pod("x", annotations=dict(result.annotations))), demand_of(pod)
-        assert demand is not None
-        preferred = points_of(rows[result.node], demand.milli, devices) if make is GpuShare else sum(devices)
+        devices = indices_in(result.annotations[GPU_DEVICES])
+        milli = bench.ledger.demands(pod).first.amount.milli
+        preferred = points_of(rows[result.node], milli, devices) if make is GpuShare else sum(devices)
         assert preferred == scores[result.node]
 
     for number, (step, amount, count) in enumerate(history):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from domains.gpu.demand import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from domains.gpu.dialects.own import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_MILLI
+from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
 from multisched.framework.ledger import rebuild
@@ -52,7 +53,7 @@ def changed(pod: Pod, changes: dict[str, str | None]) -> Pod:
 def as_decoded(pod: Pod, annotations: dict[str, str]) -> Pod:
     """Through the decoder of a program with a GPU ledger."""
     decoder = Decoder()
-    decoder.keep(GpuLedger.annotations)
+    decoder.keep(GpuLedger().annotations)
     own = {"namespace": pod.namespace, "uid": pod.uid}
     document = pod_document(pod.name, node=pod.node, annotations=annotations, metadata=own, schedulerName=OURS)
     return decoder.pod(orjson.dumps(document))
@@ -75,7 +76,7 @@ def test_nothing_written_to_a_running_pod_frees_its_device_or_takes_another(
 
     cache.place(as_decoded(bound, annotations))
 
-    assert ledger.devices(0).free == [400, 1000]
+    assert ledger.cards(0).free_milli == [400, 1000]
     on_row = cache.nodes.pods_by_uid(0).items()
     assert dict(rebuild(ledger, [(0, cache.nodes.node(0))], [(one, 0) for _, one in on_row]).held()) == ledger.held()
 
@@ -113,7 +114,7 @@ def test_what_the_author_wrote_in_the_schedulers_place_says_nothing() -> None:
 
     cache.place(replace(forged, node="n"))
 
-    assert ledger.devices(0).free == [1000, 1000]
+    assert ledger.cards(0).free_milli == [1000, 1000]
 
 
 def test_annotations_that_a_ledger_goes_by_are_never_dropped() -> None:
@@ -247,7 +248,7 @@ class SettledDevices(RuleBasedStateMachine):
             for at, devices, _, _ in self.held.values():
                 for device, milli in devices.items():
                     used[device] += milli if at == name else 0
-            free = self.ledger.devices(row_of(self.cache, name)).free
+            free = self.ledger.cards(row_of(self.cache, name)).free_milli
             assert len(free) == gpus
             if gpus == GPUS_MAX:
                 assert free == [1000 - milli for milli in used]

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from domains.gpu.demand import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED, demand_of
-from domains.gpu.device_row import ABSENT
-from domains.gpu.gpu_ledger import DEVICES_FIRST, ROWS_FIRST, GpuLedger
+from domains.gpu.card_arrays import ABSENT, CARDS_FIRST, MEMORY, ROWS_FIRST, SIZE
+from domains.gpu.cards import CARD_MILLI, Mode
+from domains.gpu.demand import GpuDemand
+from domains.gpu.dialects import demands_of
+from domains.gpu.dialects.own import GPU_ALLOCATED, GPU_COUNT, GPU_DEVICES, GPU_MILLI
+from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
+from domains.gpu.gpu_ledger import GpuLedger
 from multisched.framework.ledger import Ledger, rebuild
+from multisched.framework.node_view import Rows
 from multisched.model.objects import Node, Pod
 from multisched.testing.builders import GPU, make_node, make_pod
 
@@ -36,6 +41,24 @@ def make_ledger(*nodes: Node) -> GpuLedger:
     for row, node in enumerate(nodes):
         ledger.set_node(row, node)
     return ledger
+
+
+def demand_of(pod: Pod) -> GpuDemand:
+    return demands_of(pod).by_mode[Mode.WHOLE]
+
+
+def free_milli(ledger: GpuLedger, rows: Rows) -> list[list[int]]:
+    """Returns, per row, what the arrays say is free of each card, in thousandths."""
+    memory, size = ledger.arrays.layer(MEMORY, rows), ledger.arrays.layer(SIZE, rows)
+    assert ((memory == ABSENT) == (size == ABSENT)).all()
+    return [
+        [CARD_MILLI * one // all_of_it for one, all_of_it in zip(free, sizes, strict=True) if all_of_it != ABSENT]
+        for free, sizes in zip(memory.T.tolist(), size.T.tolist(), strict=True)
+    ]
+
+
+def has_room(ledger: GpuLedger, row: int, demands: list[GpuDemand]) -> list[bool]:
+    return [bool(ledger.has_room(demand, np.array([row]))[0]) for demand in demands]
 
 
 def test_fractions_share_the_fullest_device_that_still_has_room() -> None:
@@ -115,7 +138,7 @@ def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None
 
     ledger.restore(bound(pod, dict(annotations)), 1)
 
-    assert [ledger.devices(row).free for row in (0, 1)] == [[1000], [0]]
+    assert [ledger.cards(row).free_milli for row in (0, 1)] == [[1000], [0]]
     assert [ledger.fits(whole("late"), row) for row in (0, 1)] == ["", "Insufficient nvidia.com/gpu"]
 
 
@@ -131,7 +154,7 @@ def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() 
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(fraction("odd", 300, devices="first"), 0)
 
-    assert ledger.devices(0).free == [700, 700]
+    assert ledger.cards(0).free_milli == [700, 700]
 
 
 @pytest.mark.parametrize("annotation", ["nonsense", "0", "5000"])
@@ -139,14 +162,14 @@ def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str)
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
 
-    assert ledger.devices(0).free == [1000, 0]
+    assert ledger.cards(0).free_milli == [1000, 0]
 
 
 def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("p", annotations={GPU_MILLI: "1", GPU_DEVICES: "1", GPU_ALLOCATED: "600"}), 0)
 
-    assert ledger.devices(0).free == [1000, 400]
+    assert ledger.cards(0).free_milli == [1000, 400]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -155,7 +178,7 @@ def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(c
     annotations = {GPU_MILLI: "1", GPU_DEVICES: "0,1", GPU_ALLOCATED: "1"}
     ledger.restore(make_pod("p", extra={GPU: count}, annotations=annotations), 0)
 
-    assert ledger.devices(0).free.count(1000) == 4 - count
+    assert ledger.cards(0).free_milli.count(1000) == 4 - count
 
 
 @pytest.mark.parametrize("scheduler", ["gpu-scheduler", "default-scheduler"])
@@ -164,7 +187,7 @@ def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(sc
     ledger.set_node(0, make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("stranger", annotations={GPU_MILLI: "1000", GPU_COUNT: "2"}, scheduler=scheduler), 0)
 
-    assert ledger.devices(0).free == [1000, 1000]
+    assert ledger.cards(0).free_milli == [1000, 1000]
     assert dict(ledger.held()) == {}
 
 
@@ -173,10 +196,10 @@ def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given(
     ledger.set_node(0, make_node("n", extra={GPU: 2}))
     given = {GPU_DEVICES: "0", GPU_ALLOCATED: "700"}
     ledger.restore(make_pod("forged", annotations=given, scheduler="default-scheduler"), 0)
-    assert ledger.devices(0).free == [1000, 1000]
+    assert ledger.cards(0).free_milli == [1000, 1000]
 
     ledger.restore(make_pod("ours", annotations=given, scheduler="gpu-scheduler"), 0)
-    assert ledger.devices(0).free == [300, 1000]
+    assert ledger.cards(0).free_milli == [300, 1000]
     assert dict(ledger.empty_copy().held()) == {}
 
 
@@ -188,7 +211,7 @@ def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotati
 
     ledger.restore(make_pod("p", annotations=annotations, node="n"), 0)
 
-    assert ledger.devices(0).free == [400, 1000]
+    assert ledger.cards(0).free_milli == [400, 1000]
     assert ledger.version(0) == version
 
 
@@ -225,7 +248,7 @@ def test_a_node_without_gpus_refuses_every_demand() -> None:
 def test_absurd_device_counts_are_bounded(count: int) -> None:
     ledger = make_ledger(make_node("n", allocatable={GPU: count}))
 
-    assert len(ledger.ranked(np.array([0]))) <= 256
+    assert [len(free) for free in free_milli(ledger, np.array([0]))] == [min(count, 256)]
     assert ledger.fits(whole("p", 9), 0) == ""
 
 
@@ -251,10 +274,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def model_fits(self, pod: Pod, row: int) -> bool:
         demand = demand_of(pod)
-        assert demand is not None
         if row != 2 and any(self.is_whole(other) != demand.is_whole for other, at in self.pods.values() if at == row):
             return False
-        room = [sum(users.values()) + demand.milli <= 1000 for users in self.devices[row]]
+        room = [sum(users.values()) + demand.amount.milli <= 1000 for users in self.devices[row]]
         return sum(room) >= demand.count
 
     @staticmethod
@@ -277,12 +299,11 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         annotations = dict(self.ledger.take(pod, row))
         demand = demand_of(pod)
-        assert demand is not None
         chosen = [int(index) for index in annotations[GPU_DEVICES].split(",")]
         assert len(set(chosen)) == demand.count
         assert self.ledger.version(row) > before
         for device in chosen:
-            self.devices[row][device][pod.uid] = demand.milli
+            self.devices[row][device][pod.uid] = demand.amount.milli
         self.pods[pod.uid] = (bound(pod, annotations), row)
 
     @precondition(lambda self: self.pods)
@@ -314,16 +335,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def no_device_is_overcommitted_and_the_arrays_tell_the_truth(self) -> None:
         rows = np.arange(ROWS)
-        ranked, whole_free = self.ledger.ranked(rows), self.ledger.whole_free(rows)
-        used_percent, is_held = self.ledger.used_percent(rows), self.ledger.is_held(rows)
+        free, is_held = free_milli(self.ledger, rows), self.ledger.arrays.is_held(rows)
         for row in range(ROWS):
             expected = [1000 - sum(users.values()) for users in self.devices[row]]
             assert min(expected) >= 0
-            assert self.ledger.devices(row).free == expected
-            assert ranked[: DEVICES[row], row].tolist() == sorted(expected, reverse=True)
-            assert (ranked[DEVICES[row] :, row] == -1).all()
-            assert whole_free[row] == expected.count(1000)
-            assert used_percent[row] == 100 - 100 * sum(expected) // (1000 * len(expected))
+            assert self.ledger.cards(row).free_milli == expected
+            assert free[row] == expected
             assert is_held[row] == any(users for users in self.devices[row])
 
     @invariant()
@@ -345,24 +362,23 @@ def test_a_ledger_grows_with_rows_and_devices_and_holds_nothing_of_rows_nobody_h
         if not few.fits(pod, 0):
             assert many.take(pod, row) == few.take(pod, 0)
         here, there = np.array([row]), np.array([0])
-        assert many.ranked(here).T.tolist() == few.ranked(there).T.tolist()
-        assert many.whole_free(here).tolist() == few.whole_free(there).tolist()
-        assert many.used_percent(here).tolist() == few.used_percent(there).tolist()
-        assert many.is_held(here).tolist() == few.is_held(there).tolist()
+        assert free_milli(many, here) == free_milli(few, there)
+        assert many.arrays.is_held(here).tolist() == few.arrays.is_held(there).tolist()
         for is_whole in (True, False):
-            assert many.bars(here, is_whole=is_whole).tolist() == few.bars(there, is_whole=is_whole).tolist()
-        for count in (1, 18, 20, 21):
-            assert many.room(here, count).tolist() == few.room(there, count).tolist()
+            assert (
+                many.arrays.bars(here, is_whole=is_whole).tolist() == few.arrays.bars(there, is_whole=is_whole).tolist()
+            )
+        wide = [demand_of(fraction("wide", 600, count)) for count in (1, 18, 20, 21)]
+        assert has_room(many, row, wide) == has_room(few, 0, wide)
         assert many.sums(row) == few.sums(0)
     others = np.array([0, 63, row - 1, row + 1])
-    assert not many.is_held(others).any()
-    assert not many.whole_free(others).any()
-    assert not many.used_percent(others).any()
-    assert not many.bars(others, is_whole=True).any()
-    assert [many.room(others, count).max() for count in (1, 18, 20)] == [ABSENT] * 3
+    assert not many.arrays.is_held(others).any()
+    assert free_milli(many, others) == [[]] * len(others)
+    assert not many.arrays.bars(others, is_whole=True).any()
+    assert not any(many.has_room(demand_of(fraction("wide", 1, count)), others).any() for count in (1, 18, 20))
     assert [many.version(one) for one in others.tolist()] == [0] * len(others)
     assert many.version(row) == few.version(0)
-    assert many.is_held(np.arange(3 * row, 3 * row + 2)).tolist() == [False, False]
+    assert many.arrays.is_held(np.arange(3 * row, 3 * row + 2)).tolist() == [False, False]
     for beyond in (ROWS_FIRST, 5 * ROWS_FIRST):
         assert GpuLedger().version(beyond) == GpuLedger().version(0) == 0
         assert GpuLedger().sums(beyond) == GpuLedger().sums(0)
@@ -378,12 +394,12 @@ def test_who_holds_its_devices_fits_where_it_holds_them_and_nobody_else_does() -
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [0, 3], [1, 4], [0, 2, 4], [2], [1, 2, 4]])
 def test_whichever_rows_are_asked_about_each_gets_its_own(rows: list[int]) -> None:
     ledger = make_ledger(*(make_node(f"n{devices}", extra={GPU: devices}) for devices in range(5)))
-    assert ledger.whole_free(np.array(rows)).tolist() == rows
-    assert ledger.ranked(np.array(rows)).max(axis=0).tolist() == [1000 if devices else -1 for devices in rows]
+    assert free_milli(ledger, np.array(rows)) == [[1000] * devices for devices in rows]
+    assert ledger.has_room(demand_of(whole("p", 3)), np.array(rows)).tolist() == [devices >= 3 for devices in rows]
 
 
-@pytest.mark.parametrize("devices", [1, DEVICES_FIRST, DEVICES_FIRST + 1, 4 * DEVICES_FIRST])
+@pytest.mark.parametrize("devices", [1, CARDS_FIRST, CARDS_FIRST + 1, 4 * CARDS_FIRST])
 def test_room_on_all_devices_is_what_the_last_of_them_has_and_beyond_them_none(devices: int) -> None:
     ledger = make_ledger(make_node("n", extra={GPU: devices}))
-    rooms = [ledger.room(np.array([0]), count).tolist() for count in (devices, devices + 1, 8 * devices)]
-    assert rooms == [[1000], [-1], [-1]]
+    demands = [demand_of(fraction("wide", 1000, count)) for count in (devices, devices + 1, 8 * devices)]
+    assert has_room(ledger, 0, demands) == [True, False, False]

@@ -9,13 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.demand import GPU, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
+from domains.gpu.dialects.whole import GPU, GPU_INDICES, HONOURED
 from domains.gpu.gpu_share import GpuShare
 from multisched.cycle.results import Unplaced
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView
-from multisched.model.objects import CPU, Node, Pod
+from multisched.model.objects import Node, Pod
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
@@ -34,10 +35,9 @@ def domain_of(nodes: Sequence[Node], pods: Sequence[Pod], *, row_by_row: bool = 
 
 
 def gpu_pod(name: str, *, cpu: int = 100, whole: int = 0, milli: int = 0, count: int = 1, priority: int = 0) -> Pod:
-    pod = make_pod(name, cpu_milli=cpu, priority=priority)
+    pod = make_pod(name, cpu_milli=cpu, priority=priority, extra={GPU: whole} if whole else {})
     if whole:
-        requests = {CPU: cpu, GPU: whole}
-        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, requests=requests))
+        return pod
     annotations = {GPU_MILLI: str(milli), GPU_COUNT: str(count)} if milli else {}
     return msgspec.structs.replace(pod, annotations=annotations)
 

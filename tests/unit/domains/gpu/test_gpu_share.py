@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.demand import GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
-from domains.gpu.gpu_ledger import ROWS_FIRST
+from domains.gpu.card_arrays import ROWS_FIRST
+from domains.gpu.dialects.own import GPU_COUNT, GPU_DEVICES, GPU_MILLI
+from domains.gpu.dialects.whole import GPU_INDICES, HONOURED
 from domains.gpu.gpu_share import GpuShare
 from multisched.framework.events import Hint
 from multisched.framework.status import Code
@@ -251,7 +252,7 @@ def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
     for row, node in bench.cache.nodes.live_rows():
         assert refusals.get(node.name, "") == bench.plugin._ledger.fits(late, row)
         assert 0 <= scores[node.name] <= 100
-        assert scores[node.name] == documented_score(bench.plugin._ledger.devices(row).free, last)
+        assert scores[node.name] == documented_score(bench.plugin._ledger.cards(row).free_milli, last)
         part = bench.plugin.score(bench.view, late, np.array([row], np.intp))
         assert part.tolist() == [scores[node.name]]
         assert part.dtype == np.int64

@@ -14,6 +14,7 @@ import msgspec
 import orjson
 import pytest
 
+from domains.gpu.card_arrays import MEMORY, SIZE
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -304,7 +305,8 @@ def _give_devices_back(program: Program, uid: str) -> None:
 def _count_a_device_as_free(program: Program, uid: str) -> None:
     entry = _placed(program, uid)
     (ledger,) = [one for one in program.cache.ledgers if isinstance(one, GpuLedger)]
-    ledger._ranked[:2, entry.row] = 1000
+    cards = ledger.arrays._cards
+    cards[MEMORY, :2, entry.row] = cards[SIZE, :2, entry.row]
 
 
 def _hold_for_a_stranger(program: Program, uid: str) -> None:

@@ -1,0 +1,180 @@
+"""What is free of the cards of all nodes, as arrays over rows: filters and scores compute with whole rows at a time.
+
+A mirror of the card rows, written by `GpuLedger` alone, after each change of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.gpu.card_row import CardRow
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, Mode
+from domains.gpu.demand import ANY_CARD, GpuDemand, Part
+from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.model.objects import Pod
+
+ROWS_FIRST, CARDS_FIRST = 64, 8
+"""Initial sizes of the arrays; both double when needed."""
+
+MEMORY, CORES, SHARERS, SIZE, TOTAL_CORES, MODEL = range(6)
+"""Layers of the array over cards: what is free, then the card's totals, then the number of its model. ABSENT beyond the last card."""
+VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED = range(7)
+"""Layers of the array over rows."""
+ABSENT = -1
+
+MODES = tuple(Mode)
+MODE_NUMBER: Mapping[Mode, int] = {mode: number for number, mode in enumerate(MODES)}
+"""Numbers of modes in the arrays."""
+
+
+class CardArrays:
+    """All queries take rows in ascending order."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, int] = {"": 0}
+        self._cards: Int64 = np.full((6, CARDS_FIRST, 0), ABSENT, np.int64)
+        self._sums: Int64 = np.zeros((7, 0), np.int64)
+        self._grow(ROWS_FIRST, 0)
+        self._awaiting: dict[int, frozenset[str]] = {}
+        """Row -> the confusions of its unconfirmed holds."""
+
+    # -- updates ---------------------------------------------------------------------------------------------------
+
+    def write(self, row: int, cards: CardRow) -> None:
+        """Writes a row's cards and increases the row's version."""
+        count = len(cards.node.cards)
+        self._grow(row + 1, count)
+        self._cards[:, count:, row] = ABSENT
+        for place, (card, free) in enumerate(zip(cards.node.cards, cards.free, strict=True)):
+            total = card.total
+            model = self._models.setdefault(card.model, len(self._models))
+            self._cards[:, place, row] = (*free, total.memory, total.cores, model)
+        node = cards.node
+        is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
+        self._sums[:, row] = (
+            self._sums[VERSION, row] + 1,
+            MODE_NUMBER[node.mode],
+            node.cards[0].scale if node.cards else 1,
+            bool(cards.holds),
+            cards.has_fractions and is_exclusive,
+            cards.has_whole and is_exclusive,
+            cards.is_locked,
+        )
+        awaiting = frozenset().union(*(hold.awaits for hold in cards.holds.values()))
+        if awaiting:
+            self._awaiting[row] = awaiting
+        else:
+            self._awaiting.pop(row, None)
+
+    def _grow(self, rows: int, cards: int) -> None:
+        _, cards_now, rows_now = self._cards.shape
+        if rows > rows_now or cards > cards_now:
+            more_rows = max(rows, 2 * rows_now) - rows_now if rows > rows_now else 0
+            more_cards = max(cards, 2 * cards_now) - cards_now if cards > cards_now else 0
+            self._cards = np.pad(self._cards, ((0, 0), (0, more_cards), (0, more_rows)), constant_values=ABSENT)
+            self._sums = np.pad(self._sums, ((0, 0), (0, more_rows)))
+            self._sums[MODE, rows_now:], self._sums[SCALE, rows_now:] = MODE_NUMBER[Mode.NONE], 1
+
+    # -- one row ---------------------------------------------------------------------------------------------------
+
+    def version(self, row: int) -> int:
+        return int(self._sums[VERSION, row]) if row < self._sums.shape[1] else 0
+
+    def sums(self, row: int) -> object:
+        """Returns the row's entries, with names of models for their numbers.
+
+        Models are numbered as they are first seen, so another ledger may have other numbers.
+        """
+        self._grow(row + 1, 0)
+        cards = self._cards[:, self._cards[SIZE, :, row] >= 0, row]
+        names = list(self._models)
+        models = [names[number] for number in cards[MODEL].tolist()]
+        return cards[:MODEL].tolist(), models, self._sums[VERSION + 1 :, row].tolist()
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _at(self, rows: Rows) -> Rows | slice:
+        """Returns the index of these rows: a slice, which avoids copies, if they are contiguous. May enlarge the arrays."""
+        if not len(rows):
+            return rows
+        first, last = int(rows[0]), int(rows[-1])
+        self._grow(last + 1, 0)
+        return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+
+    def layer(self, which: int, rows: Rows) -> Int64:
+        """Returns int64[cards, len(rows)]: one layer of the array over cards, ABSENT beyond the last card."""
+        at = self._at(rows)
+        found: Int64 = self._cards[which][:, at]
+        return found
+
+    def _sum(self, which: int, rows: Rows) -> Int64:
+        at = self._at(rows)
+        return self._sums[which, at]
+
+    def modes(self, rows: Rows) -> Int64:
+        """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
+        return self._sum(MODE, rows)
+
+    def scales(self, rows: Rows) -> Int64:
+        """Returns int64[len(rows)]: `Card.scale` of the row's cards."""
+        return self._sum(SCALE, rows)
+
+    def is_held(self, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether any pod holds GPUs on the row."""
+        return self._sum(IS_HELD, rows) > 0
+
+    def bars(self, rows: Rows, *, is_whole: bool) -> Bools:
+        """Returns bool[len(rows)]: whether pods of the other kind exclude this kind from the node, whatever is free."""
+        return self._sum(BARS_WHOLE if is_whole else BARS_FRACTIONS, rows) > 0
+
+    def locked(self, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether another scheduler holds the node's GPU lock."""
+        return self._sum(IS_LOCKED, rows) > 0
+
+    def unconfirmed(self, rows: Rows, confusions: frozenset[str]) -> Bools:
+        """Returns bool[len(rows)]: whether a pod waits there for its device plugin, which could confuse the two."""
+        found = [row for row, awaited in self._awaiting.items() if not confusions.isdisjoint(awaited)]
+        return np.isin(rows, found) if found else np.zeros(len(rows), np.bool_)
+
+    # -- what would fit --------------------------------------------------------------------------------------------
+
+    def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:
+        """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
+        at, amount = self._at(rows), part.amount
+        cards = self._cards
+        memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
+        fits: NDArray[np.bool_] = size > 0
+        if amount.milli or amount.percent:  # memory >= needed, without a division for each card
+            portion, whole = (amount.milli, CARD_MILLI) if amount.milli else (amount.percent, CARD_PERCENT)
+            fits &= whole * memory + (whole - 1) >= portion * size
+        else:
+            fits &= memory >= amount.memory * self._sums[SCALE, at]
+        fits &= cards[SHARERS][:, at] >= amount.sharers
+        if amount.cores:
+            fits &= cards[CORES][:, at] >= amount.cores
+        if part.needs_unused:
+            fits &= (memory == size) & (cards[CORES][:, at] == cards[TOTAL_CORES][:, at])
+        if part.needs_cores:
+            fits &= cards[CORES][:, at] > 0
+        if demand.filter is not ANY_CARD:
+            accepted = [number for model, number in self._models.items() if demand.filter.accepts_model(model)]
+            fits &= np.isin(cards[MODEL][:, at], accepted)
+        return fits
+
+    def takes_at_most(self, pod: Pod, demand: GpuDemand, rows: Rows) -> Mapping[str, Int64]:
+        """Returns annotation or resource -> int64[len(rows)]: the largest number of cards, or amount of each, that would fit."""
+        part, amount = demand.parts[0], demand.amount
+        is_open = ~self.bars(rows, is_whole=demand.is_whole)
+        cards = np.where(is_open, self.fitting(demand, part, rows).sum(axis=0), 0)
+        size = np.maximum(self.layer(SIZE, rows).max(axis=0), 1)
+        free = np.sort(np.where(self.layer(SIZE, rows) > 0, self.layer(MEMORY, rows), 0), axis=0)[::-1]
+        most = free[part.count - 1] if part.count <= len(free) else np.zeros(len(rows), np.int64)
+        if amount.milli:
+            largest = CARD_MILLI * most // size
+        else:
+            largest = CARD_PERCENT * most // size if amount.percent else most // self.scales(rows)
+        found = {demand.amount_key: np.where(is_open, largest, 0), demand.count_key: cards}
+        return {name: found[name] for name in found if name in pod.annotations or name in pod.requests}

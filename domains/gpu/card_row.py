@@ -1,0 +1,274 @@
+"""The cards of one node and what pods hold of them: the arithmetic of ledger and overlays.
+
+Each row has one owner: the ledger or, for a copy, the cycle state of an overlay. Free amounts are always recomputed from the
+holds and never updated incrementally, so they cannot become inconsistent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Final
+
+from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
+from domains.gpu.demand import ANY_CARD, GpuDemand, Part
+from domains.gpu.dialect import Choice
+from domains.gpu.hold import CardName, Hold
+
+WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
+FRACTION_BESIDE_WHOLE: Final = "node(s) had GPUs taken by whole-GPU pods"
+UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not allocated yet"
+LOCKED: Final = "node(s) had a GPU lock held by another scheduler"
+CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
+
+
+def too_little(resource: str) -> str:
+    """Returns the refusal of a node whose cards have too little of the resource free."""
+    return f"Insufficient {resource}"
+
+
+def wrong_mode(mode: Mode, demand: GpuDemand) -> str:
+    """Returns the refusal of a node without GPUs, or whose sharing system does not read the pod's dialect."""
+    if mode is Mode.NONE:
+        return too_little(demand.resource)
+    return f"node(s) shared GPUs in mode {mode.value}, which does not serve {demand.dialect} pods"
+
+
+class CardRow:
+    """Cards of a node, and the holds on them by pod uid.
+
+    The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing. Such a
+    hold counts so that no choice of the kubelet can overcommit a card: a fraction counts on every card; a whole pod counts
+    on every card of a node whose indices decide, otherwise as that many arbitrary cards. If indices do not decide, two
+    whole pods may name the same card, for example because another program wrote the annotation. They still count as one card each.
+    """
+
+    __slots__ = ("free", "has_fractions", "has_whole", "holds", "is_locked", "node")
+
+    def __init__(self) -> None:
+        self.node: NodeCards = NO_CARDS
+        self.holds: dict[str, Hold] = {}
+        self.free: list[Use] = []
+        """What is free of each card, in the order of `node.cards`."""
+        self.has_whole = False
+        self.has_fractions = False
+        self.is_locked = False
+        """Another scheduler holds the lock by which the node's plugin finds its pod."""
+
+    def copy(self) -> CardRow:
+        copied = CardRow()
+        copied.node, copied.holds, copied.free = self.node, dict(self.holds), list(self.free)
+        copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
+        return copied
+
+    def set_node(self, node: NodeCards) -> None:
+        self.node = node
+        self.renew()
+
+    def hold(self, uid: str, hold: Hold) -> None:
+        self.holds[uid] = hold
+        self.renew()
+
+    def give(self, uid: str) -> None:
+        self.holds.pop(uid, None)
+        self.renew()
+
+    @property
+    def free_milli(self) -> list[int]:
+        """What is free of each card's memory, in thousandths, rounded down; 0 for an unhealthy card."""
+        return [CARD_MILLI * free.memory // card.size for card, free in zip(self.node.cards, self.free, strict=True)]
+
+    # -- queries ---------------------------------------------------------------------------------------------------
+
+    def refusal(self, demand: GpuDemand, modes: frozenset[Mode]) -> str:
+        """Returns why the demand does not fit; empty if it fits. `modes`: those of nodes that serve the demand's dialect."""
+        if demand.problem:
+            return demand.problem
+        if self.node.mode not in modes:
+            return wrong_mode(self.node.mode, demand)
+        return self.barred(demand) or self._room_refusal(demand)
+
+    def barred(self, demand: GpuDemand) -> str:
+        """Returns why the demand does not fit, whatever is free; empty if that depends on what is free."""
+        if demand.confusions:
+            if self.is_locked:
+                return LOCKED
+            if any(not demand.confusions.isdisjoint(hold.awaits) for hold in self.holds.values()):
+                return UNCONFIRMED
+        if self.node.is_indexed or self.node.mode is not Mode.WHOLE:
+            return ""
+        if demand.is_whole:
+            return WHOLE_BESIDE_FRACTIONS if self.has_fractions else ""
+        return FRACTION_BESIDE_WHOLE if self.has_whole else ""
+
+    def _room_refusal(self, demand: GpuDemand) -> str:
+        if demand.is_counted:
+            return ""
+        return too_little(demand.resource) if self.choose(demand) is None else ""
+
+    def refusal_of(self, demand: GpuDemand, choice: Choice, modes: frozenset[Mode]) -> str:
+        """Returns why the demand does not fit on these cards; empty if it fits. Raises ValueError for an invalid choice."""
+        if len(choice) != demand.count:
+            raise ValueError(f"{choice} are not {demand.count} devices in ascending order")
+        taken: dict[int, _Taken] = {}
+        for part, chosen in parts_of(demand, choice):
+            if tuple(sorted(set(chosen))) != chosen:
+                raise ValueError(f"{chosen} are not {part.count} devices in ascending order")
+            places = [self._place_of(index) for index in chosen]
+            fitting = {place for place, _ in self._fitting(demand, part, taken)}
+            if not all(place in fitting for place in places):
+                return self.refusal(demand, modes) or CHOSEN_WITHOUT_ROOM
+            self._take(part, places, taken)
+        return self.refusal(demand, modes)
+
+    def choose(self, demand: GpuDemand) -> Choice | None:
+        """Returns the best-fitting cards: the least free ones that are enough, lowest index first. None if it does not fit."""
+        found: list[int] = []
+        taken: dict[int, _Taken] = {}
+        for part in demand.parts:
+            places = self._best(demand, part, taken)
+            if len(places) < part.count:
+                return None
+            self._take(part, places, taken)
+            found += sorted(self.node.cards[place].index for place in places)
+        return tuple(found)
+
+    def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> list[int]:
+        """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
+        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (one[1], one[0]))
+        if demand.prefers == "spread":
+            fitting.sort(key=lambda one: (-one[1], one[0]))
+        places = [place for place, _ in fitting]
+        if part.count == 1:
+            return places[:1]
+        groups = [group for group in self._groups(places, demand) if len(group) >= part.count]
+        if groups:
+            return min(groups, key=len)[: part.count]
+        return [] if demand.one_numa or demand.one_link else places[: part.count]
+
+    def _groups(self, places: list[int], demand: GpuDemand) -> Iterator[list[int]]:
+        """Yields the places of each link group, then of each NUMA node, in the given order within each."""
+        cards = self.node.cards
+        for name in sorted({cards[place].link for place in places if cards[place].link}):
+            yield [place for place in places if cards[place].link == name]
+        if demand.one_link:
+            return
+        for numa in sorted({cards[place].numa for place in places if cards[place].numa >= 0}):
+            yield [place for place in places if cards[place].numa == numa]
+
+    def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
+        """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
+        for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
+            if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
+                continue
+            before = taken.get(place)
+            extra = NOTHING if before is None else before.use
+            use = part.amount.of(card) if before is None else before.with_part(part, part.amount.of(card))
+            if part.needs_unused and (free != card.total or extra != NOTHING):
+                continue
+            if part.needs_cores and free.cores <= extra.cores:
+                continue
+            if use.memory <= free.memory and use.cores <= free.cores and use.sharers <= free.sharers:
+                yield place, free.memory
+
+    def _take(self, part: Part, places: Sequence[int], taken: dict[int, _Taken]) -> None:
+        for place in places:
+            use = part.amount.of(self.node.cards[place])
+            known = taken.setdefault(place, _Taken())
+            known.add(part, use)
+
+    def _place_of(self, name: CardName) -> int:
+        """Returns the place of a card in `node.cards`; -1 if it is missing."""
+        cards = self.node.cards
+        if isinstance(name, int):
+            if 0 <= name < len(cards) and cards[name].index == name:
+                return name
+            return next((place for place, card in enumerate(cards) if card.index == name), -1)
+        return next((place for place, card in enumerate(cards) if card.id == name), -1)
+
+    # -- updates ---------------------------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Recomputes the free amounts: first holds with known cards, then the others.
+
+        Processes holds in the order of uids, so that equal holds give equal results.
+        """
+        cards = self.node.cards
+        used = [NOTHING] * len(cards)
+        everywhere: list[Hold] = []
+        whole_anywhere = 0
+        for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
+            is_of_mode = self.node.mode in hold.modes
+            places = [self._place_of(share.card) for share in hold.shares] if is_of_mode else []
+            is_known = bool(places) and min(places) >= 0
+            is_counted = hold.is_whole and not self.node.is_indexed
+            if is_known and not (is_counted and any(used[place] != NOTHING for place in places)):
+                for place, share in zip(places, hold.shares, strict=True):
+                    used[place] = _plus(used[place], _held(hold, share.amount, cards[place]))
+            elif is_counted or not is_of_mode:
+                whole_anywhere += hold.count
+            else:
+                everywhere.append(hold)
+        for hold in everywhere:
+            used = [_plus(before, _held(hold, hold.amount, card)) for before, card in zip(used, cards, strict=True)]
+        self.free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
+        for place in self._freest_first()[:whole_anywhere]:
+            self.free[place] = NOTHING
+        self.has_whole = any(hold.is_whole for hold in self.holds.values())
+        self.has_fractions = any(not hold.is_whole for hold in self.holds.values())
+
+    def _freest_first(self) -> list[int]:
+        """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""
+        return sorted(range(len(self.free)), key=lambda place: (-self.free[place].memory, place))
+
+
+class _Taken:
+    """What earlier parts of the same demand take of one card: init containers run before the others."""
+
+    __slots__ = ("init", "main")
+
+    def __init__(self) -> None:
+        self.init = self.main = NOTHING
+
+    @property
+    def use(self) -> Use:
+        return _most(self.init, self.main)
+
+    def with_part(self, part: Part, use: Use) -> Use:
+        """Returns the whole use of the card if the part is added."""
+        if part.is_init:
+            return _most(_most(self.init, use), self.main)
+        return _most(self.init, _plus(self.main, use))
+
+    def add(self, part: Part, use: Use) -> None:
+        if part.is_init:
+            self.init = _most(self.init, use)
+        else:
+            self.main = _plus(self.main, use)
+
+
+def parts_of(demand: GpuDemand, choice: Choice) -> Iterator[tuple[Part, Choice]]:
+    """Yields each part of the demand with its cards."""
+    start = 0
+    for part in demand.parts:
+        yield part, choice[start : start + part.count]
+        start += part.count
+
+
+def _held(hold: Hold, amount: Amount, card: Card) -> Use:
+    return card.whole if hold.is_whole else amount.of(card)
+
+
+def _plus(one: Use, other: Use) -> Use:
+    return Use(one.memory + other.memory, one.cores + other.cores, one.sharers + other.sharers)
+
+
+def _most(one: Use, other: Use) -> Use:
+    return Use(max(one.memory, other.memory), max(one.cores, other.cores), max(one.sharers, other.sharers))
+
+
+def _minus(total: Use, used: Use) -> Use:
+    """Returns what is left, at least nothing: what pods hold can exceed a card that was replaced by a smaller one."""
+    return Use(
+        max(0, total.memory - used.memory), max(0, total.cores - used.cores), max(0, total.sharers - used.sharers)
+    )

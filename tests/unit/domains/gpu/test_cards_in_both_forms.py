@@ -1,0 +1,238 @@
+"""A node's cards as a row and as arrays: both tell the same of every demand, and what is chosen has room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domains.gpu.card_row import LOCKED, UNCONFIRMED, parts_of
+from domains.gpu.cards import NOTHING, Amount, Card, Mode, NodeCards, Use
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
+from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialects.whole import WholeDialect
+from domains.gpu.gpu_ledger import GpuLedger
+from domains.gpu.hold import Hold, Share
+from multisched.framework.ledger import rebuild
+from multisched.framework.objects_view import ObjectsView
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod
+from multisched.testing.builders import make_node, make_pod
+
+MODES = frozenset({Mode.HAMI})
+ASKS, CHOSEN, REPORTED, CARDS = "t.io/asks", "t.io/chosen", "t.io/allocated", "t.io/cards"
+
+
+class TestedDialect(NoStamps):
+    """Its plugin confuses all of its pods. Implements `Dialect`."""
+
+    __test__ = False
+    name = "tested"
+    modes = MODES
+    requested = frozenset({ASKS})
+    written = frozenset({CHOSEN})
+    reported = frozenset({REPORTED})
+    node_annotations: frozenset[str] = frozenset()
+    reads_objects: tuple[ObjectKind, ...] = ()
+    resources: frozenset[str] = frozenset()
+
+    def __init__(self, cards: Mapping[str, NodeCards], demands: Mapping[str, GpuDemand]) -> None:
+        self._cards, self._demands = cards, demands
+
+    def demand(self, pod: Pod) -> GpuDemand | None:
+        return self._demands.get(pod.annotations.get(ASKS, ""))
+
+    def cards(self, node: Node, objects: ObjectsView | None) -> NodeCards | None:
+        return self._cards.get(node.labels.get(CARDS, ""))
+
+    def answer(self, pod: Pod, demand: GpuDemand, node: str, cards: NodeCards, choice: Choice) -> Mapping[str, str]:
+        return {CHOSEN: " ".join(map(str, choice))}
+
+    def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
+        demand = self.demand(pod)
+        if demand is None or CHOSEN not in pod.annotations:
+            return None
+        amounts = [part.amount for part in demand.parts for _ in range(part.count)]
+        chosen = [int(text) for text in pod.annotations[CHOSEN].split()]
+        shares = tuple(Share(index, amount) for index, amount in zip(chosen, amounts, strict=True))
+        awaits = frozenset() if REPORTED in pod.annotations else demand.confusions
+        return Hold(self.name, demand.count, demand.amount, shares, awaits=awaits, modes=self.modes)
+
+
+def asking(name: str, demand: str, **annotations: str) -> Pod:
+    return make_pod(name, annotations={ASKS: demand, **annotations})
+
+
+def ledger_of(cards: Mapping[str, NodeCards], demands: Mapping[str, GpuDemand]) -> GpuLedger:
+    ledger = GpuLedger(None, None, (TestedDialect(cards, demands), WholeDialect()))
+    for row, name in enumerate(cards):
+        ledger.set_node(row, make_node(f"n{row}", labels={CARDS: name}))
+    return ledger
+
+
+card = st.builds(
+    lambda memory, cores, sharers, model, numa, link, is_healthy: (
+        memory,
+        cores,
+        sharers,
+        model,
+        numa,
+        link,
+        is_healthy,
+    ),
+    st.sampled_from((1, 7, 100)),
+    st.sampled_from((100, 200)),
+    st.integers(1, 3),
+    st.sampled_from(("A100", "a10", "")),
+    st.integers(-1, 1),
+    st.sampled_from(("", "x", "y")),
+    st.sampled_from((True, True, True, False)),
+)
+amounts = st.one_of(
+    st.builds(
+        lambda milli, cores: Amount(milli=milli, cores=cores), st.sampled_from((1, 500, 1000)), st.sampled_from((0, 60))
+    ),
+    st.builds(
+        lambda memory, cores: Amount(memory=memory, cores=cores), st.integers(0, 8), st.sampled_from((0, 60, 100))
+    ),
+    st.builds(lambda percent: Amount(percent=percent), st.sampled_from((1, 50, 100))),
+)
+parts = st.builds(
+    Part,
+    count=st.integers(1, 3),
+    amount=amounts,
+    is_init=st.booleans(),
+    needs_unused=st.sampled_from((False, False, True)),
+    needs_cores=st.booleans(),
+)
+filters = st.sampled_from(
+    (
+        ANY_CARD,
+        CardFilter(models=("A100",)),
+        CardFilter(models_with=("a1",), models_without=("100",)),
+        CardFilter(ids=("id0", "id2")),
+        CardFilter(ids_without=("id1",)),
+    )
+)
+demands = st.builds(
+    GpuDemand,
+    dialect=st.just("tested"),
+    parts=st.lists(parts, min_size=1, max_size=3).map(tuple),
+    resource=st.just("cards"),
+    filter=filters,
+    one_numa=st.booleans(),
+    one_link=st.sampled_from((False, False, True)),
+    prefers=st.sampled_from(("", "spread", "binpack")),
+)
+
+
+@given(
+    cards=st.lists(card, min_size=1, max_size=5),
+    scale=st.sampled_from((1, 1000)),
+    before=st.lists(demands, max_size=4),
+    late=demands,
+)
+def test_arrays_and_row_agree_and_what_is_chosen_has_room(
+    cards: list[tuple[int, int, int, str, int, str, bool]], scale: int, before: list[GpuDemand], late: GpuDemand
+) -> None:
+    built = tuple(
+        Card(index, memory, scale, cores, sharers, f"id{index}", model, numa, link, is_healthy)
+        for index, (memory, cores, sharers, model, numa, link, is_healthy) in enumerate(cards)
+    )
+    asked = {str(number): demand for number, demand in enumerate([*before, late])}
+    ledger = ledger_of({"n": NodeCards(Mode.HAMI, built, is_indexed=True)}, asked)
+    used = [NOTHING] * len(built)
+    for number, demand in enumerate([*before, late]):
+        row = ledger.cards(0)
+        chosen = row.choose(demand)
+
+        assert bool(ledger.has_room(demand, np.array([0]))[0]) == (chosen is not None)
+        assert row.refusal(demand, MODES) == ("" if chosen is not None else "Insufficient cards")
+        if chosen is None:
+            continue
+        assert row.refusal_of(demand, chosen, MODES) == ""
+        if len(demand.parts) == 1:
+            ones = [built[index] for index in chosen]
+            assert all(one.is_healthy and demand.filter.accepts(one) for one in ones)
+            if demand.count > 1 and demand.one_link:
+                assert len({one.link for one in ones}) == 1
+            elif demand.count > 1 and demand.one_numa:
+                assert len({one.numa for one in ones}) == 1 or len({one.link for one in ones}) == 1
+        if any(part.is_init for part in demand.parts):
+            continue  # what its hold says of a card is its dialect's matter
+        ledger.take(asking(f"p{number}", str(number)), 0)
+        for part, indices in parts_of(demand, chosen):
+            for index in indices:
+                taken = (held + more for held, more in zip(used[index], part.amount.of(built[index]), strict=True))
+                used[index] = Use(*taken)
+        for free, one, use in zip(ledger.cards(0).free, built, used, strict=True):
+            assert free == Use(*(total - held for total, held in zip(one.total, use, strict=True)))
+            assert min(free) >= 0
+
+
+FIRST = NodeCards(Mode.HAMI, (Card(0, 10, model="b"), Card(1, 10, model="a")))
+SECOND = NodeCards(Mode.HAMI, (Card(0, 10, model="a"),))
+CONFUSED = {"five": GpuDemand("tested", (Part(1, Amount(memory=5)),), "cards", confusions=frozenset({"any pod"}))}
+
+
+def test_a_pod_waits_until_the_plugin_has_answered_the_one_that_it_could_take_it_for() -> None:
+    ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
+    late, rows = asking("late", "five"), np.array([0, 1])
+    annotations = ledger.take(asking("first", "five"), 0)
+    first = asking("first", "five", **annotations)
+
+    assert [ledger.fits(late, row) for row in rows.tolist()] == [UNCONFIRMED, ""]
+    assert ledger.arrays.unconfirmed(rows, frozenset({"any pod"})).tolist() == [True, False]
+    assert ledger.arrays.unconfirmed(rows, frozenset({"another"})).tolist() == [False, False]
+
+    version, answered = ledger.version(0), asking("first", "five", **annotations, **{REPORTED: "yes"})
+    assert ledger.is_confirmed_by(first, answered)
+    assert not ledger.is_confirmed_by(first, first)
+    ledger.restore(answered, 0)
+
+    assert ledger.version(0) > version
+    assert ledger.fits(late, 0) == ""
+    assert not ledger.arrays.unconfirmed(rows, frozenset({"any pod"})).any()
+
+
+def test_an_answer_confirms_what_is_held_and_changes_nothing_else_of_it() -> None:
+    ledger = ledger_of({"n": FIRST}, CONFUSED)
+    ledger.take(asking("first", "five"), 0, (1,))
+
+    ledger.restore(asking("first", "five", **{CHOSEN: "0", REPORTED: "yes"}), 0)
+
+    hold = ledger.hold("uid-first", 0)
+    assert hold is not None
+    assert (hold.devices, hold.awaits) == ((1,), frozenset())
+
+
+def test_a_node_whose_lock_another_scheduler_holds_refuses_pods_that_need_it() -> None:
+    ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
+
+    ledger.set_locked(0, is_locked=True)
+
+    assert [ledger.fits(asking("late", "five"), row) for row in (0, 1)] == [LOCKED, ""]
+    assert ledger.arrays.locked(np.array([0, 1])).tolist() == [True, False]
+    ledger.set_locked(0, is_locked=False)
+    assert ledger.fits(asking("late", "five"), 0) == ""
+
+
+def test_a_rebuilt_ledger_tells_the_same_of_models_that_it_sees_in_another_order() -> None:
+    ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
+    nodes = [(row, make_node(f"n{row}", labels={CARDS: name})) for row, name in enumerate(("n", "other"))]
+
+    twin = rebuild(ledger, nodes[::-1], [])
+
+    assert isinstance(twin, GpuLedger)
+    for row, _ in nodes:
+        assert twin.sums(row) == ledger.sums(row)
+
+
+def test_a_node_of_another_mode_is_refused_with_both_names() -> None:
+    ledger = ledger_of({"n": FIRST}, CONFUSED)
+
+    assert ledger.fits(make_pod("whole", extra={"nvidia.com/gpu": 1}), 0) == (
+        "node(s) shared GPUs in mode hami, which does not serve whole-GPU pods"
+    )
