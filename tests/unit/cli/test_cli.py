@@ -508,6 +508,10 @@ def test_version_and_help_load_nothing_heavy() -> None:
     assert not loaded & {"numpy", "pydantic", "aiohttp", "kubernetes_asyncio", "prometheus_client", "yaml", "anyio"}
 
 
+def test_commands_other_than_run_do_not_pay_for_ssl() -> None:
+    assert "ssl" not in loaded_after("import multisched.cli.main")
+
+
 def test_run_does_not_load_the_embedded_cluster_nor_what_the_first_audit_needs() -> None:
     loaded = loaded_after("import multisched.app")
     assert not {name for name in loaded if name.startswith(("multisched.cluster", "multisched.verify"))}
