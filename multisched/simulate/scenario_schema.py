@@ -143,7 +143,7 @@ class Event(Section, frozen=True):
 
 
 class PolicyEntry(Section, frozen=True):
-    """One policy: the name of a built-in one or of a domain's, or a profile or configuration of its own.
+    """One policy: the name of one that is built in or that a domain adds, or a name with a profile or a configuration.
     In the file, a name alone may replace the entry. Domains add sections (`policies.entry_type`)."""
 
     name: Name
