@@ -589,7 +589,7 @@ def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) ->
 def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:
     source = tmp_path / "kube.yaml"
     source.write_text(KUBE.replace("30", "300"))
-    told = f"{source}:3:27: percentageOfNodesToScore: must be less than or equal to 100\n"
+    told = f"{source}:3:27: percentageOfNodesToScore: must be less than or equal to 100, got 300\n"
     assert call("config", "convert", str(source)) == (2, "", told)
     assert call("config", "convert", str(tmp_path / "none"))[0] == 2
 
