@@ -5,13 +5,25 @@ The core reads no clock. It checks the `StepBudget` between two placements and c
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
 
+from multisched.framework.status import Status
 from multisched.framework.step_budget import StepBudget
+
+T = TypeVar("T")
 
 PAUSES_MAX: Final = 500
 """Pauses after which one search is given up for now. With steps of 20 ms that is ten seconds of work. A gang of 5,000
 plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
+NOT_TESTED: Final = Status.unschedulable(f"node(s) were not tested, as the search for victims took {PAUSES_MAX} steps")
+
+
+class PauseDue(BaseException):
+    """Ends a search that can be repeated: its attempt pauses, and begins the search again with the results of `RowResults`.
+
+    It is no Exception, so that no plugin handles it on the way.
+    """
 
 
 class Effort:
@@ -38,3 +50,52 @@ class Effort:
     def is_exhausted(self) -> bool:
         """True if the search has used up its pauses. It then ends with what it has found."""
         return self.pauses >= self._pauses_max
+
+
+class RowResults:
+    """Results of tests of single rows by one attempt, kept while the attempt pauses.
+
+    A result is valid as long as the row is unchanged. Pods on other rows may matter to it too, so whatever is chosen is tested once
+    more if it was tested before the latest pause (`is_old`).
+    """
+
+    def __init__(self, effort: Effort | None = None) -> None:
+        """`effort`: of the attempt; None: it must not pause."""
+        self._effort = effort
+        self._step = -1
+        """Number of pauses before the latest test: each step tests at least one row, whatever time has passed before."""
+        self._again: set[Hashable] = set()
+        """Tests that are run again, whatever time has passed before."""
+        self._known: dict[Hashable, tuple[int, int, Any]] = {}
+        """Key of the test -> version of the row, number of pauses before the test, and the result."""
+
+    def of(self, key: Hashable, version: int, test: Callable[[], T]) -> T | Status:
+        """Returns the known result, or runs the test; NOT_TESTED if the search has used up its pauses. Raises PauseDue."""
+        known = self._known.get(key)
+        if known is not None and known[0] == version:
+            result: T = known[2]
+            return result
+        effort = self._effort
+        if effort is not None and key not in self._again:
+            if effort.is_exhausted:
+                return NOT_TESTED
+            if self._step == effort.pauses and effort.is_pause_due():
+                raise PauseDue
+            self._step = effort.pauses
+        result = test()
+        self._known[key] = version, self._pauses, result
+        return result
+
+    def is_old(self, key: Hashable) -> bool:
+        """Reports whether the result stems from before the latest pause."""
+        known = self._known.get(key)
+        return known is not None and known[1] < self._pauses
+
+    def forget(self, key: Hashable) -> None:
+        """Has the test run again in this step."""
+        self._known.pop(key, None)
+        self._again.add(key)
+
+    @property
+    def _pauses(self) -> int:
+        return 0 if self._effort is None else self._effort.pauses

@@ -454,7 +454,7 @@ class GangAttempts:
             pod_class,
             replace(why, nodes=(), verdicts=None, blocked={}),
             blocked=why.blocked,
-            late=late,
+            late=[one for one in late if one[1] is not NOT_ASKED],
             post_filter="",
             nominated_node="",
             preemption=None,

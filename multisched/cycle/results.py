@@ -98,5 +98,5 @@ NO_PAUSE: Mapping[str, object | PluginFailure] = {}
 Result = Placed | Unplaced | Conflicted
 GangAttempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], GangResult]
 """As an Attempt, but responses are keyed by `RemoteRequest.key`, and it may pause."""
-Attempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Result]
-"""Yields the remote requests of plugins, and is sent the responses by plugin."""
+Attempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], Result]
+"""Yields the remote requests of plugins, and is sent the responses by plugin. May pause while it looks for victims."""

@@ -22,13 +22,14 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
+from multisched.cycle.effort import Effort, PauseDue, RowResults
 from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run_parts import DryRuns
 from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import GroupPostFilters, PostFilterOutcome, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import Attempt, Conflicted, GangAttempt, Pause, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import CycleView, Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
@@ -37,7 +38,7 @@ from multisched.framework.status import Code, Status
 from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import CANDIDATES_MAX, MOVED, TAKEN, Candidate, Conflicts
+from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, Candidate, Conflicts
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
@@ -69,6 +70,7 @@ class SchedulingCycle:
         self._rows = self.rows = rows
         self.nominator = nominator
         self._seed = seed
+        self._budget = budget
         self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
         """Remote responses may leave no row. The refusal then shows what the cycle saw before it waited."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
@@ -313,10 +315,28 @@ class SchedulingCycle:
         attempt: int,
         found: Diagnosis,
         late: Sequence[tuple[str, Status]],
-    ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Unplaced]:
-        """Runs PostFilter and records the refusal. `late`: nodes refused by plugins with remote requests."""
+    ) -> Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], Unplaced | Conflicted]:
+        """Runs PostFilter and records the refusal. `late`: nodes refused by plugins with remote requests.
+
+        PostFilter begins again after a pause, in the state of that moment; what refused the pod is still what was found before.
+        """
         settled = (yield from self._remote.negotiated(pod_class, view, pod, found)) if self.plugins.extenders else {}
-        after = self._post_filters.run(pod, view, pod_class, found, settled)
+        results, now = RowResults(Effort(self._budget)), pod_class
+        while True:
+            try:
+                after = self._post_filters.run(pod, view, now, found, settled, results)
+                break
+            except PauseDue:
+                pod_class = copy(pod_class)  # other cycles may renew the class during the pause
+                yield Pause()
+            now = self.classes.find(pod, attempt)
+            view = replace(now.view, responses=view.responses)
+            if (
+                not late
+                and now.refusal is None
+                and any_true(_without(now.feasible, self._nominated.blocked(now, pod, attempt)))
+            ):
+                return self._commit.conflicted(pod, attempt, FITS_NOW, ())
         message = fit_error(found, after.sentence)
         self.records.refused(
             pod,

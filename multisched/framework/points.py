@@ -193,7 +193,10 @@ class Refusals(Protocol):
 
 @runtime_checkable
 class PostFilterPlugin(Plugin, Protocol):
-    """Called if no row is feasible: may make room (preemption, reclaim). The first plugin that succeeds ends the chain."""
+    """Called if no row is feasible: may make room (preemption, reclaim). The first plugin that succeeds ends the chain.
+
+    Called again if its dry run was interrupted (`DryRun`).
+    """
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult: ...
 

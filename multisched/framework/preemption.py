@@ -162,7 +162,11 @@ class Fitting(NamedTuple):
 
 
 class DryRun(Protocol):
-    """The filters of one failed attempt, run again on rows without some of their pods. Valid within the attempt.
+    """The filters of one failed attempt, run again on rows without some of their pods. Valid within the call of PostFilter.
+
+    A search over many rows may take longer than one step. It is then interrupted, other pods are scheduled, and PostFilter is
+    called again with a new dry run, which knows the results of the rows that have not changed since. So PostFilter must change
+    nothing before the dry run has answered. The candidate with the lowest costs has been tested in the last step.
 
     Border: the cycle implements it (`AttemptDryRun`), and no plugin imports the cycle.
     """

@@ -158,7 +158,11 @@ class DefaultPreemption:
 
     def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Candidates | PostFilterResult:
         """Returns the candidates or, if there are none, the result of PostFilter."""
+        found = self._searched(cycle, pod, refusals)
         self.preemption_attempts += 1
+        return found
+
+    def _searched(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Candidates | PostFilterResult:
         why_not = self._ineligible(cycle, pod, refusals)
         if why_not:
             return PostFilterResult(_refused(why_not))

@@ -159,17 +159,19 @@ class EntryStates:
         return released
 
     def yield_to_refused(self, entry: Entry) -> None:
-        """Extends the backoff of a gang whose attempt held capacity in vain: gangs that were refused meanwhile are tried first.
+        """Extends the backoff of a gang whose attempt held capacity and failed: gangs that were refused meanwhile are tried first.
 
         It ends a second after theirs, and it is waited out. Without this, two such gangs that are woken by turns keep a third
         one waiting forever that would fit.
         """
-        if not self._gangs.has_held_in_vain(entry):
+        if not self._gangs.has_failed_while_holding(entry.uid):
             return
         entry.waits_out_backoff = True
         others = (self.entries[uid] for uid in self._backoff if uid != entry.uid)
         ends_s = [
-            one.backoff_until_s for one in others if one.waits_out_backoff and not self._gangs.has_held_in_vain(one)
+            one.backoff_until_s
+            for one in others
+            if one.waits_out_backoff and not self._gangs.has_failed_while_holding(one.uid)
         ]
         entry.backoff_until_s = max([entry.backoff_until_s, *(end_s + ORDERING_WINDOW_S for end_s in ends_s)])
 

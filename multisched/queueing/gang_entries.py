@@ -42,7 +42,7 @@ class _Waiting(msgspec.Struct):
     """The gang's timeout when `due_s` was last computed."""
     turns: int = 0
     """Number of its turns to reserve capacity."""
-    held_in_vain: bool = False
+    failed_while_holding: bool = False
     """Its last attempt held capacity in pauses, and failed."""
 
 
@@ -116,7 +116,7 @@ class GangEntries:
         """Records the current requirements of these entries' gangs at the start of their attempt."""
         for key in {key for one in entries if (key := self._gang_of.get(one.uid))}:
             self._gangs[key].tried = self._asked(key)
-            self._gangs[key].held_in_vain = False
+            self._gangs[key].failed_while_holding = False
 
     def asks_otherwise(self, key: str) -> bool:
         """Reports whether the gang's requirements, or its number of missing members, changed since members were last popped."""
@@ -260,17 +260,18 @@ class GangEntries:
         self._recovering[key] = None
         return True
 
-    def note_held_in_vain(self, uid: str) -> None:
+    def note_failed_while_holding(self, uid: str) -> None:
         """Records that an attempt of the pod's gang held capacity and failed. Partly placed gangs are exempt: they go before others."""
         key = self._gang_of.get(uid, "")
         for one in self._roster.together_with(key) if key else ():
             gang, waiting = self._roster.gang(one), self._gangs.get(one)
             if waiting is not None and gang is not None and not gang.placed_count:
-                waiting.held_in_vain = True
+                waiting.failed_while_holding = True
 
-    def has_held_in_vain(self, entry: Entry) -> bool:
-        waiting = self._gangs.get(self._gang_of.get(entry.uid, ""))
-        return waiting is not None and waiting.held_in_vain
+    def has_failed_while_holding(self, uid: str) -> bool:
+        """Reports what `note_failed_while_holding` has recorded since the gang's last attempt."""
+        waiting = self._gangs.get(self._gang_of.get(uid, ""))
+        return waiting is not None and waiting.failed_while_holding
 
     def recovering(self) -> Iterator[Entry]:
         """Yields the leads of partly placed gangs."""

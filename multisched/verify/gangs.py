@@ -175,8 +175,8 @@ class GangJudge:
                 overdue.append(state)
         return overdue
 
-    def held_in_vain(self, held: Collection[str]) -> list[GangState]:
-        """Returns gangs for which room is held in vain: they, or gangs they start with, miss their minimum even with these pods.
+    def held_without_start(self, held: Collection[str]) -> list[GangState]:
+        """Returns gangs for which room is held without a start: they, or gangs they start with, miss their minimum even with these pods.
 
         `held`: uids of all pods for which room is assumed at this moment.
         """

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from multisched.cycle.effort import RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.gang_candidates import GangCandidates
 from multisched.cycle.preemption.gang_columns import SparingGangs
@@ -51,9 +52,11 @@ class _Tally(msgspec.Struct):
 class AttemptDryRun:
     """`framework.preemption.DryRun` for one attempt."""
 
-    def __init__(self, runs: DryRuns, failed: FailedAttempt) -> None:
+    def __init__(self, runs: DryRuns, failed: FailedAttempt, results: RowResults | None = None) -> None:
+        """`results`: of rows that the attempt tested before it paused. Then a search may raise PauseDue, and is repeated."""
         self._runs = runs
         self._failed = failed
+        self._results = RowResults() if results is None else results
         self.node_count = failed.node_count
 
     # -- plugins to run, computed lazily: most attempts have no row with pods that may be displaced -----------------
@@ -126,10 +129,26 @@ class AttemptDryRun:
         return self._runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead, gone)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
-        found = self.displace_sparing(rule)
-        if not len(self._runs.cache.gangs) or (len(found.rows) and not found.costs[0].all()):
-            return found  # some node has victims without a cost in the first criterion
-        return self._gang_candidates().added_to(found, rule, self._failed.candidates)
+        while True:
+            found = self.displace_sparing(rule)
+            # If some node has victims without a cost in the first criterion, no gang has to be evicted whole.
+            if len(self._runs.cache.gangs) and not (len(found.rows) and not found.costs[0].all()):
+                found = self._gang_candidates().added_to(found, rule, self._failed.candidates)
+            if not self._forget_old_best(found):
+                return found
+
+    def _forget_old_best(self, found: Candidates) -> bool:
+        """Forgets how the best row was tested if that was before the latest pause. Returns whether a search has to test it again."""
+        if not len(found.rows):
+            return False
+        row = int(found.rows[np.lexsort(found.costs[::-1])[0]])
+        old = [key for key in (self._key(row), self._gang_candidates().key(row)) if self._results.is_old(key)]
+        for key in old:
+            self._results.forget(key)
+        return bool(old)
+
+    def _key(self, row: int) -> Hashable:
+        return self._failed.plugin, row
 
     def displace_sparing(self, rule: DisplacementRule) -> Candidates:
         gangs = self._runs.cache.gangs
@@ -139,7 +158,7 @@ class AttemptDryRun:
         return self._gang_candidates().likely(rule, self._failed.candidates)
 
     def _gang_candidates(self) -> GangCandidates:
-        return GangCandidates(self._runs, self._failed, self._asked, self._displacement, self._columns)
+        return GangCandidates(self._runs, self._failed, self._asked, self._displacement, self._columns, self._results)
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs
@@ -301,16 +320,23 @@ class AttemptDryRun:
         refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
         victims = np.zeros_like(lower)
         for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
-            with RowTrial(self._runs, self._failed, self._asked, int(pods.rows[i])) as row:
-                status = row.without(victims_on(pods, i, lower[:, i]))
-                if status is not None:
-                    refusal[i] = len(statuses)
-                    statuses.append(status)
-                    continue
-                for turn in (lower[:, i] & first[:, i], lower[:, i] & ~first[:, i]):
-                    for k in np.flatnonzero(turn).tolist():
-                        victims[k, i] = not row.is_spared(pods.pod(k, i))
+            row, test = int(pods.rows[i]), partial(self._tested, pods, i, lower[:, i], first[:, i])
+            tested = self._results.of(self._key(row), self._runs.table.version(row), test)
+            if isinstance(tested, Status):
+                refusal[i] = len(statuses)
+                statuses.append(tested)
+            else:
+                victims[tested, i] = True
         self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
+
+    def _tested(self, pods: PodColumns, i: int, lower: Bools, first: Bools) -> Status | list[int]:
+        """Returns which pods of the i-th row are victims, or why the pod does not fit without all that may be displaced."""
+        with RowTrial(self._runs, self._failed, self._asked, int(pods.rows[i])) as row:
+            status = row.without(victims_on(pods, i, lower))
+            if status is not None:
+                return status
+            turns = (lower & first, lower & ~first)
+            return [k for turn in turns for k in np.flatnonzero(turn).tolist() if not row.is_spared(pods.pod(k, i))]
 
     def _count(
         self,

@@ -6,12 +6,14 @@ on the row alone. Then the cheapest are tried in full, one by one. Nothing is wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from multisched.cycle.effort import RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, has_any
@@ -44,18 +46,23 @@ class GangCandidates:
         asked: RerunPlugins,
         displacement: Displacement,
         overlay: Callable[[], ColumnOverlay],
+        results: RowResults,
     ) -> None:
-        """`displacement`, `overlay`: for filters that are evaluated on all rows at once."""
+        """`displacement`, `overlay`: for filters that are evaluated on all rows at once. `results`: of `_tried`."""
         self._runs = runs
         self._failed = failed
         self._asked = asked
         self._displacement = displacement
         self._overlay = overlay
+        self._results = results
 
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """Adds such candidates to `found`. Raises PluginFailure."""
         tried = sorted(self.likely(rule, rows)[:ROWS_TRIED_MAX])
-        more = [one for row in tried if (one := self._tried(rule, row)) is not None]
+        version, results = self._runs.table.version, self._results
+        tests = ((row, partial(self._tried, rule, row)) for row in tried)
+        found_on = [results.of(self.key(row), version(row), test) for row, test in tests]
+        more = [one for one in found_on if isinstance(one, _Candidate)]
         if not more:
             return found
         before, at_before = len(found.rows), found.victims_at
@@ -66,6 +73,10 @@ class GangCandidates:
             costs=np.concatenate((found.costs, costs), axis=1) if before else costs,
             victims_at=lambda at: at_before(at) if at < before else more[at - before].victims,
         )
+
+    def key(self, row: int) -> Hashable:
+        """Returns the key of the row's test in `results`."""
+        return self._failed.plugin, "gangs", row
 
     def likely(self, rule: DisplacementRule, rows: Rows) -> list[int]:
         """Returns rows on which the pod fits only without pods that their gangs cannot spare, the cheapest first."""

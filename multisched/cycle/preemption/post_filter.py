@@ -12,7 +12,7 @@ import numpy as np
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
-from multisched.cycle.effort import Effort
+from multisched.cycle.effort import Effort, RowResults
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
@@ -96,7 +96,7 @@ class PostFilterRuns:
             return
         for plugin in self._plugins:
             if implements(plugin, NegotiablePostFilter):
-                refusals = _Refusals(self, plugin.name, pod, view, pod_class, found)
+                refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, RowResults())
                 try:
                     yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
                 except PluginFailure as failure:
@@ -109,14 +109,18 @@ class PostFilterRuns:
         pod_class: EquivalenceClass,
         found: Diagnosis,
         settled: Mapping[str, PostFilterResult],
+        results: RowResults,
     ) -> PostFilterOutcome:
-        """Runs the plugins in order until one makes room. `settled`: plugin -> its result, for those that ran before."""
+        """Runs the plugins in order until one makes room. `settled`: plugin -> its result, for those that ran before.
+
+        `results`: of rows that this attempt tested before it paused. Raises PauseDue if the attempt must pause.
+        """
         if not self._plugins or not found.node_count:
             return PostFilterOutcome(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None
         for plugin in self._plugins:
-            refusals = _Refusals(self, plugin.name, pod, view, pod_class, found)
+            refusals = _Refusals(self, plugin.name, pod, view, pod_class, found, results)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
             status = result.status
             if status.code is Code.ERROR:
@@ -143,6 +147,7 @@ class PostFilterRuns:
         pod_class: EquivalenceClass,
         found: Diagnosis,
         late: Mapping[str, Status],
+        results: RowResults,
     ) -> AttemptDryRun:
         candidates = self._candidates(found, late)
         known: dict[str, tuple[Rows, Codes]] = {}
@@ -151,7 +156,7 @@ class PostFilterRuns:
         failed = FailedAttempt(
             plugin, pod, view, candidates, found.node_count, pod_class.skipped, pod_class.signature, known
         )
-        return AttemptDryRun(self._runs, failed)
+        return AttemptDryRun(self._runs, failed, results)
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
         """Returns rows whose first refusal was Unschedulable, and that still belong to the domain."""
@@ -186,7 +191,9 @@ class _Refusals:
         view: CycleView,
         pod_class: EquivalenceClass,
         found: Diagnosis,
+        results: RowResults,
     ) -> None:
+        self._results = results
         self._runs = runs
         self._plugin = plugin
         self._pod = pod
@@ -213,4 +220,6 @@ class _Refusals:
         return [*self._runs.node_names(refused), *self._late]
 
     def dry_run(self) -> AttemptDryRun:
-        return self._runs.dry_run(self._plugin, self._pod, self._view, self._pod_class, self._found, self._late)
+        return self._runs.dry_run(
+            self._plugin, self._pod, self._view, self._pod_class, self._found, self._late, self._results
+        )

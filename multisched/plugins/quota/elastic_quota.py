@@ -219,9 +219,11 @@ class ElasticQuota:
             return PostFilterResult(Status.unresolvable())
         if not self._ledger.levels_of(pod):
             return PostFilterResult(Status.unschedulable())
+        result = self._reclaimed(cycle, pod, refusals) if pod.spec.can_preempt else _none(NEVER)
         self.preemption_attempts += 1
-        if not pod.spec.can_preempt:
-            return _none(NEVER)
+        return result
+
+    def _reclaimed(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         claim = claim_of(self._ledger, pod, nominated=self._other_nominated(pod))
         reclaim = self._reclaim(claim)
         if self._ledger.refusal(pod, claim.nominated):

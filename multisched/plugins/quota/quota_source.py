@@ -116,7 +116,7 @@ class QuotaSource:
             return None
         if one.uid == self._ended:
             return None
-        if self.in_force is not None and self.in_force.kind is kind:
+        if one.tree is None and self.in_force is not None and self.in_force.kind is kind:
             return self.in_force
         tree = one.tree or one.last_good
         return None if tree is None else InForce(kind, tree, one.key, one.uid)

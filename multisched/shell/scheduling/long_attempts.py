@@ -60,6 +60,8 @@ class _LongAttempt:
         self.why_undone = ""
         self.held: dict[str, tuple[Placed, DecisionState]] = {}
         """uid -> member that is assumed during the current pause, and the state that its placement was based on."""
+        self.has_held = False
+        """True once members were assumed during a pause."""
         self.held_since_s = 0.0
         """When the first of them was assumed. Pods that were parked earlier were not refused because of them."""
         self.freed: list[tuple[Pod, str, float]] = []
@@ -228,6 +230,7 @@ class LongAttempts:
             attempt.placed = pause.placed
         if not attempt.held:
             attempt.held_since_s = self._now() - attempt.step_s
+        attempt.has_held |= bool(pause.placed)
         for placed in pause.placed[len(attempt.held) :]:
             attempt.held[placed.pod.uid] = placed, self._check.note(placed, attempt.cycle)
         if attempt.changes >= 0:
@@ -280,8 +283,8 @@ class LongAttempts:
                 await self._undo(attempt, f"{one.pod.name}: {refusal.message}")
                 return
         self._release(attempt, {one.pod.uid: None for one in placed})
-        if attempt.freed and not placed:
-            self._queue.gangs.note_held_in_vain(attempt.entries[0].pod.uid)
+        if attempt.has_held and not placed:
+            self._queue.gangs.note_failed_while_holding(attempt.entries[0].pod.uid)
         self._results.apply(attempt.queued, result, attempt.seconds, attempt.cycle, charged_s=attempt.seconds)
         await self._announce(attempt)
 

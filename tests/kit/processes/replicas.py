@@ -166,6 +166,7 @@ class Replicas:
         process.transport.cut()
         self._bind_checker.interrupted.add(process.identity)
         self._bind_checker.leases.believers.pop(process.identity, None)
+        self._bind_checker.leases.leaders.pop(process.identity, None)
         process.checker.reserves.check(is_at_rest=False)
         if process.follower is not None:
             process.follower.stop()

@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.results import RemoteRequest, Result
+from multisched.cycle.results import Pause, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
@@ -258,7 +258,9 @@ class Waiting:
     @classmethod
     def begin(cls, domain: Domain, pod: Pod, attempt: int = 1) -> Waiting:
         running = domain.cycle.attempt(QueuedPod(pod, 0.0, attempt))
-        return cls(running, next(running))
+        asked = next(running)
+        assert not isinstance(asked, Pause), "its steps are limited"
+        return cls(running, asked)
 
     def answer(self, answers: Mapping[str, object | PluginFailure]) -> Result:
         try:

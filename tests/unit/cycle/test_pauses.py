@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
-from multisched.cycle import gang_attempt
+from multisched.cycle import gang_attempt, scheduling_cycle
 from multisched.cycle.effort import Effort
 from multisched.cycle.gang_attempt import TOO_LONG
-from multisched.cycle.results import NO_PAUSE, GangResult, Pause
+from multisched.cycle.results import NO_PAUSE, Conflicted, GangResult, Pause, Result, Unplaced
 from multisched.framework.points import QueuedGang, QueuedPod
-from multisched.framework.step_budget import StepBudget
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.testing.builders import make_node, make_pod
 from tests.kit.counted_steps import CountedSteps
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
@@ -120,3 +124,94 @@ def test_closed_attempt_leaves_nothing_assumed_and_nominations_as_they_were() ->
     assert not len(domain.cache)
     assert domain.nominator.node_of(pods[0].uid) == "n3"
     domain.cache.validate()
+
+
+# -- one pod that looks for victims ------------------------------------------------------------------------------------
+
+RIVALS = LabelSelector((Requirement("app", Operator.IN, ("rival",)),))
+
+
+def rivals(steps: StepBudget, *, nodes: int = NODES) -> Domain:
+    """Full nodes, each with two less important pods that keep the urgent one away; those on n3 are the least important."""
+    hosts = [make_node(f"n{at}", cpu_milli=1_000, labels={"rack": f"r{at}"}) for at in range(nodes)]
+    domain = Domain(*hosts, in_tree=("NodeResourcesFit", "InterPodAffinity", "DefaultPreemption"), steps=steps)
+    for at in range(nodes):
+        for number in range(2):
+            domain.cache.place(rival(f"{at}-{number}", f"n{at}", priority=1 if at == 3 else 2))
+    return domain
+
+
+def rival(name: str, node: str, *, priority: int = 2) -> Pod:
+    return standing(name, node, cpu=500, priority=priority, labels={"app": "rival"})
+
+
+def urgent() -> QueuedPod:
+    away = PodAffinity(anti_required=(PodAffinityTerm("rack", RIVALS),))
+    spec = replace(make_pod("urgent", cpu_milli=100, priority=9).spec, pod_affinity=away)
+    return QueuedPod(make_pod("urgent", spec=spec), 0.0, 1)
+
+
+def search(domain: Domain, during: Callable[[int], object] = lambda pause: None) -> tuple[Result, int]:
+    """The result and the number of pauses; `during` is called in each of them, numbered from 1."""
+    running, answers, pauses = domain.cycle.attempt(urgent()), None, 0
+    while True:
+        domain.steps.begin()
+        try:
+            paused = next(running) if answers is None else running.send(answers)
+        except StopIteration as ended:
+            return ended.value, pauses
+        assert isinstance(paused, Pause)
+        answers, pauses = NO_PAUSE, pauses + 1
+        during(pauses)
+
+
+def victims(result: Result) -> list[str]:
+    assert isinstance(result, Unplaced), result
+    return [] if result.preemption is None else sorted(pod.name for pod in result.preemption.every_victim)
+
+
+def test_search_for_victims_tests_few_nodes_between_two_pauses_and_finds_the_same() -> None:
+    whole, none = search(rivals(UNLIMITED))
+    paused, pauses = search(rivals(CountedSteps(1)))
+    assert victims(whole) == victims(paused) == ["3-0", "3-1"]
+    assert isinstance(whole, Unplaced)
+    assert isinstance(paused, Unplaced)
+    assert (paused.nominated_node, paused.message) == (whole.nominated_node, whole.message)
+    assert none == 0
+    assert pauses >= NODES / 2 - 1
+
+
+def test_search_for_victims_counts_pods_that_came_to_the_best_node_during_a_pause() -> None:
+    domain = rivals(CountedSteps(1))
+
+    def during(pause: int) -> None:
+        if pause == 4:  # n3 has been tested
+            domain.cache.place(rival("late", "n3", priority=9))
+
+    assert victims(search(domain, during)[0]) == ["0-0", "0-1"]
+
+
+def test_search_for_victims_counts_pods_that_came_to_other_nodes_during_a_pause() -> None:
+    domain = rivals(CountedSteps(1))
+    domain.cache.set_node(make_node("beside", cpu_milli=500, labels={"rack": "r3"}))
+
+    def during(pause: int) -> None:
+        if pause == 5:
+            domain.cache.place(rival("late", "beside", priority=9))
+
+    assert victims(search(domain, during)[0]) == ["0-0", "0-1"]
+
+
+def test_search_for_victims_evicts_no_pod_if_a_node_became_feasible_during_a_pause() -> None:
+    domain = rivals(CountedSteps(1))
+    result, pauses = search(domain, lambda pause: domain.cache.set_node(make_node("new", cpu_milli=500)))
+    assert isinstance(result, Conflicted)
+    assert "became feasible" in result.refusal
+    assert pauses == 1
+
+
+def test_search_for_victims_that_takes_too_long_ends_with_what_it_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling_cycle, "Effort", partial(Effort, pauses_max=1))
+    result, pauses = search(rivals(CountedSteps(1)))
+    assert pauses == 1
+    assert victims(result) == ["0-0", "0-1"], "n3 has not been tested"

@@ -387,7 +387,7 @@ def test_gang_that_held_capacity_in_vain_lets_those_go_first_that_it_kept_waitin
     house.add(*(member(name, gang="big", priority=5) for name in "ab"), *(member(name, gang="small") for name in "cd"))
     assert (sorted(house.pop()), sorted(house.pop())) == (["a", "b"], ["c", "d"])
     house.fail("c", "d")  # its backoff ends at 1 s
-    house.queue.gangs.note_held_in_vain("uid-a")
+    house.queue.gangs.note_failed_while_holding("uid-a")
     house.fail("a", "b")
     house.queue.on_event(ATTEMPT_UNDONE, replace(make_pod("a"), node="n"), None, 0.0)
     house.now_s = 0.5

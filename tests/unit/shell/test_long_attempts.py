@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.kit.counted_steps import CountedSteps
 from tests.unit.shell.shell_kit import House
+from tests.unit.shell.test_preemptor import preempting_house
 
 ACK = "pod-group.scheduling.sigs.k8s.io"
 REST_S = 1.0
@@ -22,13 +23,13 @@ REST_S = 1.0
 Scene = Callable[[House], Coroutine[Any, Any, None]]
 
 
-def play(scene: Scene, *nodes: str, evaluations: int = 1) -> None:
-    """Plays the scene with so many evaluations per step."""
+def play(scene: Scene, *nodes: str, evaluations: int = 1, plugins: Sequence[str] = ()) -> None:
+    """Plays the scene with so many evaluations per step, and these plugins beside GangScheduling."""
 
     loop = SimLoop(seed=3)
 
     async def run() -> None:
-        house = House(loop, *nodes, filters=("GangScheduling",), steps=CountedSteps(evaluations, REST_S))
+        house = House(loop, *nodes, filters=("GangScheduling", *plugins), steps=CountedSteps(evaluations, REST_S))
         async with house.at_work():
             await scene(house)
         house.cache.validate()
@@ -226,16 +227,19 @@ def test_preempted_member_of_a_paused_attempt_undoes_it_and_is_not_deleted() -> 
     play(scene, "a", "b")
 
 
-@pytest.mark.parametrize("priority", [0, 5])
-@pytest.mark.parametrize("every_s", [0.37, 1.0])
-def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(every_s: float, priority: int) -> None:
+@pytest.mark.parametrize("plugins", [(), ("DefaultPreemption",)], ids=["alone", "preempting"])
+@pytest.mark.parametrize(("every_s", "priority"), [(0.37, 0), (1.0, 0), (1.0, 5)])
+def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(
+    every_s: float, priority: int, plugins: Sequence[str]
+) -> None:
     """Events that may help all of them come again and again. While one of the two is tried, the third fits on no node."""
 
     async def scene(house: House) -> None:
         house.see_node("far", cpu="500m")
         for number in range(2):
             see_gang(house, 13 + number, name=f"big{number}", priority=priority)
-        await first_pause(house)
+        await asyncio.sleep(1.5 * REST_S)
+        assert in_pause(house)
         see_gang(house, 3, name="small", cpu="2")
         for number in range(int(60 / every_s)):
             house.see_pod(f"other-{number}", cpu="500m", nodeName="far", scheduler="another")
@@ -243,7 +247,21 @@ def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(every_s
             house.lose_pod(f"other-{number}")
         assert {name for name in bound(house) if "big" not in name} == {"small-0", "small-1", "small-2"}
 
-    play(scene, *"abcdef", evaluations=6)
+    play(scene, *"abcdef", evaluations=6, plugins=plugins)
+
+
+def test_gang_that_held_capacity_and_failed_lets_others_go_first_whatever_its_preemption_did() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("low", nodeName="a", scheduler="another", priority=-1)
+        see_gang(house, 9, priority=3)
+        await first_pause(house)
+        await asyncio.sleep(30 * REST_S)
+        assert not in_pause(house)
+        assert house.worker.long_attempts.pauses > 2
+        lead = next(entry for entry in house.worker.queue.entries() if entry.state is QueueState.UNSCHEDULABLE)
+        assert house.worker.queue.gangs.has_failed_while_holding(lead.uid)
+
+    play(scene, "a", "b", plugins=("DefaultPreemption",))
 
 
 def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_deleted() -> None:
@@ -265,3 +283,37 @@ def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_del
         assert set(bound(house)) == {"second-2"}
 
     play(scene, "a", "b")
+
+
+def test_pod_is_bound_while_another_one_looks_for_victims() -> None:
+    loop, rival = SimLoop(seed=3), {"app": "rival"}
+
+    async def run() -> None:
+        house = preempting_house(
+            loop, *(f"n{number}" for number in range(6)), filters=("InterPodAffinity",), steps=CountedSteps(1, REST_S)
+        )
+        house.desk.sleep = asyncio.sleep
+        for number in range(6):
+            house.see_node(f"n{number}", cpu="2", labels={"rack": f"r{number}"})
+            where: dict[str, Any] = {
+                "nodeName": f"n{number}",
+                "phase": "Running",
+                "scheduler": "other",
+                "priority": number,
+            }
+            house.see_pod(f"low-{number}", metadata={"labels": rival}, **where)
+        term = {"labelSelector": {"matchLabels": rival}, "topologyKey": "rack"}
+        away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        async with house.at_work(house.preemptor.run):
+            house.see_pod("urgent", priority=9, affinity=away)
+            await asyncio.sleep(1.5 * REST_S)
+            assert in_pause(house)
+            house.see_pod("plain")
+            await asyncio.sleep(REST_S / 2)
+            assert in_pause(house)
+            assert set(bound(house)) == {"plain"}
+            await asyncio.sleep(20 * REST_S)
+            assert house.desk.writes_sent[-1] == ("delete", "low-0")
+        house.worker.queue.validate()
+
+    simulate(run(), loop)

@@ -240,7 +240,7 @@ def test_finished_members_of_another_owner_do_not_count() -> None:
 
 
 def held(found: GangJudge, *names: str) -> list[str]:
-    return [state.key[1] for state in found.held_in_vain([f"uid-default-{name}" for name in names])]
+    return [state.key[1] for state in found.held_without_start([f"uid-default-{name}" for name in names])]
 
 
 def test_room_is_held_for_a_gang_as_a_whole() -> None:

@@ -340,9 +340,9 @@ class BindChecker(ApiChecker):
         self.gangs.history.look(self._is_interrupted)
 
     def _has_leader(self, pods: Iterable[Pod]) -> bool:
-        """Some process may bind some of these now: else none of them is late."""
+        """Some process decides about some of these now: else none of them is late."""
         domains = {self._domain_of.get(pod.spec.scheduler_name, "") for pod in pods}
-        return any(may_bind(domain) for may_bind in self.leases.believers.values() for domain in domains)
+        return any(leads(domain) for leads in self.leases.leaders.values() for domain in domains)
 
     def check_gangs(self) -> None:
         """I13 at rest."""

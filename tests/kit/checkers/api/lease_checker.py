@@ -70,6 +70,8 @@ class LeaseChecker:
         self._bind_deadline_s = configuration.client.bind_timeout_s
         self.believers: dict[str, Callable[[str], bool]] = {}
         """Sender -> whether it believes that it may bind for a domain now."""
+        self.leaders: dict[str, Callable[[str], bool]] = {}
+        """Sender -> whether it decides for a domain now: it has taken over, too."""
         self._terms: dict[str, _Term] = {}
         self._deleted: dict[str, _Deleted] = {}
         """By name of the lease."""

@@ -47,7 +47,7 @@ class ProcessGangs:
         return self._delivered.held.keys() & (state.waiting | state.bound)
 
     def _is_short(self, judge: GangJudge, key: GangKey) -> bool:
-        return key in {one.key for one in judge.held_in_vain(self._delivered.held.keys())}
+        return key in {one.key for one in judge.held_without_start(self._delivered.held.keys())}
 
     def _judge(self, judge: GangJudge, key: GangKey) -> None:
         if self._is_paused(key):

@@ -22,11 +22,17 @@ class LeadershipChecker:
         for worker in program.router.workers():
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         bind_checker.leases.believers[identity] = self.may_bind
+        bind_checker.leases.leaders[identity] = self.leads
 
     def may_bind(self, domain: str) -> bool:
         """What the process believes of its lease."""
         keeper = self._program.leases.get(domain)
         return keeper is not None and keeper.may_bind()
+
+    def leads(self, domain: str) -> bool:
+        """It has taken over, whose lists may have failed for a while, and may bind."""
+        led = (worker.is_leading for worker in self._program.router.workers() if worker.name == domain)
+        return self.may_bind(domain) and any(led)
 
     def lead(self, worker: DomainWorker, lead: Callable[[], None]) -> None:
         """Stands before `DomainWorker.lead`: who begins to decide knows of every bind that was made before (I9)."""

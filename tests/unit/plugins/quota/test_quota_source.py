@@ -402,6 +402,15 @@ def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> 
     assert desk.paths() == OF_TREE
 
 
+def test_tree_that_is_changed_and_deleted_before_anybody_asks_stays_as_it_was_changed() -> None:
+    desk = Desk()
+    desk.apply(tree(most=3))
+    desk.paths()
+    desk.apply(tree(most=2))
+    desk.delete(tree(most=2))
+    assert bounds(desk) == {"web": (1, 2)}
+
+
 def test_tree_that_is_seen_again_after_a_false_deletion_stays_when_it_is_deleted() -> None:
     """Lists that are refused or empty for a while look like deletions."""
     desk = Desk()

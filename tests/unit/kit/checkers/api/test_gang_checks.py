@@ -230,7 +230,7 @@ def test_a_gang_is_not_late_while_a_process_takes_its_last_member_for_bound_as_i
         await stand.add_members(1)
         (waiting,) = [pod for pod in stand.checker.pods().values() if not pod.node]
         process = stand.checker.delivered["process-1"] = stand.delivered()
-        stand.checker.leases.believers["process-2"] = lambda domain: True
+        stand.checker.leases.believers["process-2"] = stand.checker.leases.leaders["process-2"] = lambda domain: True
         if is_held:
             process.assumed(waiting.uid, "a1")
         if is_told:
