@@ -61,15 +61,15 @@ test: venv # everything that needs nothing but Python; WHOLE=1: the slow tests, 
 
 CHECKS := check-types check-layers check-style
 check: venv # style, types, layers, the Dockerfile; all are run, two at a time, also when one fails
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 $(CHECKS)
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs 2 $(CHECKS)
 
-check-types:
+check-types: venv
 	$(BIN)/mypy
 
-check-layers:
+check-layers: venv
 	$(BIN)/lint-imports
 
-check-style:
+check-style: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/hadolint deploy/Dockerfile

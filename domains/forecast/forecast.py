@@ -374,8 +374,8 @@ class Forecast:
         self._seen = None
 
     def _fleet_level_version(self) -> int:
-        """Returns `FleetLevel.version`. First updates the fleet level if profiles changed, or if more than one in PODS_PER_LOOK pods was
-        added or removed."""
+        """Returns `FleetLevel.version`. First updates the fleet level if profiles changed, or if pods were added or removed: more
+        than one for each PODS_PER_UPDATE pods."""
         ledger = self._ledger
         adopted, sequence = self._looked_at
         if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_UPDATE > len(ledger):

@@ -14,7 +14,6 @@ from typing import Any, Final, NoReturn, get_args
 
 from multisched.config.options import INTERRUPTED, LogFormat, LogLevel
 from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom
-from multisched.tls.contexts import authorities_on_demand
 
 PORT_MAX: Final = 65535
 
@@ -35,6 +34,8 @@ def main() -> None:
 
 
 def _run(arguments: Mapping[str, Any]) -> NoReturn:
+    from multisched.tls.contexts import authorities_on_demand
+
     try:
         with authorities_on_demand():
             from multisched.cli.run import run

@@ -81,7 +81,8 @@ def render_path(path: Path) -> str:
     """Returns the path as text, such as `domains[0].profile.plugins`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        name = part if part != "" else '""'  # an empty key would not be seen
+        text += f"[{name}]" if isinstance(name, int) else f".{name}" if text else name
     return text
 
 

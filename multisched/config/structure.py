@@ -22,6 +22,13 @@ LABELS: Final = "matchLabels"
 """The key of a selector's labels."""
 
 _KINDS: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_PLAIN: Final = {
+    bool: re.compile("true|false"),
+    int: re.compile(r"-?(0|[1-9]\d*)", re.ASCII),
+    float: re.compile(r"-?(0|[1-9]\d*)(\.\d+)?", re.ASCII),
+}
+"""Texts that are values of the type in YAML if they have no quotes."""
+_SHOWN_CHARS_MAX: Final = 80
 
 
 def validated(document: Document, section: type[S]) -> S | None:
@@ -96,7 +103,10 @@ class _Reader:
         fields = {one.encode_name: one for one in fields_of(section)}
         if not isinstance(data, Mapping):
             is_name = isinstance(data, str) and "name" in fields
-            self._refuse(path, f"must have keys; write {{name: {data}}}" if is_name else "must be an object")
+            if is_name:
+                self._refuse(path, f"must have keys; write {{name: {data}}}")
+            else:
+                self._refuse_type(path, "an object", data)
             return None
         before, values = len(self._document.problems), {}
         for name, one in fields.items():
@@ -143,14 +153,14 @@ class _Reader:
             return self._choice({one: one for one in get_args(kind)}, data, path)
         if origin is tuple:
             if not isinstance(data, list | tuple):
-                return self._refuse(path, "must be a list")
+                return self._refuse_type(path, "a list", data)
             item = get_args(kind)[0]
             return tuple(self.value(item, one, (*path, index)) for index, one in enumerate(data))
         if origin is Mapping:
             if not isinstance(data, Mapping):
-                return self._refuse(path, "must be an object")
+                return self._refuse_type(path, "an object", data)
             key, item = get_args(kind)
-            return {self.value(key, name, (*path, name)): self.value(item, data[name], (*path, name)) for name in data}
+            return {self._key(key, name, (*path, name)): self.value(item, data[name], (*path, name)) for name in data}
         if origin in _KINDS:
             return self._scalar(origin, data, path)
         if issubclass(origin, Section):
@@ -159,13 +169,21 @@ class _Reader:
             return self._choice({one.value: one for one in origin}, data, path)
         return data
 
+    def _key(self, annotation: Any, name: Any, path: Path) -> Any:
+        """Returns the key of an object, at position `path` with the key. Its problems say that the key is meant."""
+        found = Document(self._document.file)
+        value = _Reader(found).value(annotation, name, ())
+        for problem in found.problems:
+            self._document.add(path, f"the key {problem.message}", suggestion=problem.suggestion, of_key=True)
+        return value
+
     def _choice(self, choices: Mapping[str, Any], data: Any, path: Path) -> Any:
         if isinstance(data, str) and data in choices:
             return choices[data]
         names = [name or '""' for name in choices]
         listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
         near = nearest(str(data), names) if len(names) > 1 else ""
-        return self._refuse(path, f"{data!r} is not known here; write {listed}", suggestion=near)
+        return self._refuse(path, f"{_shown(data)} is not known here; write {listed}", suggestion=near)
 
     def _scalar(self, kind: type, data: Any, path: Path) -> Any:
         if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) <= 2**53:
@@ -174,27 +192,55 @@ class _Reader:
             return data
         if kind is str and isinstance(data, Mapping) and "name" in data:
             return self._refuse(path, f"must be a name without keys; write {data['name']}")
-        return self._refuse(path, f"must be a valid {_KINDS[kind]}")
+        return self._refuse_type(path, f"a valid {_KINDS[kind]}", data, fix=_fix(kind, data))
 
     def _check_limits(self, limits: Meta, value: Any, path: Path) -> None:
         low, high, is_text = limits.min_length, limits.max_length, isinstance(value, str)
         size = len(value) if isinstance(value, str | tuple) else 0
         if limits.ge is not None and value < limits.ge:
-            self._refuse(path, f"must be greater than or equal to {limits.ge}")
+            self._refuse(path, f"must be greater than or equal to {limits.ge}, got {value}")
         elif limits.gt is not None and value <= limits.gt:
-            self._refuse(path, f"must be greater than {limits.gt}")
+            self._refuse(path, f"must be greater than {limits.gt}, got {value}")
         elif limits.le is not None and value > limits.le:
-            self._refuse(path, f"must be less than or equal to {limits.le}")
+            self._refuse(path, f"must be less than or equal to {limits.le}, got {value}")
         elif low is not None and size < low:
             self._refuse(
-                path, f"is too short; its length must be at least {low}" if is_text else f"needs at least {low}"
+                path,
+                f"is too short; its length must be at least {low}, got {size}" if is_text else f"needs at least {low}",
             )
         elif high is not None and size > high:
             self._refuse(
-                path, f"is too long; its length must be at most {high}" if is_text else f"has too many; at most {high}"
+                path,
+                f"is too long; its length must be at most {high}, got {size}"
+                if is_text
+                else f"has too many; at most {high}, got {size}",
             )
         elif limits.pattern is not None and re.fullmatch(limits.pattern, value) is None:
             self._refuse(path, f"{value!r} is not a name of this kind; it must match {limits.pattern}")
 
+    def _refuse_type(self, path: Path, wanted: str, data: Any, *, fix: str = "") -> None:
+        if data is None and path:
+            fix = f"; remove the {'item' if isinstance(path[-1], int) else 'key'}, or write a value"
+        self._refuse(path, f"must be {wanted}, got {_shown(data)}{fix}")
+
     def _refuse(self, path: Path, message: str, *, suggestion: str = "") -> None:
         self._document.add(path, message, suggestion=suggestion)
+
+
+def _fix(kind: type, data: Any) -> str:
+    """Returns how to write the scalar as a value of the type; empty if that is unknown."""
+    if kind is str:
+        return "; write it in quotes" if isinstance(data, bool | int | float) else ""
+    return "; remove the quotes" if isinstance(data, str) and _PLAIN[kind].fullmatch(data) else ""
+
+
+def _shown(data: Any) -> str:
+    """Returns a value as a problem shows it: a scalar as in YAML, a long text cut."""
+    if isinstance(data, Mapping):
+        return "an object"
+    if isinstance(data, list | tuple):
+        return "a list"
+    if data is None or isinstance(data, bool):
+        return {None: "null", True: "true", False: "false"}[data]
+    text = repr(data)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"

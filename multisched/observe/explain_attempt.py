@@ -99,7 +99,7 @@ class AttemptReader:
         ]
         refusal, is_for_nominated = self._refusal(record, snapshot, at, node)
         if refusal is not None:
-            kept = " once the pods nominated there are placed" if is_for_nominated else ""
+            kept = " counting the pods that are nominated to it" if is_for_nominated else ""
             return OnNode(node=node, text=f"It is not feasible: {_words(refusal)}{kept}.", plugins=tuple(said))
         if not len(snapshot.total):
             return OnNode(node=node, text="It is feasible; no plugin scored it.", plugins=tuple(said))

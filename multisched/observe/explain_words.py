@@ -157,7 +157,7 @@ def _verdict(verdict: PluginRefusal) -> str:
     names = ", ".join(verdict.nodes)
     more = verdict.count - len(verdict.nodes)
     where = f"  [{names}{f' and {more} more' if more and names else ''}]" if names else ""
-    beside = " once the pods nominated there are placed" if verdict.is_for_nominated else ""
+    beside = " counting the pods that are nominated to it" if verdict.is_for_nominated else ""
     who = verdict.plugin or "-"
     return f"{verdict.count:>6} {who}: {', '.join(verdict.reasons)}{beside} ({verdict.code}){where}"
 

@@ -152,7 +152,7 @@ class Entry(msgspec.Struct, eq=False):
     ranks_as: Pod | None = None
     """The pod whose sort key it uses: the most important member of its gang. None: its own pod."""
     is_recovering: bool = False
-    """It leads a gang of which some members are placed: QueueSort compares it by HEALING_S, and `queued_s` stays as it is."""
+    """It leads a partly placed gang: QueueSort compares it by RECOVERING_GANG_QUEUED_S, and `queued_s` stays as it is."""
     attempts: int = 0
     refusals: int = 0
     """Attempts that plugins refused; determines the backoff."""

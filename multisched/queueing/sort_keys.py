@@ -1,6 +1,6 @@
 """QueueSort's keys, computed once per requeue or update, and checked to be comparable.
 
-Owns the types of the first key, which all others must match. Used by `EntryPlaces` only.
+Owns the types of the first key, which all others must match. Used by `EntryStates` only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states of a pod in the queue, and every step between two states: allowed or forbidden, with the reason.
 
-Pure. `EntryPlaces` calls `check` for a step that is not allowed; a forbidden step is a bug and raises with the entry's
+Pure. `EntryStates` calls `check` for a step that is not allowed; a forbidden step is a bug and raises with the entry's
 latest moves.
 """
 

@@ -102,7 +102,7 @@ class ObjectWatch:
         return bool(self._store.all(kind))
 
     def audited_kinds(self) -> Sequence[AuditedKind]:
-        """Returns one side per kind, for the audit."""
+        """Returns an `AuditedKind` for each kind of object."""
         return [AuditedObjects(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]
 
 

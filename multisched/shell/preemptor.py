@@ -197,7 +197,7 @@ class Preemptor:
         """Starts a preemption. `is_preempting` is true for its preemptors from this call until they are released.
 
         Returns False if there is nothing to do: all victims are deleting or their binds are being cancelled, or the same
-        preemption was started for another of its preemptors. The victims' deletions then requeue the preemptors. Turning back
+        preemption was started for another of its preemptors. The victims' deletions then requeue the preemptors. Cancelling
         such a bind again would end at once and release the preemptors at once, in an endless loop.
         """
         victims, job = preemption.every_victim, _Job(preemption, home)

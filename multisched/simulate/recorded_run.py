@@ -18,6 +18,7 @@ from multisched.simulate.contribution import RunExtensions, RunReport, TimedStep
 from multisched.simulate.current_load import SERIES_ANNOTATION, CurrentUsage
 from multisched.simulate.policies import run_registry
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
+from multisched.simulate.scenario_schema import FRACTIONAL
 from multisched.simulate.usage_table import filled
 from multisched.simulate.virtual_cluster import NODES, PODS, VirtualCluster
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -332,6 +333,11 @@ def _pod(name: str, service: Service, series: int, owner: _Owner, scheduler: str
         "annotations": {SERIES_ANNOTATION: str(series)},
         "ownerReferences": [controller],
     }
-    container = {"name": "main", "image": f"{service.name}:v1", "resources": {"requests": dict(service.requests)}}
+    requests = dict(service.requests)
+    limits = {
+        name: amount for name, amount in requests.items() if name not in FRACTIONAL
+    }  # the API server requires them
+    resources = {"requests": requests, "limits": limits}
+    container = {"name": "main", "image": f"{service.name}:v1", "resources": resources}
     spec = {"schedulerName": scheduler, "containers": [container], "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -12,10 +12,11 @@ from multisched.config.document import ConfigError, Document, Problem
 from multisched.config.document import Path as Place
 from multisched.config.structure import nearest
 from multisched.model.quantity import parse_milli
+from multisched.model.selectors import is_qualified_name
 from multisched.simulate.contribution import contributions
 from multisched.simulate.policies import sections
 from multisched.simulate.recorded_services import RecordedServices
-from multisched.simulate.scenario import Event, NodeSpec, Policy, Scenario, Service
+from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.scenario_schema import NODES_MAX, NodeTemplate, ScenarioFile
 from multisched.simulate.scenario_time import DAY_S, ScenarioTime, format_time
 from multisched.simulate.services_file import read_services
@@ -50,6 +51,7 @@ class _Resolver:
         if usage is None or problems:
             self._events(services, None)
             raise ConfigError(self._document.problems)
+        self._check_dimensions(usage)
         nodes = self._nodes(usage)
         events = self._events(services, usage)
         known_s, from_s, to_s = self._periods(usage)
@@ -102,6 +104,16 @@ class _Resolver:
             seen.add(entry.name)
             found.append(Service(entry.name, entry.replicas, dict(entry.requests)))
         return found
+
+    def _check_dimensions(self, usage: UsageTable) -> None:
+        """Refuses a dimension of which the capacity cannot be an annotation of nodes."""
+        for name in usage.dimensions:
+            if not is_qualified_name(CAPACITY_ANNOTATION + name):
+                fix = (
+                    "rename it to at most 54 letters, digits, dashes, underscores and dots, with a letter or digit last"
+                )
+                text = f"the dimension {name[:80]!r} cannot be in the key of an annotation; {fix}"
+                self._document.add(("usage", "files"), text)
 
     def _nodes(self, usage: UsageTable) -> list[NodeSpec]:
         found: list[NodeSpec] = []
@@ -164,7 +176,10 @@ class _Resolver:
         elif known_s > from_s:
             text = f"{format_time(known_s)} is after {format_time(from_s)}, when judging begins: policies would know the future"
             self._document.add(("known", "until"), f"{text}; write an earlier moment")
-        if not usage.start_s <= from_s < to_s <= usage.end_s:
+        if to_s <= from_s:
+            text = f"ends at {format_time(to_s)}, which is not after from ({format_time(from_s)})"
+            self._document.add(("judged", "to"), f"{text}; write a later day")
+        elif not usage.start_s <= from_s < to_s <= usage.end_s:
             self._document.add(
                 ("judged",), f"{format_time(from_s)} to {format_time(to_s)}: {span}; write days within it"
             )

@@ -6,24 +6,31 @@ other files or other fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
 from multisched.config.schema import ProfileConfig
-from multisched.config.sections import Before, Section
+from multisched.config.sections import After, Before, Section
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY
 from multisched.model.quantity import QuantityError, parse_milli
+from multisched.model.resources import HUGEPAGES_PREFIX
+from multisched.model.selectors import is_label_value, is_qualified_name
 from multisched.simulate.scenario_time import ScenarioTime, parse_time
 
 API_VERSION: Final = "multisched.io/v1alpha1"
 KIND: Final = "Scenario"
 SERVICES_MAX, REPLICAS_MAX, NODES_MAX = 5_000, 10_000, 5_000
 EVENTS_MAX, POLICIES_MAX, SEEDS_MAX = 10_000, 16, 1_000
+SEED_MAX: Final = 2**32 - 1
 TROUGH: Final = "trough"
 
 SERVICE_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 Name = Annotated[str, Meta(pattern=SERVICE_NAME)]
+FRACTIONAL: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
+"""Resources that can be requested in fractions."""
+_NAME_RULE: Final = "at most 63 letters, digits, dashes, underscores and dots, with a letter or digit first and last"
 
 
 def _quantity(value: object) -> str:
@@ -36,6 +43,43 @@ def _quantity(value: object) -> str:
     if milli <= 0:
         raise ValueError("must be above zero")
     return str(value)
+
+
+def _label_key(text: str) -> str:
+    if not is_qualified_name(text):
+        raise ValueError(f"{text!r} is not a label key; write {_NAME_RULE}, after an optional DNS name and a slash")
+    return text
+
+
+def _label_value(text: str) -> str:
+    if not is_label_value(text):
+        raise ValueError(f"{text!r} is not a label value; write {_NAME_RULE}, or nothing")
+    return text
+
+
+def _resource(text: str) -> str:
+    if not is_qualified_name(text):
+        raise ValueError(f"{text!r} is not a resource name; write for instance cpu, memory or nvidia.com/gpu")
+    return text
+
+
+def requested_resource(text: str) -> str:
+    """Returns the name of a resource that a container can request. Raises ValueError for another name."""
+    is_known = text in FRACTIONAL or "/" in text or text.startswith(HUGEPAGES_PREFIX)
+    if not (is_known and is_qualified_name(text)):
+        known = f"{', '.join(FRACTIONAL)}, {HUGEPAGES_PREFIX}SIZE or a name such as nvidia.com/gpu"
+        raise ValueError(f"{text!r} is not a resource that pods can request; write {known}")
+    return text
+
+
+def refuse_fraction(resource: str, quantity: str) -> None:
+    """Raises ValueError if a request is a fraction of a resource that is requested in whole units only."""
+    if resource not in FRACTIONAL and parse_milli(quantity) % 1000:
+        raise ValueError(f"{quantity!r} is not a whole number; only {_listed(FRACTIONAL)} have fractions")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _time(value: object) -> object:
@@ -58,6 +102,11 @@ def _seeds(value: object) -> object:
 
 
 Quantity = Annotated[str, Before(_quantity)]
+ResourceName = Annotated[str, After(_resource)]
+RequestedResource = Annotated[str, After(requested_resource)]
+LabelKey = Annotated[str, After(_label_key)]
+LabelValue = Annotated[str, After(_label_value)]
+Seed = Annotated[int, Meta(ge=0, le=SEED_MAX)]
 At = Annotated[Any, Before(_time)]
 """`day 20`, `day 20 04:00` or ISO 8601; a `ScenarioTime` once read."""
 
@@ -74,8 +123,15 @@ class ServiceEntry(Section, frozen=True):
 
     name: Name
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
-    requests: Mapping[str, Quantity] = {}
+    requests: Mapping[RequestedResource, Quantity] = {}
     """Requests of each replica, as in a container."""
+
+    def __post_init__(self) -> None:
+        for name, quantity in self.requests.items():
+            try:
+                refuse_fraction(name, quantity)
+            except ValueError as error:
+                raise ValueError(f"requests.{name}: {error}") from error
 
 
 class Services(Section, frozen=True):
@@ -95,11 +151,11 @@ class NodeTemplate(Section, frozen=True):
 
     name: Name
     count: Annotated[int, Meta(ge=1, le=NODES_MAX)]
-    allocatable: Mapping[str, Quantity]
+    allocatable: Mapping[ResourceName, Quantity]
     """What pods may request; `pods` is 110 by default."""
     capacity: Mapping[str, Quantity] = {}
     """What pods may use, per dimension of the usage. Default: the allocatable of the same name."""
-    labels: Mapping[str, str] = {}
+    labels: Mapping[LabelKey, LabelValue] = {}
 
 
 class Known(Section, frozen=True):
@@ -143,7 +199,7 @@ class Event(Section, frozen=True):
 
 
 class PolicyEntry(Section, frozen=True):
-    """One policy: the name of a built-in one or of a domain's, or a profile or configuration of its own.
+    """One policy: the name of one that is built in or that a domain adds, or a name with a profile or a configuration.
     In the file, a name alone may replace the entry. Domains add sections (`policies.entry_type`)."""
 
     name: Name
@@ -170,7 +226,7 @@ class ScenarioHeader(Section, frozen=True, kw_only=True):
     """Title of the report. Default: the file's name."""
     policies: Annotated[tuple[Any, ...], Meta(min_length=1, max_length=POLICIES_MAX)]
     """Plain data of policy entries, which `policies` validates. Default: those of the workload."""
-    seeds: Annotated[tuple[int, ...], Before(_seeds), Meta(min_length=1, max_length=SEEDS_MAX)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Before(_seeds), Meta(min_length=1, max_length=SEEDS_MAX)] = (0,)
     """A number of seeds (from 0) or a list. A seed determines the order of creation and all other random choices."""
 
 

@@ -9,7 +9,13 @@ from pathlib import Path
 from multisched.config.document import Problem
 from multisched.model.quantity import QuantityError, parse_milli
 from multisched.simulate.scenario import Service
-from multisched.simulate.scenario_schema import REPLICAS_MAX, SERVICE_NAME, SERVICES_MAX
+from multisched.simulate.scenario_schema import (
+    REPLICAS_MAX,
+    SERVICE_NAME,
+    SERVICES_MAX,
+    refuse_fraction,
+    requested_resource,
+)
 
 REQUEST, REQUEST_GIB = "_request", "_request_gib"
 
@@ -62,11 +68,14 @@ def _service(path: Path, line: int, row: dict[str, str], problems: list[Problem]
         is_gib = column.endswith(REQUEST_GIB)
         if not (is_gib or column.endswith(REQUEST)) or not text:
             continue
-        quantity = f"{text}Gi" if is_gib else text
+        resource, quantity = column.removesuffix(REQUEST_GIB if is_gib else REQUEST), f"{text}Gi" if is_gib else text
         try:
             if parse_milli(quantity) < 0:
                 report(column, f"{text[:40]!r} is below zero")
+            refuse_fraction(requested_resource(resource), quantity)
         except QuantityError as error:
             report(column, f"{error}; write a number such as 0.5")
-        requests[column.removesuffix(REQUEST_GIB if is_gib else REQUEST)] = quantity
+        except ValueError as error:
+            report(column, str(error))
+        requests[resource] = quantity
     return Service(name, int(replicas) if is_count else 0, requests)

@@ -28,7 +28,7 @@ from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import ExternalPodChanges
 from multisched.state.gang_roster import GangRoster
-from multisched.state.ledgers import Concerned, LedgerRegistry, RowlessLedger
+from multisched.state.ledgers import LedgerRegistry, PodLedgers, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.pods_by_priority import PodsByPriority
@@ -157,18 +157,18 @@ class ClusterCache:
         pod: Pod,
         row: int,
         choices: Choices = NO_CHOICES,
-        concerned: Concerned | None = None,
+        pod_ledgers: PodLedgers | None = None,
         *,
         is_tentative: bool = False,
     ) -> Assumption:
         """Accounts for an unbound pod on a row. Called only by `transaction.assume`, after checking that it fits (I1).
 
-        `concerned`: as `LedgerRegistry.concerned` returned it in this step. `is_tentative`: as in `GangMember`.
+        `pod_ledgers`: as `LedgerRegistry.ledgers_for` returned it in this step. `is_tentative`: as in `GangMember`.
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
-        annotations = self.ledgers.take(pod, row, choices, concerned)
+        annotations = self.ledgers.take(pod, row, choices, pod_ledgers)
         pod = self.bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
@@ -188,7 +188,7 @@ class ClusterCache:
             self.nodes.add_pod(entry.row, entry.pod)
         if pod.is_deleting:
             self.ledgers.restore_cluster(entry.pod)  # reclaim counts what leaving pods hold
-        return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
+        return not (self.ledgers.has_ledger(before) or self.ledgers.has_ledger(entry.pod))
 
     def forget(self, uid: str) -> bool:
         """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed the pod."""

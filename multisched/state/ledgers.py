@@ -96,7 +96,7 @@ class ClusterRefusal(NamedTuple):
 _NO_REFUSAL: Final = ClusterRefusal()
 
 
-class Concerned(NamedTuple):
+class PodLedgers(NamedTuple):
     """The ledgers that hold something for pods like one."""
 
     of_rows: tuple[Ledger, ...]
@@ -160,25 +160,25 @@ class LedgerRegistry:
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
 
-    def concerned(self, pod: Pod) -> Concerned:
+    def ledgers_for(self, pod: Pod) -> PodLedgers:
         """Returns the ledgers that hold something for pods like this one. Raises PluginFailure.
 
         A decision asks once and passes the answer to `fits_cluster`, `fits` and `take`: most pods concern none or one of
         the ledgers. The answer is valid in this step only.
         """
         of_rows, of_cluster = self._of_rows, self._of_cluster
-        return Concerned(
+        return PodLedgers(
             tuple([ledger for ledger in of_rows if _concerns(ledger, pod)]),
             tuple([ledger for ledger in of_cluster if _concerns(ledger, pod)]) if of_cluster else (),
         )
 
-    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, concerned: Concerned | None = None) -> str:
+    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, pod_ledgers: PodLedgers | None = None) -> str:
         """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
-        return self._first_reason((concerned or self.concerned(pod)).of_rows, pod, row, choices)
+        return self._first_reason((pod_ledgers or self.ledgers_for(pod)).of_rows, pod, row, choices)
 
-    def fits_cluster(self, pod: Pod, concerned: Concerned | None = None) -> ClusterRefusal:
+    def fits_cluster(self, pod: Pod, pod_ledgers: PodLedgers | None = None) -> ClusterRefusal:
         """Returns the first refusal by a cluster ledger, which applies to every row. Raises PluginFailure."""
-        for ledger in (concerned or self.concerned(pod)).of_cluster:
+        for ledger in (pod_ledgers or self.ledgers_for(pod)).of_cluster:
             reason = self._first_reason((ledger,), pod, ANY_ROW, NO_CHOICES)
             if reason:
                 return ClusterRefusal(reason, ledger.plugin, ledger.condition_reason)
@@ -198,20 +198,20 @@ class LedgerRegistry:
                 return reason
         return ""
 
-    def concern_cluster(self, pod: Pod) -> bool:
+    def has_cluster_ledger(self, pod: Pod) -> bool:
         """Reports whether a cluster ledger holds something for pods like this one. Raises PluginFailure."""
         return any(_concerns(ledger, pod) for ledger in self._of_cluster)
 
-    def concern(self, pod: Pod) -> bool:
+    def has_ledger(self, pod: Pod) -> bool:
         """Reports whether any ledger holds something for pods like this one."""
         return bool(self.versions(pod, ANY_ROW))
 
     def take(
-        self, pod: Pod, row: int, choices: Choices = NO_CHOICES, concerned: Concerned | None = None
+        self, pod: Pod, row: int, choices: Choices = NO_CHOICES, pod_ledgers: PodLedgers | None = None
     ) -> Mapping[str, str]:
         """Takes from every ledger; returns the annotations that the binding carries. After a PluginFailure nothing is held."""
         annotations: dict[str, str] = {}
-        of_rows, of_cluster = concerned or self.concerned(pod)
+        of_rows, of_cluster = pod_ledgers or self.ledgers_for(pod)
         for ledger in (*of_rows, *of_cluster):
             try:
                 annotations.update(_take(ledger, pod, row, choices))

@@ -40,16 +40,16 @@ def assume(
     `is_tentative`: as in `ClusterCache.assume`.
     """
     ledgers = cache.ledgers
-    concerned = ledgers.concerned(pod)
-    refusal = ledgers.fits_cluster(pod, concerned)
+    pod_ledgers = ledgers.ledgers_for(pod)
+    refusal = ledgers.fits_cluster(pod, pod_ledgers)
     if refusal.reason:
         return NotTaken(*refusal)
     choices = choose(pod, row)
-    reason = ledgers.fits(pod, row, choices, concerned)
+    reason = ledgers.fits(pod, row, choices, pod_ledgers)
     return (
         NotTaken(f"node {cache.nodes.node(row).name}: {reason}")
         if reason
-        else cache.assume(pod, row, choices, concerned, is_tentative=is_tentative)
+        else cache.assume(pod, row, choices, pod_ledgers, is_tentative=is_tentative)
     )
 
 

@@ -109,14 +109,14 @@ class Trial:
     def place(self, pod: Pod, row: int, choose: Choose) -> TrialPlacement | None:
         """Places a pending pod on a row that passed the filters; None if a ledger refuses it there. Raises PluginFailure."""
         cache = self._cache
-        concerned = cache.ledgers.concerned(pod)
-        if cache.ledgers.fits_cluster(pod, concerned).reason:
+        pod_ledgers = cache.ledgers.ledgers_for(pod)
+        if cache.ledgers.fits_cluster(pod, pod_ledgers).reason:
             return None
         choices = choose(pod, row)
-        if cache.ledgers.fits(pod, row, choices, concerned):
+        if cache.ledgers.fits(pod, row, choices, pod_ledgers):
             return None
         self._note(row)
-        annotations = cache.ledgers.take(pod, row, choices, concerned)
+        annotations = cache.ledgers.take(pod, row, choices, pod_ledgers)
         cache.nodes.add_pod(row, cache.bound_with(pod, annotations))
         found = self._placements[pod.uid] = TrialPlacement(pod, row, choices)
         return found

@@ -13,6 +13,8 @@ from typing import Final
 
 _HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+")
 """Names of links under which OpenSSL looks for an authority."""
+_BEGIN: Final = b"-----BEGIN "
+_END: Final = b"-----END "
 
 
 def empty_server_context() -> ssl.SSLContext:
@@ -54,11 +56,11 @@ def load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -
 
 @contextmanager
 def authorities_on_demand() -> Iterator[None]:
-    """Makes contexts that are created meanwhile look up the system's authorities when they verify a certificate.
+    """Makes contexts that are created in the block look up the system's authorities when they verify a certificate.
 
     OpenSSL reads a whole bundle for each context, which takes 30 ms, and aiohttp creates two contexts when it is imported.
-    If the bundle is in a directory with a link by hash for each authority, as on Debian, OpenSSL finds the same
-    authorities there. Otherwise, nothing changes.
+    If the directory of authorities has a link by hash to each certificate of the bundle, as on Debian, OpenSSL finds the
+    same authorities there. Otherwise, nothing changes.
     """
     paths = ssl.get_default_verify_paths()
     if paths.cafile is None or paths.capath is None or not _has_links(Path(paths.cafile), Path(paths.capath)):
@@ -76,12 +78,23 @@ def authorities_on_demand() -> Iterator[None]:
 
 
 def _has_links(bundle: Path, folder: Path) -> bool:
-    """Returns whether the folder contains the bundle, and at least as many links as the bundle has certificates."""
+    """Returns whether the folder contains a link by hash to each certificate of the bundle.
+
+    The texts are compared: a bundle may have an authority that was appended without a link. OpenSSL reads a target whole,
+    but only for the hash of its link, so a target with several certificates does not count.
+    """
     try:
-        links = sum(_HASHED.fullmatch(name) is not None for name in os.listdir(folder))
-        return bundle.resolve().parent == folder.resolve() and 0 < bundle.read_bytes().count(b"-----BEGIN ") <= links
+        bundled = _certificates(bundle)
+        targets = (_certificates(folder / name) for name in os.listdir(folder) if _HASHED.fullmatch(name))
+        linked = {target[0] for target in targets if len(target) == 1}
     except OSError:
         return False
+    return bool(bundled) and linked.issuperset(bundled)
+
+
+def _certificates(file: Path) -> list[bytes]:
+    """Returns the PEM blocks of a file, without what is between them. Raises OSError."""
+    return [block.partition(_END)[0] for block in file.read_bytes().split(_BEGIN)[1:]]
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Lot:
     choice: str
 
 
-class AuditedKind:
+class TreeProcess:
     """The process of one tree."""
 
     def __init__(self, tree: Path, inputs: Path, profile: str) -> None:
@@ -88,7 +88,7 @@ def compare(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="core-inputs-")))
         (folder / "inputs").write_bytes(b"\n\n".join(b"\n".join(part) for part in inputs))
-        here, there = (AuditedKind(tree, folder / "inputs", profile) for tree in (HERE, revision))
+        here, there = (TreeProcess(tree, folder / "inputs", profile) for tree in (HERE, revision))
         stack.callback(here.close)
         stack.callback(there.close)
         for side in (here, there):
@@ -96,7 +96,7 @@ def compare(
         return list(_rounds(here, there, rounds, lot))
 
 
-def _rounds(here: AuditedKind, there: AuditedKind, rounds: int, lot: int) -> Iterator[tuple[Lot, Lot]]:
+def _rounds(here: TreeProcess, there: TreeProcess, rounds: int, lot: int) -> Iterator[tuple[Lot, Lot]]:
     for number in range(rounds):
         if number % 2:
             other = there.play(lot)

@@ -157,6 +157,18 @@ def test_rights_follow_the_domains() -> None:
     assert "pods/eviction" not in str(the(templated({"repair": {"rights": False}}), "ClusterRole")["rules"])
 
 
+def test_rights_to_leases_and_kept_objects_are_in_the_namespace_of_the_leases() -> None:
+    objects = templated({"config": {"lease": {"namespace": "elections"}}})
+    roles, bindings = ([one for one in objects if one["kind"] == kind] for kind in ("Role", "RoleBinding"))
+    assert {one["metadata"]["name"] for one in roles} == {
+        "multisched-leases",
+        "multisched-quotas",
+        "multisched-repair",
+    }
+    assert {one["metadata"]["namespace"] for one in (*roles, *bindings)} == {"elections"}
+    assert {subject["namespace"] for one in bindings for subject in one["subjects"]} == {"multisched-system"}
+
+
 def test_the_forecast_gets_its_sources_and_repair_its_settings() -> None:
     values = {
         "config": {"domains": [{"name": "services", "profile": {"base": "forecast"}}, {"name": "gpu"}]},

@@ -26,7 +26,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
-    "multisched.cli.main": (2, "a start imports either typer or what run needs"),
+    "multisched.cli.main": (3, "a start imports either typer or what run needs"),
     "multisched.cli.options": (2, "a command without configuration needs no YAML"),
     "multisched.cli.quota_commands": (10, "every command is parsed at each start, and one is run"),
     "multisched.cli.repair": (2, "who asks a server needs no sandbox"),

@@ -46,7 +46,7 @@ class RepairControl:
         self._budget = budget
         self._forecasts = forecasts
         self._record = Record()
-        self._carrier: RunExecutor | None = None
+        self._executor: RunExecutor | None = None
         self._counts = RepairCounts()
         self._mover: Mover | None = None
         self._clock: Clock | None = None
@@ -61,7 +61,7 @@ class RepairControl:
     # -- the background task --------------------------------------------------------------------------------------------------
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Plans and carries out repairs until cancelled."""
+        """Plans and executes repairs until cancelled."""
         if ports.mover is None or self._settings.mode is RepairMode.OFF:
             await asyncio.Event().wait()
             return
@@ -85,13 +85,13 @@ class RepairControl:
             if self._record.is_under_way:
                 assert self._record.run is not None, "a run is under way"
                 is_new = self._record.run.state is State.PLANNED
-                await self._carry(mover, Event.BEGIN if is_new else Event.RESTARTED)
+                await self._execute(mover, Event.BEGIN if is_new else Event.RESTARTED)
             while True:
                 await self._sleep(await self._turn(mover), ports.rng)
         finally:
             mover.release()
             self._forecasts.withdraw()
-            self._carrier = self._mover = None
+            self._executor = self._mover = None
 
     async def _until_leading(self, mover: Mover) -> None:
         while not mover.may_act():  # noqa: ASYNC110 - plugins get no notification of the lease
@@ -183,7 +183,7 @@ class RepairControl:
         cut = msgspec.structs.replace(plan, moves=moves)
         self._record = self._recorded(cut, Run(len(moves)), digest_of(plan))
         self._counts.runs += 1
-        await self._carry(mover, Event.BEGIN)
+        await self._execute(mover, Event.BEGIN)
 
     def _recorded(self, plan: RepairPlan, run: Run | None, digest: str = "") -> Record:
         return msgspec.structs.replace(
@@ -196,19 +196,19 @@ class RepairControl:
             reason="",
         )
 
-    async def _carry(self, mover: Mover, first: Event) -> None:
+    async def _execute(self, mover: Mover, first: Event) -> None:
         """Executes one run to its end."""
         windows, clock = self._settings.windows, self._clock
         assert windows is not None, "the settings require windows"
         assert clock is not None, "the background task runs"
-        carrier = RunExecutor(
+        executor = RunExecutor(
             self._record, mover, self._forecasts, windows, clock, self._counts, self._settings.ready_timeout_s
         )
-        self._carrier = carrier
+        self._executor = executor
         try:
-            self._record = await carrier.carry(first)
+            self._record = await executor.execute(first)
         finally:
-            self._carrier = None
+            self._executor = None
         self._report_end(mover)
 
     def _report_end(self, mover: Mover) -> None:
@@ -231,7 +231,7 @@ class RepairControl:
 
     def status(self) -> RepairStatus:
         """Returns the state of the repair."""
-        record = self._record if self._carrier is None else self._carrier.record
+        record = self._record if self._executor is None else self._executor.record
         span, opens_s = None, None
         if self._clock is not None and self._settings.windows is not None:
             span, opens_s = self._span(), self._settings.windows.next_open(self._now_s())
@@ -292,7 +292,7 @@ class RepairControl:
             )
         if self._span() is None:
             raise RepairRefusedError(f"outside the windows of repair: {self._next_window()}", 409)
-        if self._carrier is not None or self._wanted is not None:
+        if self._executor is not None or self._wanted is not None:
             raise RepairRefusedError("a repair is in progress; see multisched repair status", 409)
         return self._mover
 

@@ -1,6 +1,6 @@
 """Execution of a repair plan as a pure state machine, and the check after each step.
 
-The carrier (`repair/run_executor.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
+The executor (`repair/run_executor.py`) holds one `Run`, reports events to it (`advance`) and executes the returned `Action`s.
 It stores the run before it acts. After a crash it resumes the run with the event RESTARTED. For each step of the plan,
 in order:
 
@@ -33,7 +33,7 @@ from domains.forecast.repair.plan import Step
 from multisched.model.plural import counted, verb
 
 REFUSALS_MAX: Final = 10
-"""Number of failed LOOKs and EVICTs of one step before the run stops; the carrier waits between them."""
+"""Number of failed LOOKs and EVICTs of one step before the run stops; the executor waits between them."""
 DRIFT_MAX: Final = 0.05
 """Tolerated excess of a node's peak after a step over the peak predicted by the plan, as a share of capacity."""
 
@@ -78,7 +78,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the carrier must do next."""
+    """What the executor must do next."""
 
     RESERVE = "reserve"
     LOOK = "look"

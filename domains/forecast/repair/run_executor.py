@@ -1,8 +1,8 @@
-"""The carrier: executes the actions of one run's state machine (`repair/run.py`) and reports their outcome to it.
+"""Executes the actions of one run's state machine (`repair/run.py`) and reports their outcome to it.
 
 Owns the record during a run, and the reservation on the target. The run is stored before each action. Nothing is evicted
 outside the window, without the lease, or before the run was stored. One pod moves at a time. The reservation is released
-when `carry` ends, also by an exception. Called by the controller (`repair/control.py`), one run at a time.
+when `execute` ends, also by an exception. Called by the controller (`repair/control.py`), one run at a time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RunExecutor:
         self._detail = ""
         """Message of the last refusal."""
 
-    async def carry(self, first: Event) -> Record:
+    async def execute(self, first: Event) -> Record:
         """Executes the run to its end and returns the final record. After a DocumentConflictError the run stays as it was stored."""
         try:
             await self._feed(first)

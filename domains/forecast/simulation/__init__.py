@@ -1,1 +1,1 @@
-"""What the forecast domain adds to `multisched simulate`. May import `multisched.simulate` and what its hooks need."""
+"""What the forecast domain adds to `multisched simulate`. May import `multisched.simulate`, `config` and `cluster`."""

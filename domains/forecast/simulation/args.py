@@ -16,7 +16,7 @@ from multisched.simulate.scenario_time import DAY_S
 
 FORECAST: Final = PeakForecast.name
 OWN: Final = {"files", "historyDir", "profilesFile"}
-"""Args by which PeakForecast loads profiles of its own, independent of the scenario."""
+"""Args by which PeakForecast loads its profiles itself, independent of the scenario."""
 LEARNED: Final = {"history", "fit"}
 """Args that configure how it learns from the scenario's usage."""
 

@@ -70,7 +70,11 @@ class GroupAttemptDryRun:
             return (yield from self._cheapest(lambda domain: domain.displace(rule)))
         is_anywhere = self._group.allowed is None
         found = yield from self._until_current(lambda: self._displaced(rule, everywhere=is_anywhere))
-        if found is None and not is_anywhere and any(map(self._runs.cache.ledgers.concern_cluster, self._group.pods)):
+        if (
+            found is None
+            and not is_anywhere
+            and any(map(self._runs.cache.ledgers.has_cluster_ledger, self._group.pods))
+        ):
             found = yield from self._until_current(lambda: self._displaced(rule, everywhere=True))
         return found
 

@@ -66,7 +66,7 @@ class GroupTrial:
         """Some filter of the members reads pods of other rows."""
         self._are_alike = True
         self._orders: Sequence[Sequence[Pod]] = ()
-        self.shares_room = any(cache.ledgers.concern_cluster(pod) for pod in group.pods)
+        self.shares_room = any(cache.ledgers.has_cluster_ledger(pod) for pod in group.pods)
         """Some cluster-wide ledger counts them, whichever rows they are on."""
         self._placings = self._whole_tries = 0
         self.is_exhausted = False

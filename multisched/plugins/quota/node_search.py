@@ -152,8 +152,8 @@ class NodeSearch:
         node = self._nodes.node(row).name
         short, _ = missing_on_nodes(self._nodes, (Nomination(self._pod, node),))
         amounts = self._reclaim.ledger.amounts
-        terminating = (amounts.of(pod) for pod in victims if not pod.is_leaving)
-        return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), terminating)
+        evicted = (amounts.of(pod) for pod in victims if not pod.is_leaving)
+        return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), evicted)
 
     def on_a_node(self) -> ReclaimPlan | None:
         """Returns the cheapest node, with the victims on it and those on other nodes that free quota. None if there is none."""

@@ -6,7 +6,7 @@ each audit (`content.py`); the sums of every row (resources, pods, ports, ledger
 
 A change that may still be in flight is no difference: versions must prove it, or two audits in a row must find it. If a bind was
 answered with success and the watch does not show it, the pod is read, because a list cannot tell a false answer from a late
-watch. A difference is logged with both sides, counted and repaired: a lost event by a relist, an inconsistency within the cache
+watch. A difference is logged with both values, counted and repaired: a lost event by a relist, an inconsistency within the cache
 directly. Every step is short. Owned and run by `Program` in one task.
 """
 
@@ -189,7 +189,7 @@ class Audit:
             await anyio.sleep(max(0.0, began_s + self._period_s - self._clock.monotonic()))
 
     async def once(self, audited_kinds: Sequence[AuditedKind] | None = None) -> Sequence[Difference]:
-        """Runs one audit of the given sides (default: all). Returns the repaired differences. If the API server returns no list,
+        """Runs one audit of the given kinds (default: all). Returns the repaired differences. If the API server returns no list,
         the audit fails without a result for the listed kinds."""
         audited_kinds = self._audited_kinds if audited_kinds is None else audited_kinds
         began_s = self._clock.monotonic()

@@ -49,14 +49,14 @@ class NodeContent(msgspec.Struct, frozen=True):
 C = TypeVar("C", PodContent, NodeContent)
 
 
-def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, settled_labels: Collection[str] = ()) -> str:
+def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, fixed_labels: Collection[str] = ()) -> str:
     """Returns how a cached pod differs from the API object of the same version; empty: it does not, or it cannot be compared.
 
-    `settled_labels`: keys that keep the value that they had at the bind (`ClusterCache`).
+    `fixed_labels`: keys that keep the value that they had at the bind (`ClusterCache`).
     """
     here, there = _counted(pod), _read(raw, _pod_content)
     for content in (here, there) if there is not None else ():
-        for key in settled_labels:
+        for key in fixed_labels:
             content.labels.pop(key, None)
     return _fault(here, there)
 

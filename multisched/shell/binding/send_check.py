@@ -107,7 +107,7 @@ class SendCheck:
 
     def _refusal_now(self, pod: Pod, seen: DecisionState, node: Node) -> Status | None:
         before = seen.node
-        if node.allocatable != before.allocatable and self._cache.ledgers.concern(pod):
+        if node.allocatable != before.allocatable and self._cache.ledgers.has_ledger(pod):
             # Devices are chosen by index, and the chosen ones may be those that were removed.
             return Status.error(f"the allocatable resources of node {node.name} changed before the pod was bound")
         asking = seen.cycle.plugins.remote_filter

@@ -1,7 +1,7 @@
 """The binding cycles of one domain: Permit, PreBind and bind of each assumed pod.
 
-Owns the pods in a binding cycle. A pod whose bind has not been sent can still be cancelled: the pod is forgotten
-and requeued; the binds of the other pods are in flight. Ingest cancels binds of pods that changed or whose
+Owns the pods in a binding cycle. Until the bind of a pod has been sent, it can be cancelled: the pod is forgotten and
+requeued. Afterwards, the bind is in flight. Ingest cancels binds of pods that changed or whose
 node changed; the preemptor cancels binds of pods that became victims.
 """
 
@@ -111,7 +111,7 @@ class BindingCycle:
         """True while a bind is in flight to a node that has left the domain since the decision."""
         return not all(self._check.is_at_home(bind.placed, bind.seen) for bind in self._sent.values())
 
-    # -- turning back ----------------------------------------------------------------------------------------------
+    # -- cancelling ------------------------------------------------------------------------------------------------
 
     def recheck(self, uid: str) -> None:
         """Checks the pod again after its node changed or was deleted, and cancels its bind if it no longer fits there."""
@@ -289,7 +289,7 @@ class BindingCycle:
         return self._barriers.shortage(barrier)
 
     def _fail(self, barrier: Barrier, failure: GangFailure) -> None:
-        """Turns all members back. They are requeued together, once PreBind has ended for each of them."""
+        """Cancels the binds of all members. They are requeued together, once PreBind has ended for each of them."""
         for uid in self._barriers.fail(barrier, failure):
             bind = self._unsent.get(uid)
             if bind is not None:

@@ -144,6 +144,13 @@ def test_policies_learn_once_or_as_often_as_their_history_is_read(
     assert sorted([beside, "new"]) in standing(made, found)
 
 
+def test_a_service_can_request_devices(tmp_path: Path) -> None:
+    nodes = [{**NODES[0], "allocatable": {"cpu": 8, "memory": "32Gi", "nvidia.com/gpu": 1}}]
+    trained = {"list": [{"name": "evening", "replicas": 4, "requests": {"cpu": 1, "nvidia.com/gpu": 1}}]}
+    made, found = run_named(scenario(tmp_path, nodes=nodes, services=trained), "least-allocated")
+    assert standing(made, found) == [["evening"]] * 4
+
+
 def test_least_allocated_evens_requests_and_nothing_else(tmp_path: Path) -> None:
     made, found = run_named(scenario(tmp_path), "least-allocated")
     assert [len(names) for names in standing(made, found)] == [3, 3, 3, 3]

@@ -508,6 +508,10 @@ def test_version_and_help_load_nothing_heavy() -> None:
     assert not loaded & {"numpy", "pydantic", "aiohttp", "kubernetes_asyncio", "prometheus_client", "yaml", "anyio"}
 
 
+def test_commands_other_than_run_do_not_pay_for_ssl() -> None:
+    assert "ssl" not in loaded_after("import multisched.cli.main")
+
+
 def test_run_does_not_load_the_embedded_cluster_nor_what_the_first_audit_needs() -> None:
     loaded = loaded_after("import multisched.app")
     assert not {name for name in loaded if name.startswith(("multisched.cluster", "multisched.verify"))}
@@ -585,7 +589,7 @@ def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) ->
 def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:
     source = tmp_path / "kube.yaml"
     source.write_text(KUBE.replace("30", "300"))
-    told = f"{source}:3:27: percentageOfNodesToScore: must be less than or equal to 100\n"
+    told = f"{source}:3:27: percentageOfNodesToScore: must be less than or equal to 100, got 300\n"
     assert call("config", "convert", str(source)) == (2, "", told)
     assert call("config", "convert", str(tmp_path / "none"))[0] == 2
 

@@ -49,7 +49,7 @@ server: {port: abc}
         "f.yaml:1:13: apiVersion: 'multisched.io/v2' is not known here; write multisched.io/v1",
         "f.yaml:3:1: domain: unknown key (did you mean domains?)",
         "f.yaml:10:20: domains[0].profile.plugins.enabled[0].name: 'NodeAffinty' is not a plugin (did you mean NodeAffinity?)",
-        "f.yaml:10:41: domains[0].profile.plugins.enabled[0].weight: must be a valid integer",
+        "f.yaml:10:41: domains[0].profile.plugins.enabled[0].weight: must be a valid integer, got 2.5",
         'f.yaml:11:29: domains[0].queue.initialBackoff: a duration needs a unit, for instance "5s"',
         "f.yaml:11:32: domains[0].queue.maxBackof: unknown key (did you mean maxBackoff?)",
         (
@@ -58,7 +58,7 @@ server: {port: abc}
         ),
         "f.yaml:15:20: domains[2].loans[0].from: no domain is named 'qoss' (did you mean qos?)",
         "f.yaml:16:8: lease: duration must be longer than renewDeadline",
-        "f.yaml:17:16: server.port: must be a valid integer",
+        "f.yaml:17:16: server.port: must be a valid integer, got 'abc'",
     ]
 
 
@@ -66,7 +66,7 @@ server: {port: abc}
     ("text", "told"),
     [
         ("", "f.yaml:1:1: the file is empty; `multisched config default` prints one to start from"),
-        ("- 1", "f.yaml:1:1: must be an object"),
+        ("- 1", "f.yaml:1:1: must be an object, got a list"),
         ("a: &x 1", "f.yaml:1:4: anchors are refused; write the value out where it is used"),
         ("a: *x", "f.yaml:1:4: aliases are refused; write the value out"),
         ("a: !!python/name:os.system", "f.yaml:1:4: tags are refused; remove tag:yaml.org,2002:python/name:os.system"),
@@ -93,7 +93,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: []", "f.yaml:3:10: domains: needs at least 1"),
         ("domains: [{name: Qos}]", "is not a name of this kind"),
         ('domains: [{name: "qos\\n"}]', "is not a name of this kind"),
-        ("domains: [{name: a, schedulerNames: a}]", "f.yaml:3:37: domains[0].schedulerNames: must be a list"),
+        ("domains: [{name: a, schedulerNames: a}]", "f.yaml:3:37: domains[0].schedulerNames: must be a list, got 'a'"),
         (
             f"lease: {{namespace: {'n' * 64}}}",
             "f.yaml:3:20: lease.namespace: is too long; its length must be at most 63",
@@ -110,8 +110,31 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("verify: {every: 9s}", "verify: every must be at least 10s, since each run lists all pods; got 9s"),
         ("verify: {every: 10}", "verify.every: a duration needs a unit"),
         ("logging: {level: warn}", "write debug, info, warning or error (did you mean warning?)"),
-        ("logging: {level: off}", "f.yaml:3:18: logging.level: False is not known here"),
-        ("lease: {enabled: 1}", "f.yaml:3:18: lease.enabled: must be a valid boolean"),
+        ("logging: {level: off}", "f.yaml:3:18: logging.level: false is not known here"),
+        ("lease: {enabled: 1}", "f.yaml:3:18: lease.enabled: must be a valid boolean, got 1"),
+        ('lease: {enabled: "true"}', "lease.enabled: must be a valid boolean, got 'true'; remove the quotes"),
+        (
+            'server: {port: "10260"}',
+            "f.yaml:3:16: server.port: must be a valid integer, got '10260'; remove the quotes",
+        ),
+        ("server: {port: }", "server.port: must be a valid integer, got null; remove the key, or write a value"),
+        ("server: ", "f.yaml:3:8: server: must be an object, got null; remove the key, or write a value"),
+        ("server: {port: -1}", "server.port: must be greater than or equal to 0, got -1"),
+        ("server: {port: 65536}", "server.port: must be less than or equal to 65535, got 65536"),
+        ("server: {port: [1]}", "server.port: must be a valid integer, got a list"),
+        (f"server: {{port: {'p' * 99}}}", f"server.port: must be a valid integer, got '{'p' * 79}…"),
+        (
+            "domains: [{name: a, schedulerNames: [null]}]",
+            "schedulerNames[0]: must be a valid string, got null; remove the item, or write a value",
+        ),
+        (
+            "domains: [{name: a, nodes: {selector: {matchLabels: {a: 1}}}}]",
+            "matchLabels.a: must be a valid string, got 1; write it in quotes",
+        ),
+        (
+            "domains: [{name: a, nodes: {selector: {matchLabels: {'': x}}}}]",
+            'f.yaml:3:54: domains[0].nodes.selector.matchLabels."": the key is too short; its length must be at least 1, got 0',
+        ),
         ("domains: [{name: a, queue: {initialBackoff: 1m}}]", "initialBackoff is longer than maxBackoff"),
         ("domains: [{name: a, nodes: {selector: {}}}]", "selects every node"),
         (

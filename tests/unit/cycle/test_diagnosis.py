@@ -62,11 +62,11 @@ def test_a_node_refused_after_it_was_chosen_is_one_of_one() -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from((FULL, TAINTED, PENDING))), max_size=6))
 def test_adding_one_by_one_is_adding_all(refused: list[tuple[str, Status]]) -> None:
     base = Diagnosis(9)
-    commit_now, by_one = base.with_more(refused), base
+    at_once, by_one = base.with_more(refused), base
     for one in refused:
         by_one = by_one.with_more([one])
-    assert fit_error(commit_now) == fit_error(by_one)
-    assert (commit_now.rejectors, commit_now.pending, commit_now.nodes) == (
+    assert fit_error(at_once) == fit_error(by_one)
+    assert (at_once.rejectors, at_once.pending, at_once.nodes) == (
         by_one.rejectors,
         by_one.pending,
         by_one.nodes,

@@ -84,7 +84,7 @@ def test_a_pod_that_waits() -> None:
         "  Filter      NodeResourcesFit: refuses 3 of 4 nodes\n"
         "  Nodes: 0 of 4 are feasible; PreFilter left out 1\n"
         "         1 NodeUnschedulable: cordoned (Unschedulable)  [n4]\n"
-        "         3 NodeResourcesFit: Insufficient cpu once the pods nominated there are placed (Unschedulable)"
+        "         3 NodeResourcesFit: Insufficient cpu counting the pods that are nominated to it (Unschedulable)"
         "  [n1, n2 and 1 more]\n"
         "\n"
         "In the queue\n"

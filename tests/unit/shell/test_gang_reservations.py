@@ -201,7 +201,8 @@ def test_explain_names_the_reservation_to_the_gang_and_to_pods_that_it_holds_bac
         text = pod_text(held)
         assert "1 NodeResourcesFit: Insufficient cpu (Unschedulable)  [b]" in text
         assert (
-            "1 NodeResourcesFit: Insufficient cpu once the pods nominated there are placed (Unschedulable)  [a]" in text
+            "1 NodeResourcesFit: Insufficient cpu counting the pods that are nominated to it (Unschedulable)  [a]"
+            in text
         )
         (who,) = held.notes
         assert who in (
@@ -211,7 +212,7 @@ def test_explain_names_the_reservation_to_the_gang_and_to_pods_that_it_holds_bac
         )
         assert held_on_a.on_node is not None
         assert held_on_a.on_node.text == (
-            "It is not feasible: NodeResourcesFit: Insufficient cpu once the pods nominated there are placed."
+            "It is not feasible: NodeResourcesFit: Insufficient cpu counting the pods that are nominated to it."
         )
         assert held_on_a.notes == held.notes
 

@@ -85,6 +85,23 @@ def test_problems_of_a_workloads_section_have_their_position(
     assert any(expected in str(problem) for problem in raised.value.problems), str(raised.value)
 
 
+def test_every_bad_line_of_a_workloads_file_is_told(tmp_path: Path) -> None:
+    path = trace(tmp_path)
+    (tmp_path / "pods.txt").write_text("4\nmany\n1\n5\n")
+    with pytest.raises(ConfigError) as raised:
+        load_simulation(path)
+    assert [str(problem).removeprefix(f"{tmp_path}/") for problem in raised.value.problems] == [
+        "pods.txt:2:1: 'many' is not a number of cores; write 1 to 4",
+        "pods.txt:4:1: '5' is not a number of cores; write 1 to 4",
+    ]
+
+
+def test_an_unreadable_file_of_a_workload_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.txt:1:1: cannot be read: No such file") as raised:
+        load_simulation(trace(tmp_path, trace={"nodes": 0, "pods": "no.txt"}))
+    assert "trace.nodes: write at least 1" in str(raised.value)
+
+
 def test_policies_of_domains_run_in_scenarios_of_recorded_services(tmp_path: Path) -> None:
     path = write(tmp_path, policies=["packing"])
     (policy,) = load_simulation(path).policies

@@ -157,6 +157,8 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         ),
         (repaired({"base": "default"}), "policies[0].repair: policy 'mended' does not run PeakForecast, which repairs"),
         ({"seeds": 0}, "seeds: write a number of seeds from 1 to 1000"),
+        ({"seeds": [-1]}, "seeds[0]: must be greater than or equal to 0, got -1"),
+        ({"seeds": [2**32]}, "seeds[0]: must be less than or equal to 4294967295, got 4294967296"),
         ({"seeds": [1, 1]}, "seeds: names a seed twice"),
         (
             {"nodes": [{**NODE, "capacity": {"logs": 4, "log": 4}}]},
@@ -169,6 +171,10 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         ({"known": {"until": "day 9"}}, "known.until: 2026-01-14 00:00: the usage goes from 2026-01-05 00:00 to"),
         ({"judged": {"from": "day 3", "to": "day 5"}}, "judged: 2026-01-07 00:00 to 2026-01-10 00:00: the usage goes"),
         ({"judged": {"from": "day 3 06:00", "to": "day 4"}}, "judged: whole days are judged"),
+        (
+            {"judged": {"from": "day 3", "to": "day 2"}},
+            "judged.to: ends at 2026-01-07 00:00, which is not after from (2026-01-07 00:00); write a later day",
+        ),
         ({"judged": {"from": "now", "to": "day 4"}}, "judged.from: 'now' is not a moment; write for instance"),
         ({"create": {"at": "day 4"}}, "create.at: 2026-01-08 00:00 is not between the first sample and"),
         (
@@ -188,6 +194,30 @@ def test_windows_of_repair_are_those_that_open_on_judged_days(tmp_path: Path) ->
         (
             {"services": {"list": [{"name": "web", "replicas": n} for n in (1, 2)]}},
             "services.list[1].name: service 'web' is already",
+        ),
+        (
+            {"nodes": [{**NODE, "capacity": {"log": 4}, "labels": {"bad key!": "x"}}]},
+            "nodes[0].labels.bad key!: the key 'bad key!' is not a label key; write",
+        ),
+        (
+            {"nodes": [{**NODE, "capacity": {"log": 4}, "labels": {"zone": "x y"}}]},
+            "nodes[0].labels.zone: 'x y' is not a label value; write at most 63",
+        ),
+        (
+            {"nodes": [{**NODE, "capacity": {"log": 4}, "allocatable": {"cpu": 4, "foo bar": 1}}]},
+            "nodes[0].allocatable.foo bar: the key 'foo bar' is not a resource name; write",
+        ),
+        (
+            {"services": {"list": [{"name": "web", "replicas": 1, "requests": {"foo bar": 1}}]}},
+            "services.list[0].requests.foo bar: the key 'foo bar' is not a resource that pods can request; write",
+        ),
+        (
+            {"services": {"list": [{"name": "web", "replicas": 1, "requests": {"gpu": 1}}]}},
+            "services.list[0].requests.gpu: the key 'gpu' is not a resource that pods can request; write",
+        ),
+        (
+            {"services": {"list": [{"name": "web", "replicas": 1, "requests": {"nvidia.com/gpu": "500m"}}]}},
+            "services.list[0]: requests.nvidia.com/gpu: '500m' is not a whole number; only",
         ),
         ({"services": {"file": "no.csv"}}, "no.csv:1:1: cannot be read"),
         ({"usage": {"files": ["no.csv"]}}, "no.csv:1:1: cannot be read"),
@@ -221,6 +251,25 @@ def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
     assert sum("events[0].release[0]" in sentence for sentence in found) == 1
     assert sum("policies[0]: no policy is called 'random'" in sentence for sentence in found) == 1
     assert sum("seeds: names a seed twice" in sentence for sentence in found) == 1
+
+
+def test_resources_in_a_services_file_are_checked_like_those_of_a_list(tmp_path: Path) -> None:
+    (tmp_path / "services.csv").write_text("service,replicas,foo bar_request,nvidia.com/gpu_request\nweb,4,1,0.5\n")
+    assert refusals(write(tmp_path, services={"file": "services.csv"})) == [
+        (
+            "services.csv:2:1: foo bar_request: 'foo bar' is not a resource that pods can request; write cpu, memory, "
+            "ephemeral-storage, hugepages-SIZE or a name such as nvidia.com/gpu"
+        ),
+        "services.csv:2:1: nvidia.com/gpu_request: '0.5' is not a whole number; only cpu, memory and ephemeral-storage have fractions",
+    ]
+
+
+def test_a_dimension_must_fit_into_the_key_of_an_annotation(tmp_path: Path) -> None:
+    """Capacities reach plugins as annotations of nodes."""
+    lines = usage_lines(dimensions=("cpu", "disk io"))
+    node = {**NODE, "capacity": {"disk io": 4}}
+    (found,) = refusals(write(tmp_path, lines=lines, nodes=[node]))
+    assert "usage.files: the dimension 'disk io' cannot be in the key of an annotation; rename it" in found
 
 
 def test_a_series_without_any_sample_in_the_judged_days_is_refused_never_taken_for_zero(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from multisched.config.document import Document
+from multisched.config.document import ConfigError, Document, Problem
+from multisched.config.loading import read_text
 from multisched.config.sections import Section
 from multisched.simulate.contribution import Contribution, Workload
 from multisched.simulate.policies import with_plugin
@@ -110,10 +111,27 @@ def pod(name: str, cores: int, scheduler: str) -> dict[str, Any]:
 
 
 def read(document: Document, file: TraceFile, policies: tuple[Policy, ...], path: Path) -> TraceSimulation:
-    lines = (path.parent / file.trace.pods).read_text().splitlines()
     if file.trace.nodes < 1:
         document.add(("trace", "nodes"), "write at least 1")
-    return TraceSimulation(file.name or path.stem, policies, file.seeds, file.trace.nodes, tuple(map(int, lines)))
+    pods = read_pods(document, path.parent / file.trace.pods)
+    return TraceSimulation(file.name or path.stem, policies, file.seeds, file.trace.nodes, pods)
+
+
+def read_pods(document: Document, path: Path) -> tuple[int, ...]:
+    """Reads the cores of each pod. Adds a problem for each line that is none, and for a file that cannot be read."""
+    try:
+        lines = read_text(path).splitlines()
+    except ConfigError as error:
+        document.problems += error.problems
+        return ()
+    cores = []
+    for line, text in enumerate(lines, 1):
+        if text in map(str, range(1, CORES + 1)):
+            cores.append(int(text))
+        else:
+            message = f"{text[:40]!r} is not a number of cores; write 1 to {CORES}"
+            document.problems.append(Problem(str(path), line, 1, "", message))
+    return tuple(cores)
 
 
 SIMULATION = Contribution(

@@ -242,7 +242,7 @@ def test_it_is_asked_about_no_row_and_apart_from_those_of_rows() -> None:
         "NamespaceFull",
     )
     assert scene.cache.ledgers.fits_cluster(pod_of("free", cpu=0)).reason == ""
-    assert scene.cache.ledgers.concern(pod)
+    assert scene.cache.ledgers.has_ledger(pod)
     assert len({scene.cache.ledgers.versions(pod, row) for row in range(4)}) == 1
 
 

@@ -91,7 +91,7 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
     assert book.fits(POD, 3) == ""
     assert book.take(POD, 3) == {"first/given": "3", "second/given": "3", "both": "second"}
     assert book.versions(POD, 3) == (13, 13)
-    assert book.concern(POD)
+    assert book.has_ledger(POD)
     book.restore(POD, 4)
     book.release("uid")
     book.set_node(5, NODE)
@@ -112,7 +112,7 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
 def test_a_ledger_that_is_not_concerned_is_told_to_release_and_asked_nothing() -> None:
     stranger = Noting("stranger", is_concerned=False, reason="full")
     book = book_of(stranger)
-    assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.concern(POD)) == ("", {}, (), False)
+    assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.has_ledger(POD)) == ("", {}, (), False)
     book.restore(POD, 4)
     assert stranger.heard == [("release", "p")]
 

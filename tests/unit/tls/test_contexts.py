@@ -72,8 +72,8 @@ def server_of(signer: Pair) -> ssl.SSLContext:
     return context
 
 
-def an_authority() -> Pair:
-    key, name = new_key(), common_name("authority")
+def an_authority(called: str = "authority") -> Pair:
+    key, name = new_key(), common_name(called)
     basic = x509.BasicConstraints(ca=True, path_length=None)
     return pair_of(signed(unsigned(name, name, key, datetime.now(UTC)).add_extension(basic, critical=True), key), key)
 
@@ -97,14 +97,38 @@ def test_a_bundle_with_more_than_its_links_is_read(tmp_path: Path, monkeypatch: 
         assert ssl.create_default_context().cert_store_stats()["x509"] == 1
 
 
-def test_a_bundle_elsewhere_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    system_of(tmp_path, an_authority(), monkeypatch)
-    own = tmp_path / "own" / "bundle.crt"
-    own.parent.mkdir()
-    own.write_bytes((tmp_path / "bundle.crt").read_bytes())
-    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+def test_a_bundle_with_an_authority_without_a_link_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked, appended = an_authority("linked"), an_authority("appended")
+    system_of(tmp_path, linked, monkeypatch, links=2)  # as many links as certificates
+    (tmp_path / "bundle.crt").rename(tmp_path / "linked.pem")
+    for link in tmp_path.glob("*.[0-9]"):
+        link.unlink()
+        link.symlink_to("linked.pem")
+    (tmp_path / "bundle.crt").write_bytes(linked.certificate + b"# of the company\n" + appended.certificate)
     with authorities_on_demand():
-        assert ssl.create_default_context().cert_store_stats()["x509"] == 1
+        context = ssl.create_default_context()
+    assert is_trusted(context, server_of(appended))
+    assert is_trusted(context, server_of(linked))
+
+
+def test_a_link_to_several_certificates_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked, appended = an_authority("linked"), an_authority("appended")
+    system_of(tmp_path, linked, monkeypatch, links=2)
+    with (tmp_path / "bundle.crt").open("ab") as bundle:
+        bundle.write(appended.certificate)
+    with authorities_on_demand():
+        context = ssl.create_default_context()
+    assert is_trusted(context, server_of(appended))
+
+
+def test_a_lone_file_without_a_link_in_the_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked, lone = an_authority("linked"), an_authority("lone")
+    system_of(tmp_path, linked, monkeypatch)
+    (tmp_path / "lone.pem").write_bytes(lone.certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "lone.pem"))
+    with authorities_on_demand():
+        context = ssl.create_default_context()
+    assert is_trusted(context, server_of(lone))
 
 
 def test_a_certificate_is_good_from_a_little_before_it_was_made() -> None:

@@ -15,7 +15,7 @@ from multisched.plugins.volumes.assumed_volumes import AssumedVolume, PodVolumes
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
-from multisched.state.ledgers import Concerned
+from multisched.state.ledgers import PodLedgers
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
@@ -61,7 +61,7 @@ class AssumptionChecker:
         pod: Pod,
         row: int,
         choices: Choices = NO_CHOICES,
-        concerned: Concerned | None = None,
+        pod_ledgers: PodLedgers | None = None,
         *,
         is_tentative: bool = False,
     ) -> Assumption:
@@ -93,7 +93,7 @@ class AssumptionChecker:
             self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
-        assumption = self._assume(pod, row, choices, concerned, is_tentative=is_tentative)
+        assumption = self._assume(pod, row, choices, pod_ledgers, is_tentative=is_tentative)
         if free:
             self._check_devices(pod, row, free)
         self._delivered.assumed(pod.uid, node.name)

@@ -500,8 +500,8 @@ profiles:
             "profiles: [{schedulerNam: a}]\n",
             "3:13: profiles[0].schedulerNam: unknown key (did you mean schedulerName?)",
         ),
-        ("percentageOfNodesToScore: 101\n", "3:27: percentageOfNodesToScore: must be less than or equal to 100"),
-        ("parallelism: 0\n", "3:14: parallelism: must be greater than or equal to 1"),
+        ("percentageOfNodesToScore: 101\n", "3:27: percentageOfNodesToScore: must be less than or equal to 100, got 101"),
+        ("parallelism: 0\n", "3:14: parallelism: must be greater than or equal to 1, got 0"),
         (
             "podInitialBackoffSeconds: 20\n",
             "1:1: podMaxBackoffSeconds must not be shorter than podInitialBackoffSeconds",
@@ -608,7 +608,7 @@ profiles:
     )
     at = "profiles[0].pluginConfig"
     parallelism, *args = told
-    assert parallelism == "k.yaml:3:14: parallelism: must be greater than or equal to 1"
+    assert parallelism == "k.yaml:3:14: parallelism: must be greater than or equal to 1, got 0"
     assert args == [
         (
             f"k.yaml:9:28: {at}[0].args.apiVersion: 'kubescheduler.config.k8s.io/v1beta3' does not match the plugin;"

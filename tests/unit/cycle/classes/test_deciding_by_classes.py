@@ -50,8 +50,8 @@ LABELS: tuple[dict[str, str], ...] = (
 )
 
 
-class AuditedKind:
-    """One domain."""
+class ComparedDomain:
+    """A domain that keeps its equivalence classes, or forgets them after each pod."""
 
     def __init__(self, *, keeps: bool) -> None:
         self.cache = ClusterCache()
@@ -92,7 +92,7 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.draw = Drawn(seed)
         self.decoder = Decoder()
-        self.sides = (AuditedKind(keeps=True), AuditedKind(keeps=False))
+        self.sides = (ComparedDomain(keeps=True), ComparedDomain(keeps=False))
         for name in NAMES[: self.draw.rng.randint(2, len(NAMES))]:
             self._set_node(name)
         self._each("set_object", ObjectKind.NAMESPACE, Namespace(name="other", labels={"team": "x"}))
