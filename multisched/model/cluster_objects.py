@@ -36,6 +36,8 @@ WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
+IN_FORCE_ANNOTATION: Final = "multisched.io/in-force"
+"""Of Koordinator's ElasticQuotas: the version in force, as JSON, for a process that starts."""
 LIFT_ANNOTATION: Final = "multisched.io/lift-quotas"
 """Annotation of an ElasticQuotaTree: `true` allows lifting its limits when it is deleted."""
 TREE_NAMESPACE: Final = "kube-system"
@@ -143,6 +145,8 @@ class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):
     max: Requests = {}
     problems: tuple[TreeProblem, ...] = ()
     """Problems of this object alone, without regard to others."""
+    created: str = ""
+    """metadata.creationTimestamp, unparsed; such texts sort by time."""
     last_good: ElasticQuota | None = None
     """Set if the quota has problems: its last version without any, as seen by this process."""
 
@@ -194,6 +198,10 @@ class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """Annotation total-resource of the root of a tree: all resources of the tree."""
     problems: tuple[TreeProblem, ...] = ()
     """Problems of this object alone, without regard to others."""
+    created: str = ""
+    """metadata.creationTimestamp, unparsed; such texts sort by time."""
+    in_force_note: str = ""
+    """Annotation IN_FORCE_ANNOTATION. A change of it alone is no change of the quota."""
     last_good: KoordinatorQuota | None = None
     """Set if the quota has problems: its last version without any, as seen by this process."""
 

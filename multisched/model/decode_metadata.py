@@ -37,6 +37,10 @@ class WireMetadata(WireIdentity):
     deletion_timestamp: datetime | None = None
 
 
+class AgedMetadata(WireMetadata):
+    creation_timestamp: str | None = None
+
+
 def with_valid_text(document: bytes | msgspec.Raw) -> bytes:
     """Returns the document with invalid UTF-8 replaced by U+FFFD, as Go decodes it."""
     return bytes(document).decode("utf-8", "replace").encode()

@@ -18,6 +18,7 @@ from multisched.model.cluster_objects import (
     BETA_CLASS_ANNOTATION,
     BIND_COMPLETED_ANNOTATION,
     BOUND_BY_CONTROLLER_ANNOTATION,
+    IN_FORCE_ANNOTATION,
     LIFT_ANNOTATION,
     MIGRATED_PLUGINS_ANNOTATION,
     SELECTED_NODE_ANNOTATION,
@@ -50,6 +51,7 @@ from multisched.model.decode_devices import WireDevice, node_devices
 from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, sigs_terms, terms, workload_terms
 from multisched.model.decode_metadata import (
     BAD_TEXT,
+    AgedMetadata,
     WireIdentity,
     WireMetadata,
     WireOwnerReference,
@@ -284,12 +286,8 @@ class _QuotaTreeSpec(Wire):
     root: Any = None
 
 
-class _AgedMetadata(WireMetadata):
-    creation_timestamp: str | None = None
-
-
 class _QuotaTree(Wire):
-    metadata: _AgedMetadata
+    metadata: AgedMetadata
     spec: _QuotaTreeSpec | None = None
     status: msgspec.Raw = msgspec.Raw()
     """Raw, as it contains the figures of all levels; decoded only if the spec has problems."""
@@ -424,12 +422,19 @@ def _last_good(status: msgspec.Raw) -> QuotaTree | None:
 
 def _elastic_quota(wire: WireElasticQuota) -> ElasticQuota:
     found = bounds(wire)
-    return ElasticQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]))
+    created = wire.metadata.creation_timestamp or ""
+    return ElasticQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]), created=created)
 
 
 def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
     found = place_in_tree(wire)
-    return KoordinatorQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]))
+    return KoordinatorQuota(
+        **_who(wire.metadata),
+        **found,
+        malformed=_all_of(found["problems"]),
+        created=wire.metadata.creation_timestamp or "",
+        in_force_note=(wire.metadata.annotations or {}).get(IN_FORCE_ANNOTATION, ""),
+    )
 
 
 def _node_devices(wire: WireDevice) -> NodeDevices:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict, TypeVar
 
 import msgspec
 
-from multisched.model.decode_metadata import WireMetadata
+from multisched.model.decode_metadata import AgedMetadata
 from multisched.model.decode_selectors import Wire
 from multisched.model.objects import Requests
 from multisched.model.quota_tree import TreeProblem, check_namespace, read_amounts, shown_amount
@@ -28,7 +28,7 @@ class _Spec(Wire):
 
 
 class WireElasticQuota(Wire):
-    metadata: WireMetadata
+    metadata: AgedMetadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -248,8 +249,12 @@ def reports_anew(before: Pod, after: Pod, keys: frozenset[str]) -> bool:
     return before.phase != after.phase or any(before.annotations.get(k) != after.annotations.get(k) for k in keys)
 
 
+_NOT_READ: Final = frozenset({"version", "in_force_note"})
+"""Fields that differ between two states of an object without an effect on scheduling."""
+
+
 def differ_in_version_only(before: msgspec.Struct, after: msgspec.Struct) -> bool:
     """Reports whether two states of one object are equal in all that scheduling reads, as after a heartbeat."""
     return type(before) is type(after) and all(
-        field == "version" or getattr(before, field) == getattr(after, field) for field in after.__struct_fields__
+        field in _NOT_READ or getattr(before, field) == getattr(after, field) for field in after.__struct_fields__
     )

@@ -2,7 +2,8 @@
 
 One ConfigMap per kind, written whenever the object changes, and not only when it is deleted: no replica may be running
 then. The leader of the first domain, by name, that has the plugin writes it (as in `Statuses`). Every process reads it
-before it schedules. Two leaders cannot overwrite each other in turn: a write replaces only the version that was read.
+before it schedules; if it may not, each leader tries again. Two leaders cannot overwrite each other in turn: a write
+replaces only the version that was read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class _Kept(msgspec.Struct):
     name: str
     keeper: ConfigMapDocument
     lock: anyio.Lock
-    trouble: RecurringTrouble
+    read_trouble: RecurringTrouble
+    write_trouble: RecurringTrouble
     document: bytes | None = None
     """As in the ConfigMap, empty if there is none; None: it must be read."""
     read_s: float = 0.0
@@ -80,7 +82,7 @@ class KeptObjects:
 
     async def read(self, worker: DomainWorker) -> None:
         """Reads what the domain's plugins keep. Returns once it is known, or may not be read."""
-        for plugin in _keeping(worker):
+        for plugin in keeping(worker):
             kept = self._of(plugin.kept_kind)
             async with kept.lock:
                 while True:
@@ -89,31 +91,29 @@ class KeptObjects:
                     await anyio.sleep(READ_PAUSE_S)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Reads what is unknown, and writes, until cancelled."""
         while True:
             await anyio.sleep(LOOK_S)
             seen = set[ObjectKind]()
             for worker in sorted(self._workers(), key=lambda one: one.name):
-                for plugin in _keeping(worker):
-                    if plugin.kept_kind not in seen:
-                        seen.add(plugin.kept_kind)
-                        await self._look(plugin, worker)
+                for plugin in keeping(worker):
+                    await self._look(plugin, worker, is_writer=plugin.kept_kind not in seen)
+                    seen.add(plugin.kept_kind)
 
-    async def _look(self, plugin: KeptObjectPlugin, worker: DomainWorker) -> None:
+    async def _look(self, plugin: KeptObjectPlugin, worker: DomainWorker, *, is_writer: bool) -> None:
         kept, now_s = self._of(plugin.kept_kind), self._clock.monotonic()
-        if now_s < kept.not_before_s or not self._may_write(worker):
+        if now_s < kept.not_before_s or not self._is_leader(worker):
             return
         async with kept.lock:
-            if kept.document is None or now_s - kept.read_s >= RENEW_S:
+            if kept.document is None or (is_writer and now_s - kept.read_s >= RENEW_S):
                 await self._read(plugin.kept_kind, kept)
-            try:
-                wanted = worker.runner.call(plugin, "KeptObject", plugin.kept_object)
-            except PluginFailure:
+            if not is_writer or kept.document is None:
                 return
-            if kept.document not in (None, wanted) and self._may_write(worker):
+            wanted = kept_by(plugin, worker)
+            if wanted not in (None, kept.document) and self._is_leader(worker):
                 await self._write(kept, wanted)
 
-    def _may_write(self, worker: DomainWorker) -> bool:
+    def _is_leader(self, worker: DomainWorker) -> bool:
         return worker.is_leading and not self._is_closing() and worker.lease.may_bind()
 
     async def _read(self, kind: ObjectKind, kept: _Kept) -> bool:
@@ -122,12 +122,14 @@ class KeptObjects:
             kept.document = await kept.keeper.read() or b""
         except ForbiddenReadError as error:
             kept.document, kept.not_before_s = None, self._clock.monotonic() + REFUSED_PAUSE_S
-            self._log(kept, "kept object cannot be read; a deleted one does not stay in effect after a restart", error)
+            said = "kept object cannot be read; a deleted one does not stay in effect after a restart"
+            self._log(kept, kept.read_trouble, said, error, is_refused=True)
             return True
         except UnreachableError as error:
             kept.not_before_s = self._clock.monotonic() + READ_PAUSE_S
-            self._log(kept, "kept object cannot be read", error)
+            self._log(kept, kept.read_trouble, "kept object cannot be read", error)
             return False
+        kept.read_trouble.over()
         kept.read_s = self._clock.monotonic()
         if kept.document:
             self._recall(kind, kept.document)
@@ -137,28 +139,51 @@ class KeptObjects:
         reply = await kept.keeper.write(document)
         if reply.answer is DocumentAnswer.WRITTEN:
             kept.document = document
+            kept.write_trouble.over()
             return
-        if reply.answer is DocumentAnswer.REFUSED:
+        is_refused = reply.answer is DocumentAnswer.REFUSED
+        if is_refused:
             kept.not_before_s = self._clock.monotonic() + REFUSED_PAUSE_S
         else:
             kept.document = None  # it may have been written, by this process or another
-        self._log(
-            kept, "kept object cannot be written; the version before stays in effect after a restart", reply.message
-        )
+        if reply.answer is DocumentAnswer.CONFLICT:
+            logger.info("kept object was written by another process", extra={"configMap": kept.name})
+            return
+        said = "kept object cannot be written; the version before stays in effect after a restart"
+        self._log(kept, kept.write_trouble, said, reply.message, is_refused=is_refused)
 
-    def _log(self, kept: _Kept, message: str, error: object) -> None:
-        if kept.trouble.is_due(f"{message}: {error}"):
-            fix = f"grant create on configmaps in {self._namespace}, and get and update on {kept.name}"
-            logger.warning(message, extra={"configMap": kept.name, "error": str(error), "fix": fix})
+    def _log(
+        self, kept: _Kept, trouble: RecurringTrouble, message: str, error: object, *, is_refused: bool = False
+    ) -> None:
+        if not trouble.is_due(f"{message}: {error}"):
+            return
+        fields = {"configMap": kept.name, "error": str(error)}
+        if is_refused:
+            fields["fix"] = f"grant create on configmaps in {self._namespace}, and get and update on {kept.name}"
+        logger.warning(message, extra=fields)
 
     def _of(self, kind: ObjectKind) -> _Kept:
         kept = self._kept.get(kind)
         if kept is None:
             name = f"{self._name_prefix}-{kind.definition.plural}"
             keeper = ConfigMapDocument(self._transport, self._limiter, self._namespace, name, KEY)
-            kept = self._kept[kind] = _Kept(name, keeper, anyio.Lock(), RecurringTrouble(self._clock))
+            troubles = RecurringTrouble(self._clock), RecurringTrouble(self._clock)
+            kept = self._kept[kind] = _Kept(name, keeper, anyio.Lock(), *troubles)
         return kept
 
 
-def _keeping(worker: DomainWorker) -> Iterator[KeptObjectPlugin]:
+def kept_by(plugin: KeptObjectPlugin, worker: DomainWorker) -> bytes | None:
+    """Returns the object that the plugin keeps; None if the plugin fails."""
+    try:
+        found = worker.runner.call(plugin, "KeptObject", plugin.kept_object)
+    except PluginFailure:
+        return None
+    if isinstance(found, bytes):
+        return found
+    worker.runner.failure(plugin, "KeptObject", f"returned {type(found).__name__}, not bytes")
+    return None
+
+
+def keeping(worker: DomainWorker) -> Iterator[KeptObjectPlugin]:
+    """Yields the domain's plugins that keep an object."""
     return (built.plugin for built in worker.plugins.built if implements(built.plugin, KeptObjectPlugin))

@@ -102,7 +102,7 @@ class ObjectStore(ObjectsView):
         return self._shelves[kind].remove(namespace, name)
 
     def set_last_removed(self, kind: ObjectKind, item: ClusterObject) -> None:
-        """Sets the last removed object: in a copy of a store, or of one that was deleted before this process started."""
+        """Sets the object that was removed last: for a copy of a store, or for an object that was deleted before this process started."""
         self.sequence += 1
         self._shelves[kind].recency.sequence += 1
         self._shelves[kind].last_removed = item

@@ -39,6 +39,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import OfflineExtender
 from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.priority_classes import PriorityClass, class_of
+from multisched.shell.kept_objects import keeping, kept_by
 from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
 from multisched.state.gang_roster_state import GangRosterState, recall, remembered
@@ -96,7 +97,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             tuple((kind, item) for kind in ObjectKind for item in store.all(kind)),
             program.clock.monotonic(),
             program.clock.now(),
-            removed=tuple((kind, item) for kind in ObjectKind if (item := store.last_removed(kind)) is not None),
+            removed=tuple(_removed(program)),
             learned={place: plugin.export_state() for place, plugin in _learning(program)},
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
@@ -225,6 +226,16 @@ def _conditions_of(raw: msgspec.Raw) -> set[str]:
     except UNREADABLE:
         return set()
     return {one.type for one in found.status.conditions if one.status == "True"}
+
+
+def _removed(program: Program) -> Iterator[tuple[ObjectKind, ClusterObject]]:
+    """Yields the last deleted object of each kind, unless the plugin that keeps it says that none is in effect."""
+    plugins = [(plugin, worker) for worker in program.router.workers() for plugin in keeping(worker)]
+    lapsed = {plugin.kept_kind for plugin, worker in plugins if kept_by(plugin, worker) == b""}
+    for kind in ObjectKind:
+        item = program.cache.objects.last_removed(kind)
+        if item is not None and kind not in lapsed:
+            yield kind, item
 
 
 def _learning(program: Program) -> Iterator[tuple[tuple[str, str], StateExportPlugin]]:

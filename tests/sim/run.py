@@ -22,7 +22,7 @@ from tests.kit.run.seeded_run import run_seed
 from tests.kit.settings.setting import LINKED_FROM, OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 
 KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM, LINKED_FROM)
-"""The first seed of each kind of run."""
+"""The first seed of each kind of run that is played."""
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""
 

@@ -1,4 +1,4 @@
-"""A seed of each kind of run of the whole program; `make sim` plays fifty of each kind but the packed ones."""
+"""A seed of each kind of run of the whole program; `make sim` plays forty of each kind but the packed ones."""
 
 from __future__ import annotations
 

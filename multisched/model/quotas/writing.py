@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from multisched.model.cluster_objects import KoordinatorQuota
+from multisched.model.decode_quotas import KOORDINATOR
 from multisched.model.objects import Requests
 from multisched.model.quota_tree import (
     ALL,
@@ -175,6 +177,29 @@ def exact_root(tree: QuotaTree) -> dict[str, Any]:
         if node.parent >= 0:
             documents[node.parent].setdefault("children", []).append(document)
     return documents[0]
+
+
+def linked_manifest(one: KoordinatorQuota) -> dict[str, Any]:
+    """Returns a valid ElasticQuota of Koordinator as a manifest; reading it again gives the same quota."""
+    labels = {
+        "parent": one.parent,
+        "is-parent": "true" if one.is_parent else "",
+        "tree-id": one.tree_id,
+        "allow-lent-resource": "" if one.is_lent else "false",
+    }
+    noted = {
+        "shared-weight": None if one.weights is None else quantities(one.weights),
+        "namespaces": list(one.namespaces),
+        "total-resource": quantities(one.total),
+    }
+    metadata = {
+        "name": one.name,
+        "namespace": one.namespace,
+        "uid": one.uid,
+        "labels": {f"{KOORDINATOR}{name}": text for name, text in labels.items() if text},
+        "annotations": {f"{KOORDINATOR}{name}": msgspec.json.encode(of).decode() for name, of in noted.items() if of},
+    }
+    return {"metadata": metadata, "spec": {"min": quantities(one.min), "max": quantities(one.max)}}
 
 
 def quantities(amounts: Requests) -> dict[str, str]:

@@ -4,16 +4,21 @@ Owns the version of each object that is in force. For an invalid object, its las
 contradict each other (the mins of children exceed their parent's), their changes are tried from the oldest to the newest, and
 those that contradict what is in force by then are left out. All other changes take effect. An invalid object without an
 earlier version is left out; its child quotas then become children of its parent.
+
+A process that starts reads the version in force from an annotation of each object of Koordinator. Objects without one are
+tried last: parents first, then from the first to the last created. A status that is written does not make an object newer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from multisched.model.cluster_objects import ClusterObject, ElasticQuota, KoordinatorQuota
+from multisched.model.decode import DecodeError
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import differ_in_version_only
 from multisched.model.quota_tree import QuotaTree
@@ -23,7 +28,7 @@ from multisched.model.quotas.scheduler_plugins import read_flat
 from multisched.model.version import NO_VERSION
 
 READS_MAX: Final = 100
-"""After so many readings of one set of objects, contradicting changes that have not been tried stay out."""
+"""After so many readings of one set of objects, contradicting changes that have not been tried stay out until the next call."""
 
 
 class Chosen(NamedTuple):
@@ -41,26 +46,77 @@ class ManyQuotas:
     def __init__(self, kind: ObjectKind) -> None:
         self._kind = kind
         self._in_force: Mapping[str, ClusterObject] = {}
+        self._changes: dict[str, _Change] = {}
+        self._rounds = 0
 
     def choose(self, quotas: Sequence[ClusterObject]) -> Chosen:
         """Returns the new tree in force. If there is none, the caller keeps the previous one."""
-        attempt = _Attempt(self._kind, self._in_force, quotas)
+        noted = {} if self._in_force else {one.key: before for one in quotas if (before := noted_version(one))}
+        self._note_changes(quotas, noted)
+        attempt = _Attempt(self._kind, self._in_force or noted, quotas, self._changes)
         found = attempt.read()
+        if found.problems and noted:  # the noted versions contradict each other
+            attempt = _Attempt(self._kind, {}, quotas, self._changes)
+            found = attempt.read()
         if found.problems:
             return Chosen(None, {key: _text(problems) for key, problems in found.problems.items()})
         self._in_force = dict(attempt.chosen)
         return Chosen(found.tree, attempt.left_out)
 
+    def version_in_force(self, key: str) -> ClusterObject | None:
+        """Returns the version of the object that is in force; None if it has no effect."""
+        return self._in_force.get(key)
+
+    def _note_changes(self, quotas: Sequence[ClusterObject], noted: Collection[str]) -> None:
+        before, self._changes = self._changes, {}
+        self._rounds = self._rounds + 1 if self._in_force else 0
+        for one in quotas:
+            known = before.get(one.key)
+            if known is not None and _is_same(known.to, one):
+                age = known.age
+            elif self._in_force:
+                age = _Age(self._rounds, number=one.version if isinstance(one.version, int) else 0)
+            else:
+                age = _Age(0, one.key not in noted, not _is_parent(one), _created(one))
+            self._changes[one.key] = _Change(one, age)
+
+
+class _Age(NamedTuple):
+    """Sorts changes from the oldest to the newest."""
+
+    round: int
+    """The call in which the change was new; 0 for objects that existed before this process chose."""
+    is_new: bool = False
+    """Nothing says that the object was in force."""
+    is_leaf: bool = False
+    """A parent goes first: if it were left out, nothing would limit its children together."""
+    created: str = ""
+    number: int = 0
+    """resourceVersion."""
+
+
+class _Change(NamedTuple):
+    """The latest change of an object. A new status is none, although it raises the version."""
+
+    to: ClusterObject
+    age: _Age
+
 
 class _Attempt:
     def __init__(
-        self, kind: ObjectKind, in_force: Mapping[str, ClusterObject], quotas: Sequence[ClusterObject]
+        self,
+        kind: ObjectKind,
+        in_force: Mapping[str, ClusterObject],
+        quotas: Sequence[ClusterObject],
+        changes: Mapping[str, _Change],
     ) -> None:
         self._kind = kind
         self._in_force = in_force
+        self._changes = changes
         self._now = {one.key: one for one in quotas}
         self.chosen = dict(self._now)
         self.left_out: dict[str, str] = {}
+        self._places: Mapping[tuple[str, str], Sequence[ClusterObject]] = {}
         self._reads = 0
 
     def read(self) -> ReadQuotas:
@@ -73,10 +129,18 @@ class _Attempt:
                 return found
             without = {**without, **contradicting}
             found = self._read_without(without)
-        fewer: Mapping[str, str] = self._fewest(self._by_age(without), without) if without else without
-        while len(fewer) < len(without):  # what takes effect now may permit an older change
-            without, fewer = fewer, self._fewest(self._by_age(fewer), fewer) if fewer else fewer
-        return self._read_without(fewer) if fewer or without else found
+        if not without:
+            return found
+        fewer = self._fewer(without)
+        while 1 < len(fewer) < len(without):  # what takes effect now may permit an older change
+            without, fewer = fewer, self._fewer(fewer)
+        return self._read_without(fewer)
+
+    def _fewer(self, without: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns what has to stay out of `without`. Tries the newest change last, as often it alone contradicts the others."""
+        *older, newest = self._by_age(without)
+        fewer = self._fewest(older, without) if older else without
+        return self._fewest([newest], fewer)
 
     def _read_without(self, without: Mapping[str, str]) -> ReadQuotas:
         """Chooses all objects without these changes. `without`: key -> why."""
@@ -92,7 +156,8 @@ class _Attempt:
         """Returns what has to stay out of `without`, if as many changes of `keys` as possible take effect, the first of them first."""
         if self._reads >= READS_MAX:
             return without
-        fewer = {key: why for key, why in without.items() if key not in keys}
+        tried = frozenset(keys)
+        fewer = {key: why for key, why in without.items() if key not in tried}
         problems = self._read_without(fewer).problems
         if not problems:
             return fewer
@@ -104,7 +169,7 @@ class _Attempt:
         return self._fewest(keys[half:], self._fewest(keys[:half], without))
 
     def _by_age(self, keys: Iterable[str]) -> list[str]:
-        return sorted(keys, key=lambda key: (self._now[key].version, key))
+        return sorted(keys, key=lambda key: (self._changes[key].age, key))
 
     def _leave_out(self, key: str, why: str) -> None:
         """Replaces the object by its last valid version; removes it if there is none."""
@@ -123,6 +188,7 @@ class _Attempt:
 
     def _contradicting(self, problems: Problems) -> dict[str, str]:
         """Returns the changes that may cause these problems, each with the problem."""
+        self._places = _by_place(self.chosen.values())
         return {
             one.key: f"{key}: {_text(problems[key])}"
             for key in sorted(problems, reverse=True)
@@ -137,21 +203,26 @@ class _Attempt:
     def _involved(self, key: str) -> Iterator[ClusterObject]:
         """Yields the object and those that it may contradict: its parent, its children, and objects with its name or namespace."""
         own = self.chosen.get(key)
-        if own is None:
-            return
-        for one in self.chosen.values():
-            if one is own or _may_contradict(own, one):
-                yield one
+        if isinstance(own, KoordinatorQuota):
+            yield from self._places.get(("name", own.name), ())
+            yield from self._places.get(("name", own.parent), ())
+            yield from self._places.get(("parent", own.name), ())
+        elif own is not None:
+            yield from self._places.get(("namespace", own.namespace), ())
 
     def _relink(self) -> None:
         """Gives each quota without an existing parent the nearest existing ancestor. Keeps a deleted parent while it has children."""
         if self._kind is not ObjectKind.KOORDINATOR_QUOTA:
             return
-        names = {one.name for one in self.chosen.values()}
+        names = {"", ROOT, *(one.name for one in self.chosen.values())}
+        lost = [one for one in self.chosen.values() if isinstance(one, KoordinatorQuota) and one.parent not in names]
+        if not lost:
+            return
         deleted = {one.name: one for key, one in self._in_force.items() if key not in self._now}
         left_out = {one.name: one for one in self._now.values() if one.key not in self.chosen}
-        for key, one in list(self.chosen.items()):
-            if not isinstance(one, KoordinatorQuota) or one.parent in (*names, "", ROOT):
+        for one in lost:
+            key = one.key
+            if one.parent in names:  # a deleted parent, which another child has kept
                 continue
             parent = deleted.get(one.parent)
             if isinstance(parent, KoordinatorQuota):
@@ -183,10 +254,36 @@ def _is_same(known: ClusterObject | None, one: ClusterObject) -> bool:
     return is_version or differ_in_version_only(known, one)
 
 
-def _may_contradict(own: ClusterObject, one: ClusterObject) -> bool:
-    if isinstance(own, KoordinatorQuota) and isinstance(one, KoordinatorQuota):
-        return one.name in (own.name, own.parent) or one.parent == own.name
-    return one.namespace == own.namespace
+def _by_place(quotas: Iterable[ClusterObject]) -> dict[tuple[str, str], list[ClusterObject]]:
+    """Returns the objects by name, by parent and by namespace."""
+    found: dict[tuple[str, str], list[ClusterObject]] = {}
+    for one in quotas:
+        found.setdefault(("name", one.name), []).append(one)
+        found.setdefault(("namespace", one.namespace), []).append(one)
+        if isinstance(one, KoordinatorQuota):
+            found.setdefault(("parent", one.parent), []).append(one)
+    return found
+
+
+def _is_parent(one: ClusterObject) -> bool:
+    return isinstance(one, KoordinatorQuota) and one.is_parent
+
+
+def _created(one: ClusterObject) -> str:
+    return one.created if isinstance(one, ElasticQuota | KoordinatorQuota) else ""
+
+
+def noted_version(one: ClusterObject) -> KoordinatorQuota | None:
+    """Returns the version of the object that its annotation says was in force; None if there is none, or it is unusable."""
+    if not isinstance(one, KoordinatorQuota) or not one.in_force_note:
+        return None
+    try:
+        found = ObjectKind.KOORDINATOR_QUOTA.definition.decode(msgspec.Raw(one.in_force_note.encode()))
+    except DecodeError:
+        return None
+    if not isinstance(found, KoordinatorQuota) or found.malformed or (found.uid, found.key) != (one.uid, one.key):
+        return None
+    return replace(found, created=one.created)
 
 
 def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:

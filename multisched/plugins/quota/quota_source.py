@@ -162,6 +162,10 @@ class QuotaSource:
             said.insert(0, f"{self.name} was deleted, but stays in force until other quotas exist")
         return ", ".join([*said[:SHOWN_MAX], *([f"and {len(said) - SHOWN_MAX} more"] if len(said) > SHOWN_MAX else [])])
 
+    def version_in_force(self, kind: ObjectKind, key: str) -> ClusterObject | None:
+        """Returns the version that is in force of one of many objects; None if it has no effect."""
+        return self._many[kind].version_in_force(key)
+
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
         if kind is not ObjectKind.ELASTIC_QUOTA_TREE or one.namespace == TREE_NAMESPACE:
             return True

@@ -7,7 +7,8 @@ All domains share one: the listener of the `QuotaLedger`.
 `status.levels` of an ElasticQuotaTree has an entry per level, by its path: min, max, used, requested (including pending
 pods), fairShare, borrowed and lent. While the object is invalid, `status.lastGood` has the tree that stays in force, so that
 a process that starts can read it. ElasticQuotas of scheduler-plugins have `status.used`. Those of Koordinator also have the
-annotations `runtime` (the fair share) and `request`, as Koordinator's controllers write them. The condition InForce gives
+annotations `runtime` (the fair share) and `request`, as Koordinator's controllers write them, and `multisched.io/in-force`:
+the version in force, which may not be the current one. A process that starts reads it. The condition InForce gives
 the reason if an object has no effect, if the API defines conditions.
 """
 
@@ -20,12 +21,18 @@ import msgspec
 
 from multisched.framework.object_status import ObjectCondition, ObjectKey, ObjectStatus, StatusMarks
 from multisched.framework.objects_view import ObjectsView
-from multisched.model.cluster_objects import ClusterObject, ElasticQuota, ElasticQuotaTree, KoordinatorQuota
+from multisched.model.cluster_objects import (
+    IN_FORCE_ANNOTATION,
+    ClusterObject,
+    ElasticQuota,
+    ElasticQuotaTree,
+    KoordinatorQuota,
+)
 from multisched.model.decode_quotas import KOORDINATOR
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaTree, shown_amount
-from multisched.model.quotas.writing import exact_root
+from multisched.model.quotas.writing import exact_root, linked_manifest
 from multisched.plugins.quota.level_use import LevelUse, level_uses
 from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSource
@@ -165,6 +172,9 @@ class QuotaStatuses:
         fields = {"used": _amounts(use, "used", _named(one))}
         if kind is ObjectKind.KOORDINATOR_QUOTA:
             noted = {f"{KOORDINATOR}{name}": _text(_amounts(use, field, _named(one))) for name, field in _NOTED}
+            known = self._source.version_in_force(kind, one.key)
+            if isinstance(known, KoordinatorQuota):
+                noted[IN_FORCE_ANNOTATION] = msgspec.json.encode(linked_manifest(known), order="deterministic").decode()
             return ObjectStatus(one.uid, fields, (condition,), annotations=noted)
         return ObjectStatus(one.uid, fields, (condition,))
 

@@ -85,13 +85,19 @@ class ObjectIngest:
         namespace, _, name = key.rpartition("/")
         self._reported.pop(key, None)
         before = self._store.remove(self.kind, namespace, name)
-        if before is not None:
-            self._deleted(before)
+        if before is None:
+            return
+        if before.deletion_note:
+            fields = {"kind": self.kind.value, "key": before.key, "note": before.deletion_note}
+            logger.warning("object was deleted", extra=fields)
+            self._record(before, f"{self.kind.definition.name}Deleted", before.deletion_note)
+        self._notify(self._events[Action.DELETE], before, None)
 
     def recall(self, raw: bytes) -> None:
         """Handles an object that may have been deleted before this process started, and stays in effect.
 
-        Ignored if it still exists, or if this process has seen a deletion itself: that is as new.
+        Ignored if it still exists, or if this process has seen a deletion itself: that is as new. Neither logged nor
+        recorded: the process before has done that, and if the kind cannot be listed yet, the object may still exist.
         """
         try:
             item = self._decode(raw)
@@ -101,14 +107,7 @@ class ObjectIngest:
         is_known = any(one.uid == item.uid for one in self._store.all(self.kind))
         if not is_known and self._store.last_removed(self.kind) is None:
             self._store.set_last_removed(self.kind, item)
-            self._deleted(item)
-
-    def _deleted(self, item: ClusterObject) -> None:
-        if item.deletion_note:
-            fields = {"kind": self.kind.value, "key": item.key, "note": item.deletion_note}
-            logger.warning("object was deleted", extra=fields)
-            self._record(item, f"{self.kind.definition.name}Deleted", item.deletion_note)
-        self._notify(self._events[Action.DELETE], item, None)
+            self._notify(self._events[Action.DELETE], item, None)
 
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):

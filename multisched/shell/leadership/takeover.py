@@ -31,7 +31,10 @@ class Takeover:
         self._clock = clock
 
     async def open(self, worker: DomainWorker) -> None:
-        """Waits until the lease allows binds and the cache accounts for all binds under it; does not wait without leases."""
+        """Waits until the lease allows binds and the cache accounts for all binds under it.
+
+        Without leases it waits only for `before_opening`, which retries until it succeeds.
+        """
         lease = self._leases.get(worker.name)
         if lease is None:
             await self._before_opening(worker)

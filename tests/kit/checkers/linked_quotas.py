@@ -51,6 +51,14 @@ def read_quota(document: Json) -> LinkedQuota:
     )
 
 
+def _noted(document: Json) -> LinkedQuota | None:
+    """Returns the version that was in force, by the annotation of a scheduler."""
+    metadata = mapping(document, "metadata")
+    note = text(mapping(metadata, "annotations"), "multisched.io/in-force")
+    found = orjson.loads(note) if note else None
+    return read_quota(found) if found is not None and found["metadata"]["uid"] == metadata["uid"] else None
+
+
 class LinkedTree(QuotaTree):
     """The quotas in force."""
 
@@ -99,12 +107,19 @@ class LinkedQuotaJudge(QuotaJudge):
         super().__init__()
         self._written: dict[str, tuple[Json, LinkedQuota | None]] = {}
         """Name -> the object as it is now, and what it says; None: it is wrong."""
+        self._age: dict[str, tuple[object, ...]] = {}
+        """Name -> age of its latest change; a new status is none."""
+        self._is_starting = True
+        """Until the first list is complete: somebody asks, or a known object changes."""
         self._quotas: dict[str, LinkedQuota] = {}
         """Name -> what is in force of it."""
         self._linked: LinkedTree | None = None
+        self._shown: dict[str, LinkedQuota] = {}
+        """The quotas that `_linked` has."""
 
     @property
     def tree(self) -> QuotaTree | None:
+        self._start()
         return super().tree or self._linked
 
     def add(self, kind: str, document: Json) -> None:
@@ -112,10 +127,39 @@ class LinkedQuotaJudge(QuotaJudge):
             super().add(kind, document)
             return
         name = text(mapping(document, "metadata"), "name")
+        before = self._written.get(name)
+        if before is not None:
+            self._start()
         try:
-            self._written[name] = document, read_quota(document)
+            quota = read_quota(document)
         except Unreadable:
-            self._written[name] = document, None
+            quota = None
+        self._written[name] = document, quota
+        if before is None or before[1] != quota:
+            self._age[name] = (1, int(mapping(document, "metadata")["resourceVersion"]))
+        if self._is_starting:
+            return
+        noted = _noted(document) if before is None else None
+        if noted is not None:
+            self._quotas[name] = noted
+        self._settle()
+
+    def _start(self) -> None:
+        """Puts in force what is noted to be, if there are contradictions, and tries the others: parents first, then by age."""
+        if not self._is_starting or not self._written:
+            return
+        self._is_starting = False
+        now = {name: quota for name, (_, quota) in self._written.items() if quota is not None}
+        noted = {
+            name: quota for name, (document, _) in self._written.items() if (quota := _noted(document)) is not None
+        }
+        if len(now) == len(self._written) and _is_consistent(now):
+            self._quotas = now
+        elif _is_consistent(noted):
+            self._quotas = noted
+        for name, quota in now.items():
+            created = text(mapping(self._written[name][0], "metadata"), "creationTimestamp")
+            self._age[name] = (0, name not in noted, not quota.is_parent, created, name)
         self._settle()
 
     def forget(self, kind: str, document: Json) -> None:
@@ -124,12 +168,12 @@ class LinkedQuotaJudge(QuotaJudge):
             return
         name = text(mapping(document, "metadata"), "name")
         self._written.pop(name, None)
+        self._age.pop(name, None)
         self._quotas.pop(name, None)
         self._settle()
 
     def _settle(self) -> None:
         """Puts in force whatever contradicts nothing, the oldest change first."""
-        before = dict(self._quotas)
         changed = [one for one in self._by_age() if self._quotas.get(one.name) != one]
         while True:
             fitting = (one for one in changed if _is_consistent({**self._quotas, one.name: one}))
@@ -138,14 +182,16 @@ class LinkedQuotaJudge(QuotaJudge):
                 break
             self._quotas[one.name] = one
             changed.remove(one)
-        if self._quotas != before or (self._linked is None) == bool(self._quotas):
+        if self._quotas != self._shown:
+            self._shown = dict(self._quotas)
             self._linked = LinkedTree(list(self._quotas.values())) if self._quotas else None
 
     def _by_age(self) -> list[LinkedQuota]:
-        known = [(int(mapping(one, "metadata")["resourceVersion"]), quota) for one, quota in self._written.values()]
-        return [quota for _, quota in sorted(known, key=lambda pair: pair[0]) if quota is not None]
+        known = [quota for _, quota in self._written.values() if quota is not None]
+        return sorted(known, key=lambda quota: self._age[quota.name])
 
     def status_faults(self) -> list[str]:
+        self._start()
         return super().status_faults() if super().tree is not None else list(self._faults_of_used())
 
     def _faults_of_used(self) -> Iterator[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 import yaml
 
-from multisched.model.wire import Response
-from multisched.shell.kept_objects import REFUSED_PAUSE_S
+from multisched.model.wire import MERGE_PATCH, Response
+from multisched.shell.kept_objects import REFUSED_PAUSE_S, keeping
 from tests.unit.plugins.quota.trees import leaf, node
 from tests.unit.shell.program_kit import Cluster, play
 
@@ -92,6 +94,7 @@ def test_write_that_does_not_succeed_is_logged_and_tried_again(
         await cluster.settle(30.0)
         said = [vars(one) for one in caplog.records if one.message.startswith("kept object cannot be written")]
         assert said
+        assert ("fix" in said[0]) == (answer is FORBIDDEN)
         sent = [path for method, path in cluster.transport.requests if is_kept(method, path, "POST")]
         assert len(sent) == 1 if answer is FORBIDDEN else len(sent) > 3
         cluster.transport.answer = lambda method, path: None
@@ -107,3 +110,79 @@ def test_cluster_without_such_objects_gets_no_config_map() -> None:
         assert await documents(cluster) == []
 
     play(scene)
+
+
+DELETED = {
+    "metadata": {"name": "tree", "namespace": "kube-system", "uid": "deleted"},
+    "spec": {"root": node("root", {"cpu": 4}, {"cpu": 4}, leaf("web", 1, 2, "default"))},
+}
+
+
+def test_leader_of_another_domain_alone_reads_the_kept_object_as_soon_as_it_may() -> None:
+    async def prepare(cluster: Cluster) -> None:
+        cluster.transport.answer = lambda method, path: FORBIDDEN if is_kept(method, path, "GET") else None
+        definition = yaml.safe_load((CRDS / "elasticquotatrees.yaml").read_text())
+        await cluster.send("POST", DEFINITIONS, definition)
+        data = {"object.json": orjson.dumps(DELETED).decode()}
+        await cluster.send("POST", KEPT, {"metadata": {"name": NAME}, "data": data})
+        await cluster.add_node("n1", gpus=1)
+        await cluster.add_pod("before", scheduler="gpu-scheduler")
+
+    async def scene(cluster: Cluster) -> None:
+        assert await cluster.node_of("before") == "n1"
+        next(one for one in cluster.program.router.workers() if one.name == "forecast").intake.is_leading = False
+        cluster.transport.answer = lambda method, path: None
+        await cluster.settle(REFUSED_PAUSE_S + 5.0)
+        for number in range(3):
+            await cluster.add_pod(f"after-{number}", scheduler="gpu-scheduler")
+        await cluster.settle(10.0)
+        assert list((await cluster.nodes_of_pods()).values()).count("n1") == 2
+
+    play(scene, prepare=prepare)
+
+
+async def change_tree(cluster: Cluster, most: int) -> None:
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("web", 1, most, "default"))
+    await cluster.send("PATCH", f"{TREES}/tree", {"spec": {"root": root}}, content_type=MERGE_PATCH)
+
+
+def test_each_outage_of_writes_is_logged_and_a_conflict_only_noted(caplog: pytest.LogCaptureFixture) -> None:
+    def warnings() -> list[str]:
+        return [one.message for one in caplog.records if one.message.startswith("kept object cannot be written")]
+
+    async def scene(cluster: Cluster) -> None:
+        caplog.set_level("INFO")
+        for most in (3, 2):
+            caplog.clear()
+            cluster.transport.answer = lambda method, path: FAILED if is_kept(method, path, "PUT") else None
+            await change_tree(cluster, most)
+            await cluster.settle(1.9)
+            assert len(warnings()) == 1
+            cluster.transport.answer = lambda method, path: None
+            await cluster.settle(5.0)
+        caplog.clear()
+        await cluster.send("PATCH", f"{KEPT}/{NAME}", {"data": {"other": "1"}}, content_type=MERGE_PATCH)
+        await change_tree(cluster, 1)
+        await cluster.settle()
+        assert warnings() == []
+        (noted,) = [one for one in caplog.records if one.message == "kept object was written by another process"]
+        assert (noted.levelname, "fix" in vars(noted)) == ("INFO", False)
+
+    play(scene, prepare=add_tree)
+
+
+@pytest.mark.parametrize("returned", ["text", None])
+def test_plugin_that_keeps_no_bytes_fails_alone(returned: Any) -> None:
+    async def scene(cluster: Cluster) -> None:
+        worker = next(iter(cluster.program.router.workers()))
+        (plugin,) = keeping(worker)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plugin, "kept_object", lambda: returned)
+            await cluster.settle()
+        assert "ElasticQuota KeptObject" in cluster.observer.failures[0]
+        await cluster.add_node("n1")
+        await cluster.add_pod("p")
+        await cluster.settle()
+        assert await cluster.node_of("p") == "n1"
+
+    play(scene, prepare=add_tree)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
+import yaml
 
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
@@ -19,9 +21,16 @@ from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
 from multisched.testing.builders import make_pod, node_document
 from multisched.whatif.sandbox import UNREADABLE_SHOWN, ClusterSnapshot, DumpedCluster, SchedulerSandbox
+from tests.unit.plugins.quota.trees import leaf
+from tests.unit.plugins.quota.trees import node as level
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 from tests.unit.whatif.clusters import CONFIGURATION as DUMPED
 from tests.unit.whatif.clusters import NOW, configuration, dump_of, small_pod
+
+CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
+TREE = ObjectKind.ELASTIC_QUOTA_TREE
 
 
 def dumped(*documents: Any) -> DumpedCluster:
@@ -214,3 +223,28 @@ def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
     assert (view.now.outcome, view.now.node) == ("placed", "n1")
     plain = dump_of(node_document("n1"), small_pod("late")).pod(ExplainQuery("default", "late"))
     assert plain.notes == ()
+
+
+def test_a_deleted_tree_is_in_force_in_the_copy_only_as_long_as_it_is_in_the_program() -> None:
+    def deleted(cluster: Cluster) -> list[str]:
+        return [one.key for kind, one in ClusterSnapshot.of(cluster.program).removed if kind is TREE]
+
+    async def prepare(cluster: Cluster) -> None:
+        for name in ("elasticquotatrees", "elasticquotas-scheduler-plugins"):
+            definition = yaml.safe_load((CRDS / f"{name}.yaml").read_text())
+            await cluster.send("POST", DEFINITIONS, definition)
+        root = level("root", {"cpu": 4}, {"cpu": 4}, leaf("web", 1, 4, "default"))
+        await cluster.send("POST", TREES, {"metadata": {"name": "tree"}, "spec": {"root": root}})
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.send("DELETE", f"{TREES}/tree")
+        await cluster.settle()
+        assert deleted(cluster) == ["kube-system/tree"]
+        quotas = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/elasticquotas"
+        await cluster.send("POST", quotas, {"metadata": {"name": "quota"}, "spec": {"max": {"cpu": "1"}}})
+        await cluster.settle()
+        await cluster.send("DELETE", f"{quotas}/quota")
+        await cluster.settle()
+        assert deleted(cluster) == []
+
+    play(scene, prepare=prepare)

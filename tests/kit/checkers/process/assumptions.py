@@ -53,8 +53,10 @@ class AssumptionChecker:
         program.cache.forget = self.forget  # type: ignore[method-assign]
 
     def _is_paused(self, key: GangKey) -> bool:
+        """Members that were chosen as victims are not tentative, and their attempt is undone when it goes on."""
         gang = self._program.cache.gangs.gang("/".join(key))
-        return gang is not None and gang.tentative > 0
+        placed = () if gang is None else filter(None, map(self._program.cache.placed, gang.members))
+        return (gang is not None and gang.tentative > 0) or any(one.pod.is_victim for one in placed)
 
     def assume(
         self,

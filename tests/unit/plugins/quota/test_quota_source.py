@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.quotas.reading import ReadQuotas
+from multisched.plugins.quota import many_quotas
 from multisched.plugins.quota.quota_source import QuotaSource
 from multisched.state.object_store import ObjectStore
 from tests.unit.model.quotas.quota_documents import Json, flat, kind_of, linked
@@ -449,3 +453,42 @@ def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:
     desk.apply(again)
     assert desk.paths() == OF_TREE
     assert desk.source.generation == generation
+
+
+def test_without_notes_the_first_quota_created_is_in_force_whatever_status_was_written_last() -> None:
+    desk = Desk()
+    first, second = linked("b", 6, 8, "p"), linked("a", 6, 8, "p")
+    first["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    second["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    desk.apply(version(linked("p", 10, 10, is_parent="true"), 30), version(first, 20), version(second, 10))
+    assert bounds(desk) == {"p": (10, 10), "b": (6, 8)}
+
+
+def test_a_status_makes_a_change_that_was_left_out_no_newer() -> None:
+    desk = Desk()
+    desk.apply(version(linked("p", 10, 10, is_parent="true"), 1))
+    desk.apply(version(linked("a", 4, 8, "p"), 2), version(linked("b", 4, 8, "p"), 3))
+    desk.paths()
+    desk.apply(version(linked("a", 7, 8, "p"), 4))
+    desk.paths()
+    desk.apply(version(linked("b", 7, 8, "p"), 5))
+    desk.paths()
+    desk.apply(version(linked("a", 7, 8, "p"), 6), version(linked("p", 11, 11, is_parent="true"), 7))
+    assert bounds(desk) == {"p": (11, 11), "a": (7, 8), "b": (4, 8)}
+
+
+def test_one_contradiction_among_many_quotas_costs_few_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, readings = many_quotas.read_quotas, 0
+
+    def counted(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
+        nonlocal readings
+        readings += 1
+        return genuine(kind, quotas)
+
+    monkeypatch.setattr(many_quotas, "read_quotas", counted)
+    desk = Desk()
+    desk.apply(version(linked("p", 199, 999, is_parent="true"), 1))
+    desk.apply(*(version(linked(f"c{number:03}", 1, 8, "p"), 2 + number) for number in range(200)))
+    assert len(bounds(desk)) == 200
+    assert readings <= 6
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/c199"]

@@ -291,3 +291,66 @@ def test_pods_that_wait_are_counted_once_and_gated_ones_not_yet() -> None:
     assumed = make_pod("placed", namespace="a", cpu_milli=1000)
     found = requested_amounts(hall.ledger, [*waiting, gated, assumed, make_pod("else", namespace="elsewhere")])
     assert [one.get("cpu", 0) for one in found] == [2500, 2500, 0]
+
+
+def noted(hall: Hall, document: Json, number: int) -> Json:
+    """Returns the document with the annotations that the program writes to it."""
+    metadata = document["metadata"]
+    written = hall.of(ObjectKind.KOORDINATOR_QUOTA, metadata["name"]).annotations
+    annotations = {**metadata["annotations"], **written}
+    return {**document, "metadata": {**metadata, "annotations": annotations, "resourceVersion": str(number)}}
+
+
+def mins(hall: Hall) -> Mapping[str, int]:
+    tree = hall.ledger.tree
+    assert tree is not None
+    return {one.name: one.min["cpu"] // 1000 for one in tree.nodes[1:]}
+
+
+def of_three(least: int) -> list[Json]:
+    """Returns a parent and two children; of b this min."""
+    given = linked("p", 10, 10, is_parent="true"), linked("a", 6, 10, "p"), linked("b", least, 10, "p")
+    return [{**one, "metadata": {**one["metadata"], "uid": one["metadata"]["name"]}} for one in given]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+@pytest.mark.parametrize("least", [6, 11], ids=["over its parent", "over its max"])
+def test_process_that_starts_has_the_versions_in_force_that_the_process_before_had(
+    least: int, order: tuple[int, ...]
+) -> None:
+    hall, changed = Hall(), of_three(least)
+    hall.put(*of_three(4))
+    hall.put(changed[2])
+    assert mins(hall) == {"p": 10, "a": 6, "b": 4}
+    after = [noted(hall, one, number) for one, number in zip(changed, (9, 8, 7), strict=True)]
+    started = Hall()
+    started.put(*(after[number] for number in order))
+    assert mins(started) == {"p": 10, "a": 6, "b": 4}
+    assert started.condition(ObjectKind.KOORDINATOR_QUOTA, "b")[0] == "False"
+    started.put(*of_three(3))
+    assert mins(started) == {"p": 10, "a": 6, "b": 3}
+
+
+def test_a_note_of_the_version_in_force_is_no_change_of_the_quota() -> None:
+    hall = Hall()
+    hall.put(*of_three(4))
+    before = hall.all_marked
+    hall.put(*(noted(hall, one, 9) for one in of_three(4)))
+    assert hall.all_marked == before
+
+
+@pytest.mark.parametrize("note", ["{", "5", '{"metadata": {"name": "b", "uid": "another"}}'])
+def test_a_note_that_makes_no_sense_is_ignored(note: str) -> None:
+    hall, documents = Hall(), of_three(6)
+    documents[2]["metadata"]["annotations"]["multisched.io/in-force"] = note
+    hall.put(*documents)
+    assert mins(hall) == {"p": 10, "a": 6}
+
+
+def test_notes_that_contradict_each_other_put_nothing_out_of_force() -> None:
+    hall, before, other = Hall(), Hall(), Hall()
+    before.put(*of_three(4))
+    other.put(linked("p", 20, 20, is_parent="true"), of_three(9)[2])
+    parent, first, _ = (noted(before, one, 9) for one in of_three(4))
+    hall.put(parent, first, {**noted(other, of_three(9)[2], 9), "spec": of_three(8)[2]["spec"]})
+    assert mins(hall) == {"p": 10, "a": 6}

@@ -173,3 +173,16 @@ def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pyt
     for name in ("a", "b", "c", "b", "c", "a"):
         see(name)
     assert [event.regarding.name for event in desk.events] == ["a", "b", "c", "a"]
+
+
+def test_recalled_object_is_announced_to_the_domains_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """It may still exist, if its kind cannot be listed yet; and each process that starts recalls it."""
+    told: list[str] = []
+    store, desk, kind = ObjectStore(), Desk(), ObjectKind.ELASTIC_QUOTA_TREE
+    ingest = ObjectIngest(kind, store, lambda event, old, new: told.append(event.label), desk, "ours")
+    metadata = {"name": "tree", "namespace": "kube-system", "uid": "u"}
+    root = {"name": "root", "min": {"cpu": 4}, "max": {"cpu": 4}}
+    ingest.recall(orjson.dumps({"metadata": metadata, "spec": {"root": root}}))
+    assert store.last_removed(kind) is not None
+    assert told == ["ElasticQuotaTreeDelete"]
+    assert (caplog.records, desk.events) == ([], [])
