@@ -56,6 +56,8 @@ class EventChecker:
         self._sink, self._identity, self._complain = sink, identity, complain
         self._bounds = bounds
         self._recorded: Counter[_News] = Counter()
+        self._late: Counter[_News] = Counter()
+        """What was recorded after all was written, just before the process ended: that is lost."""
         self._record = sink.record
         sink.record = self.record  # type: ignore[method-assign]
         self._drain = sink.drain
@@ -65,7 +67,9 @@ class EventChecker:
         self._check_message(event.regarding.uid, event.note)
         about = event.related.uid if event.related is not None else ""
         note = event.note[:NOTE_CHARS]
-        self._recorded[_News(event.regarding.uid, event.type, event.reason, note, about)] += 1
+        news = _News(event.regarding.uid, event.type, event.reason, note, about)
+        self._recorded[news] += 1
+        self._late[news] += self.is_drained
         self._record(event)
 
     def said(self, uid: str, message: str) -> None:
@@ -97,7 +101,7 @@ class EventChecker:
         dropped = statistics.dropped_full, statistics.dropped_refused, statistics.dropped_unreachable
         if any(dropped) or not self.is_drained:
             return
-        for news, times in (self._recorded - self._written(stored)).items():
+        for news, times in (self._recorded - self._written(stored) - self._late).items():
             self._complain(
                 f"I3: {self._identity} left {times} times unsaid of {news.uid}: {news.reason} {news.note[:80]!r}"
             )
