@@ -21,6 +21,7 @@ GPU = ("GpuShare",)
 OF_OTHERS = {
     "address",
     "guarantee",
+    "in-force",
     "lift-quotas",
     "node-selection",
     "nodes-seen",
