@@ -64,10 +64,16 @@ class RowResults:
         self._effort = effort
         self._step = -1
         """Number of pauses before the latest test: each step tests at least one row, whatever time has passed before."""
+        self._searches = 0
         self._again: set[Hashable] = set()
         """Tests that are run again, whatever time has passed before."""
         self._known: dict[Hashable, tuple[int, int, Any]] = {}
         """Key of the test -> version of the row, number of pauses before the test, and the result."""
+
+    def begin_search(self) -> int:
+        """Returns the number of a search since the attempt began or paused: two searches may follow different rules."""
+        self._searches += 1
+        return self._searches
 
     def of(self, key: Hashable, version: int, test: Callable[[], T]) -> T | Status:
         """Returns the known result, or runs the test; NOT_TESTED if the search has used up its pauses. Raises PauseDue."""
@@ -80,6 +86,7 @@ class RowResults:
             if effort.is_exhausted:
                 return NOT_TESTED
             if self._step == effort.pauses and effort.is_pause_due():
+                self._searches = 0
                 raise PauseDue
             self._step = effort.pauses
         result = test()

@@ -57,6 +57,7 @@ class AttemptDryRun:
         self._runs = runs
         self._failed = failed
         self._results = RowResults() if results is None else results
+        self._search = 0
         self.node_count = failed.node_count
 
     # -- plugins to run, computed lazily: most attempts have no row with pods that may be displaced -----------------
@@ -129,8 +130,9 @@ class AttemptDryRun:
         return self._runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead, gone)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
+        self._search = self._results.begin_search()
         while True:
-            found = self.displace_sparing(rule)
+            found = self._displace_sparing(rule)
             # If some node has victims without a cost in the first criterion, no gang has to be evicted whole.
             if len(self._runs.cache.gangs) and not (len(found.rows) and not found.costs[0].all()):
                 found = self._gang_candidates().added_to(found, rule, self._failed.candidates)
@@ -148,9 +150,13 @@ class AttemptDryRun:
         return bool(old)
 
     def _key(self, row: int) -> Hashable:
-        return self._failed.plugin, row
+        return self._failed.plugin, self._search, row
 
     def displace_sparing(self, rule: DisplacementRule) -> Candidates:
+        self._search = self._results.begin_search()
+        return self._displace_sparing(rule)
+
+    def _displace_sparing(self, rule: DisplacementRule) -> Candidates:
         gangs = self._runs.cache.gangs
         return self._displace(SparingGangs(rule, self._runs.gang_columns, gangs) if len(gangs) else rule)
 
@@ -158,7 +164,9 @@ class AttemptDryRun:
         return self._gang_candidates().likely(rule, self._failed.candidates)
 
     def _gang_candidates(self) -> GangCandidates:
-        return GangCandidates(self._runs, self._failed, self._asked, self._displacement, self._columns, self._results)
+        return GangCandidates(
+            self._runs, self._failed, self._asked, self._displacement, self._columns, self._results, self._search
+        )
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs

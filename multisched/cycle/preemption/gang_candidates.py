@@ -47,14 +47,16 @@ class GangCandidates:
         displacement: Displacement,
         overlay: Callable[[], ColumnOverlay],
         results: RowResults,
+        search: int,
     ) -> None:
-        """`displacement`, `overlay`: for filters that are evaluated on all rows at once. `results`: of `_tried`."""
+        """`displacement`, `overlay`: for filters that are evaluated on all rows at once. `results`: of `_tried`, in this `search`."""
         self._runs = runs
         self._failed = failed
         self._asked = asked
         self._displacement = displacement
         self._overlay = overlay
         self._results = results
+        self._search = search
 
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """Adds such candidates to `found`. Raises PluginFailure."""
@@ -76,7 +78,7 @@ class GangCandidates:
 
     def key(self, row: int) -> Hashable:
         """Returns the key of the row's test in `results`."""
-        return self._failed.plugin, "gangs", row
+        return self._failed.plugin, "gangs", self._search, row
 
     def likely(self, rule: DisplacementRule, rows: Rows) -> list[int]:
         """Returns rows on which the pod fits only without pods that their gangs cannot spare, the cheapest first."""

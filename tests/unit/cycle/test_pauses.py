@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.cycle import gang_attempt, scheduling_cycle
-from multisched.cycle.effort import Effort
+from multisched.cycle.effort import Effort, RowResults
 from multisched.cycle.gang_attempt import TOO_LONG
 from multisched.cycle.results import NO_PAUSE, Conflicted, GangResult, Pause, Result, Unplaced
 from multisched.framework.points import QueuedGang, QueuedPod
@@ -215,3 +215,11 @@ def test_search_for_victims_that_takes_too_long_ends_with_what_it_has_found(monk
     result, pauses = search(rivals(CountedSteps(1)))
     assert pauses == 1
     assert victims(result) == ["0-0", "0-1"], "n3 has not been tested"
+
+
+def test_results_of_one_search_are_not_those_of_another_rule() -> None:
+    results = RowResults(Effort(CountedSteps(1_000)))
+    first, second = (("Tests", results.begin_search(), 0) for _ in range(2))
+    assert results.of(first, 1, lambda: [1]) == [1]
+    assert results.of(second, 1, lambda: [2]) == [2]
+    assert results.of(first, 1, lambda: [3]) == [1]

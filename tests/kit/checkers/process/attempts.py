@@ -262,7 +262,7 @@ class AttemptChecker:
         least_s, most_s = self.settings.initial_backoff_s, self.settings.max_backoff_s
         waits_s = min(least_s * 2 ** (min(failures, 60) - 1), most_s)
         until_s = entry.retry_at_s - now_s
-        # A gang that held capacity in vain waits for those that were refused meanwhile, too.
+        # A gang that held capacity and failed waits for those that were refused meanwhile, too.
         longest_s = max(waits_s, most_s + WINDOW_S) if entry.waits_out_backoff else waits_s
         if not waits_s - EXACT_S <= until_s <= longest_s + EXACT_S:
             found = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
