@@ -47,7 +47,7 @@ from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
 from multisched.shell.forced_end import ForcedEnd
-from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom, leave_to_reference_counts
+from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, disable_gc, set_gc_thresholds
 from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
@@ -106,7 +106,7 @@ def build_program(
             identity,
             namespace,
             observer=metrics.domain,
-            on_ready=leave_to_reference_counts,
+            on_ready=disable_gc,
             measures=NetworkMeasures(transport, rng),
             lease_runner=LeasesInThread(connect_again, SystemClock()),
             plan_repairs=plans_of,
@@ -313,7 +313,7 @@ def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
 
 async def run(options: RunOptions, log: LineWriter) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
-    collect_seldom(GC_YOUNG_STARTING_MAX)
+    set_gc_thresholds(GC_YOUNG_STARTING_MAX)
     sys.setswitchinterval(THREAD_TURN_S)
     configuration = options.configuration
     async with connect(options.kubeconfig, options.context) as transport:

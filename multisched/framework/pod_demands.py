@@ -290,7 +290,7 @@ class PodDemands:
                 self._catch_up(concern)
             fresh = AffinityIndexEntry(concern.asker, 0)
             self._make(fresh)
-            said, wanted = held_by_lane(concern), held_by_lane(fresh)
+            said, wanted = effects_by_kind(concern), effects_by_kind(fresh)
             if said != wanted:
                 found.append(f"demands on {concern.asker}: counted {said}, expected {wanted}")
         return found
@@ -512,7 +512,7 @@ class PodDemands:
         return self._sequence
 
 
-def held_by_lane(concern: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
+def effects_by_kind(concern: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
     """Returns lane -> row -> (terms, weight), without empty rows and lanes."""
     found = {}
     for lane, one in concern.sums.items():

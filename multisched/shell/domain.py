@@ -73,7 +73,7 @@ class DomainWorker:
         waiting: WaitingPodTable,
         runner: Runner,
         cache: ClusterCache,
-        outside: DomainPorts,
+        ports: DomainPorts,
         sizes: Sizes,
         bind_timeout_s: float,
         listeners: Listeners,
@@ -83,12 +83,12 @@ class DomainWorker:
         self.queue = queue
         self.waiting = waiting
         self.runner = runner
-        self.lease = outside.lease
+        self.lease = ports.lease
         self.write_timeout_s = bind_timeout_s
         self.limit = BindLimit(sizes.binds)
         self.intake = Intake()
         self._cache = cache
-        self._clock = outside.clock
+        self._clock = ports.clock
         self._under_way = WaitGroup()
         self.nominations = DomainNominations(
             cycle,
@@ -98,23 +98,23 @@ class DomainWorker:
             preemptor,
             self.intake,
             self._under_way,
-            outside,
+            ports,
             listeners,
             write_timeout_s=bind_timeout_s,
         )
-        self.failures = FailureHandler(queue, self.nominations, self.intake, outside)
+        self.failures = FailureHandler(queue, self.nominations, self.intake, ports)
         check = SendCheck(cache, cycle.rows)
         self.sender = BindSender(
             name,
             runner,
-            binder=outside.binder,
-            lease=outside.lease,
+            binder=ports.binder,
+            lease=ports.lease,
             check=check,
-            stamps=lambda annotations: cache.ledgers.stamps(annotations, outside.clock.now()),
+            stamps=lambda annotations: cache.ledgers.stamps(annotations, ports.clock.now()),
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )
-        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._under_way, outside, listeners)
+        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._under_way, ports, listeners)
         self.binding = BindingCycle(
             name,
             waiting,
@@ -125,11 +125,11 @@ class DomainWorker:
             self.sender,
             self.outcomes,
             self._under_way,
-            outside,
+            ports,
         )
-        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, outside.observer)
-        ports = outside, cache, check, listeners
-        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *ports, cycles=sizes.cycles)
+        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, ports.observer)
+        shared = ports, cache, check, listeners
+        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *shared, cycles=sizes.cycles)
 
     @property
     def cycle(self) -> SchedulingCycle:

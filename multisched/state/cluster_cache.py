@@ -23,7 +23,7 @@ import msgspec
 
 from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import Node, Pod, reports_anew
+from multisched.model.objects import Node, Pod, reported_values_differ
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import ExternalPodChanges
@@ -238,7 +238,7 @@ class ClusterCache:
             elif pod.is_deleting and not known.pod.is_deleting:
                 self.news.left(pod)  # spreading no longer counts it
             self.nodes.replace_pod(known.row, pod)
-            if known.pod.phase != pod.phase and reports_anew(known.pod, pod, self.ledgers.reported):
+            if known.pod.phase != pod.phase and reported_values_differ(known.pod, pod, self.ledgers.reported):
                 self.nodes.touch(known.row)
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
@@ -280,7 +280,7 @@ class ClusterCache:
 
         Decisions based on the old row, and on counts of its pods, must be checked again.
         """
-        self._intrude(row)
+        self._count_external_change(row)
         self.news.lose()
         self.nodes.recount(row, {uid: entry.pod for uid, entry in self._placed.items() if entry.row == row})
 
@@ -292,7 +292,7 @@ class ClusterCache:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             self.ledgers.restore_cluster(pod)
             return
-        self._intrude(row)
+        self._count_external_change(row)
         self.news.came(pod)
         self.nodes.add_pod(row, pod)
         self.ledgers.restore(pod, row)
@@ -319,7 +319,7 @@ class ClusterCache:
     def _pods(self) -> Iterator[Pod]:
         return (entry.pod for entry in self._placed.values())
 
-    def _intrude(self, row: int) -> None:
+    def _count_external_change(self, row: int) -> None:
         self._intrusions[row] = self._intrusions.get(row, 0) + 1
 
     def _note_all(self, node: str) -> None:
@@ -328,7 +328,7 @@ class ClusterCache:
         self.news.moved(on_row.values(), len(on_row))
 
     def _changed(self, before: Pod, after: Pod, row: int) -> None:
-        self._intrude(row)
+        self._count_external_change(row)
         self.news.left(before)
         self.news.came(after)
 

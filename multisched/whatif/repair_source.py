@@ -95,5 +95,5 @@ class RepairPlans:
 
 def plans_of(program: Program) -> PlanRepair:
     """Returns the function that plans the repairs for the program's own background tasks."""
-    threads = program.outside.background_threads
-    return RepairPlans(program, program.outside.registry, threads() if threads else None).plan
+    threads = program.ports.background_threads
+    return RepairPlans(program, program.ports.registry, threads() if threads else None).plan

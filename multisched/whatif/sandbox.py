@@ -273,7 +273,7 @@ class SchedulerSandbox:
         self, configuration: Configuration, known: ClusterSnapshot | DumpedCluster, registry: Registry | None = None
     ) -> None:
         """Builds the copy. Raises PluginSetupError for a plugin that cannot be built."""
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             _NoNetwork(),
             _StoppedClock(known.monotonic_s, known.now),
             random.Random(0),  # noqa: S311 - ties; nothing is secret here
@@ -283,7 +283,7 @@ class SchedulerSandbox:
             registry=registry,
             open_extender=OfflineExtender,
         )
-        self.program = Program(configuration, outside)
+        self.program = Program(configuration, ports)
         snapshot = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
         self.cache = self.program.cache
         self.nominator = self.program.nominator
@@ -292,7 +292,7 @@ class SchedulerSandbox:
         self.pending: dict[tuple[str, str], Pod] = {}
         self._queued_s = snapshot.queued_s
         self._attempts = 0
-        self._runner = Runner(SilentObserver(), outside.clock.monotonic)
+        self._runner = Runner(SilentObserver(), ports.clock.monotonic)
         for worker in self.program.router.workers():
             worker.cycle.records.keep_all_snapshots()
         for place, plugin in _learning(self.program):

@@ -30,7 +30,7 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.whatif.placed_pod_fits import PlacedPodFits
 from multisched.whatif.repair_trial import plan_on
@@ -195,7 +195,7 @@ def main() -> int:
     plugin.adopt(profiles_of(case))
     while plugin.catch_up():
         pass
-    leave_to_reference_counts()
+    disable_gc()
     asked, steps = RepairRequest(threshold_percent={"": 100 * THRESHOLD}, moves=1_000), Steps()
     plan, pauses = asyncio.run(plan_beside_the_loop(running, configuration, asked, steps))
     print(f"{plan.nodes} nodes, {plan.pods} pods, {plan.movable} of which may move")

@@ -299,7 +299,7 @@ def fractions_scored_by_the_freest() -> None:
 @defect
 def deleted_leases_not_waited_for() -> None:
     """Who finds no lease takes it for nobody's, whatever stands in the cluster."""
-    put(Handover, "_may_be_led_unseen", lambda self: False)
+    put(Handover, "_may_have_unrecorded_holder", lambda self: False)
 
 
 @defect

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from multisched.shell.garbage import collect_seldom
+from multisched.shell.garbage import set_gc_thresholds
 from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.run.report import Report
 from tests.kit.run.seeded_run import run_seed
@@ -47,7 +47,7 @@ def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report 
 def quiet() -> None:
     """The program logs every fault it meets, by the thousand; looking for cycles takes a tenth of a run, as it does there."""
     logging.disable(logging.CRITICAL)
-    collect_seldom()
+    set_gc_thresholds()
 
 
 class Summary:

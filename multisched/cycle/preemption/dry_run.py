@@ -127,7 +127,7 @@ class AttemptDryRun:
 
     def _takes(self, row: int, ahead: Sequence[Pod], gone: Sequence[Pod]) -> bool:
         failed = self._failed
-        return self._runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead, gone)
+        return self._runs.nominated.fits_with_nominated(failed.view, failed.skipped, failed.pod, row, ahead, gone)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
         self._search = self._results.begin_search()

@@ -18,7 +18,7 @@ from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.limited_toleration import tolerations_for
-from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
+from multisched.model.objects import Node, Pod, PodSpec, differ_in_version_only, have_equal_demands
 from multisched.model.own_keys import remarks_of_node
 from multisched.model.selectors import Toleration
 from multisched.model.version import version_of
@@ -145,7 +145,7 @@ class PodIngest:
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
-    def is_in_step(self, raw: msgspec.Raw) -> bool:
+    def matches_cache(self, raw: msgspec.Raw) -> bool:
         """Reports whether the cache accounts for the pod on its node as in the API. True for a finished pod, which holds nothing."""
         try:
             pod = self._decoder.pod(raw)
@@ -235,7 +235,7 @@ class PodIngest:
             self._refuse(worker, pod, refusal)
         else:
             self._wait(worker, pod, before)
-        if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
+        if self._cache.is_assumed(pod.uid) and (before is None or not have_equal_demands(before, pod)):
             self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
@@ -380,7 +380,7 @@ class NodeIngest:
         self._reporter = reporter
         self._reported: dict[str, tuple[tuple[str, str], ...]] = {}
         """Node -> (reason, note) of its current faults."""
-        self.outside: dict[str, str] = {}
+        self.unserved: dict[str, str] = {}
         """Node whose label names no domain -> what is wrong."""
         self.malformed = 0
 
@@ -417,7 +417,7 @@ class NodeIngest:
         used = self._router.uses_of(self._cache.nodes.row_of(key))
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
-        self.outside.pop(key, None)
+        self.unserved.pop(key, None)
         if node is not None:
             self._router.notify_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
             self._recheck_binds(key)
@@ -446,9 +446,9 @@ class NodeIngest:
         """Yields (reason, note) of each fault."""
         unknown = self._unknown_domain(node)
         if unknown:
-            self.outside[node.name] = unknown
+            self.unserved[node.name] = unknown
         else:
-            self.outside.pop(node.name, None)
+            self.unserved.pop(node.name, None)
         if node.malformed:
             yield MALFORMED, f"No pod is placed here: {node.malformed}"
         elif unknown:

@@ -45,13 +45,13 @@ class DomainNominations:
         preemptor: Preemptor,
         intake: Intake,
         under_way: WaitGroup,
-        outside: DomainPorts,
+        ports: DomainPorts,
         listeners: Listeners,
         *,
         write_timeout_s: float,
     ) -> None:
-        self.lease = outside.lease
-        self.observer = outside.observer
+        self.lease = ports.lease
+        self.observer = ports.observer
         self.write_timeout_s = write_timeout_s
         self._rows = cycle.rows
         self._nominator = cycle.nominator
@@ -66,8 +66,8 @@ class DomainNominations:
         self._preemptor = preemptor
         self._intake = intake
         self._under_way = under_way
-        self._clock = outside.clock
-        self._conditions = outside.conditions
+        self._clock = ports.clock
+        self._conditions = ports.conditions
         self._listeners = listeners
 
     def adopt(self, plugins: PluginSet) -> None:
@@ -183,7 +183,7 @@ class DomainNominations:
         row = self._cache.nodes.row_of(node)
         return row is not None and self._rows.has(row)
 
-    def is_standing(self, uid: str) -> bool:
+    def is_confirmed_on_node(self, uid: str) -> bool:
         """Reports whether the watch has shown the pod on a node, and has not shown it as deleting."""
         entry = self._cache.placed(uid)
         return entry is not None and not entry.pod.is_deleting and not self._cache.is_assumed(uid)

@@ -81,7 +81,7 @@ class _Thread:
 
     def __init__(self, plugin: Plugin) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.on_late_end = _nobody
+        self.on_late_end = _ignore
         self._plugin = plugin
         threading.Thread(target=self._work, name=f"plugin {plugin.name}", daemon=True).start()
 
@@ -108,5 +108,5 @@ class _Thread:
             future.set_result(answer)
 
 
-def _nobody(thread: _Thread) -> None:
+def _ignore(thread: _Thread) -> None:
     """Default callback: does nothing."""

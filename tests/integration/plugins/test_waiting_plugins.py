@@ -102,7 +102,7 @@ def test_an_isolated_rule_about_rows_holds_although_its_answers_are_old(seed: in
     async def story() -> None:
         plugin = {"name": ROOMY, "isolation": "thread", "args": {"limit": 2}}
         workers = VirtualWorkers(random.Random(seed))
-        async with open_house(one_domain(plugin, concurrency={"cycles": 8}), workshop=workers) as house:
+        async with open_house(one_domain(plugin, concurrency={"cycles": 8}), worker_factory=workers) as house:
             for number in range(10):
                 await house.node(f"n{number}")
             for number in range(24):
@@ -120,7 +120,7 @@ def test_an_isolated_rule_about_rows_holds_although_its_answers_are_old(seed: in
 def test_a_hang_is_an_error_under_virtual_time_too() -> None:
     async def story() -> None:
         workers = VirtualWorkers(random.Random(0), stuck=("victim",))
-        async with open_house(isolated("process"), workshop=workers) as house:
+        async with open_house(isolated("process"), worker_factory=workers) as house:
             await make_pods(house, "victim")
             await house.bound(*OTHERS, within_s=1.0)
             await house.until(lambda: house.worker().counters.attempts >= len(OTHERS) + 3)

@@ -198,7 +198,7 @@ async def test_a_lease_that_was_not_there_may_have_been_deleted_and_its_time_is_
     async with running(keeper):
         await leading(keeper)
         assert keeper.term.may_bind_if_new()
-        await asyncio.sleep(keeper.term.unseen_in_s() - 0.01)
+        await asyncio.sleep(keeper.term.unrecorded_holder_wait_s() - 0.01)
         assert 12.0 < asyncio.get_running_loop().time() < LeaseSettings().duration_s + 0.01
         assert (keeper.term.may_bind(), keeper.term.may_bind_in_s() > 0) == (False, True)
         await asyncio.sleep(0.02)

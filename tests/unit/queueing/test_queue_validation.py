@@ -230,7 +230,7 @@ def test_nothing_is_known_of_a_pod_that_the_queue_does_not_have() -> None:
     assert queue.activate("nobody", 0.0) is None
     assert queue.schedulable_since_s("nobody") is None
     assert (queue.where("nobody"), queue.pod("nobody"), queue.entry("nobody"), queue.remove("nobody")) == (None,) * 4
-    assert list(queue.story("nobody")) == []
+    assert list(queue.transitions("nobody")) == []
 
 
 def test_each_term_that_a_hint_may_look_at_costs() -> None:

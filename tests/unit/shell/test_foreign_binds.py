@@ -45,7 +45,7 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
         site = Site(loop)
         for name in ("a", "b"):
             await site.add_node(name)
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             site.api,
             site.clock,
             random.Random(1),
@@ -54,7 +54,7 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
             observer=lambda name: QuietObserver(),
             background_threads=VirtualThreads,
         )
-        program = Program(loading.parse(CONFIGURATION, "test"), outside)
+        program = Program(loading.parse(CONFIGURATION, "test"), ports)
         running = loop.create_task(program.run())
         await site.add_pod("held")
         await asyncio.sleep(0.5)

@@ -126,7 +126,7 @@ class ProgramSite(Site):
         self, identity: str = "me", configuration: str = CONFIGURATION, *, leases_late_s: float = 0.0
     ) -> tuple[Program, SlowTransport]:
         transport = SlowTransport(self.server)
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             transport,
             self.clock,
             random.Random(1),
@@ -136,7 +136,7 @@ class ProgramSite(Site):
             lease_runner=LateWord(transport, leases_late_s),
             background_threads=VirtualThreads,
         )
-        return Program(loading.parse(configuration, "test"), outside), transport
+        return Program(loading.parse(configuration, "test"), ports), transport
 
 
 def play(scene: Callable[[ProgramSite], Coroutine[Any, Any, None]]) -> None:

@@ -312,14 +312,14 @@ def test_a_plugin_that_cannot_be_built_is_named_where_its_profile_waits_too(befo
     """Else the rest of the file came into force, mistake and all. Nothing is left behind of what was tried."""
 
     async def scene(cluster: Cluster) -> None:
-        workshop, in_force = cluster.program.workshop, cluster.program.configuration
-        assert isinstance(workshop, PluginWorkers)
-        workers = len(workshop.threads)
+        worker_factory, in_force = cluster.program.worker_factory, cluster.program.configuration
+        assert isinstance(worker_factory, PluginWorkers)
+        workers = len(worker_factory.threads)
         wanted = plugins(waits, f"{{name: '{MINE}:Raises'}}") + "\n  queue: {maxBackoff: 20s}"
         with pytest.raises(PluginSetupError, match="no licence file"):
             cluster.program.reload(configuration(wanted))
         assert cluster.program.configuration is in_force
-        assert len(workshop.threads) == workers
+        assert len(worker_factory.threads) == workers
 
     play(scene, configuration=BASE.format(rest=before, more=""))
 

@@ -375,13 +375,13 @@ def test_a_pod_is_in_step_when_it_is_counted_where_the_server_has_it(house: Hous
     def on(node: str, phase: str = "Running", uid: str = "uid-p") -> msgspec.Raw:
         return pod_as_served(node=node, phase=phase, metadata={"uid": uid})
 
-    assert not house.pods.is_in_step(on("a"))
+    assert not house.pods.matches_cache(on("a"))
     house.see_pod("p", nodeName="a", phase="Running")
-    assert house.pods.is_in_step(on("a"))
-    assert not house.pods.is_in_step(on("b"))
-    assert not house.pods.is_in_step(on("a", uid="uid-again"))
-    assert house.pods.is_in_step(on("b", phase="Succeeded"))
-    assert house.pods.is_in_step(msgspec.Raw(b"7"))
+    assert house.pods.matches_cache(on("a"))
+    assert not house.pods.matches_cache(on("b"))
+    assert not house.pods.matches_cache(on("a", uid="uid-again"))
+    assert house.pods.matches_cache(on("b", phase="Succeeded"))
+    assert house.pods.matches_cache(msgspec.Raw(b"7"))
 
 
 def pod_as_served(

@@ -25,7 +25,7 @@ LATE = ExplainQuery("default", "late")
 
 
 def leaders_of(program: Program) -> FindLeader:
-    return Leaders(program.leases, program.outside.identity, program.router.workers).elsewhere
+    return Leaders(program.leases, program.ports.identity, program.router.workers).elsewhere
 
 
 async def two(site: ProgramSite) -> tuple[Program, Program, asyncio.Task[None], asyncio.Task[None]]:

@@ -234,10 +234,10 @@ def test_a_program_runs_the_background_tasks_of_its_plugins_and_outlives_them() 
         site = Site(loop)
         await site.add_node("n1")
         measures = NetworkMeasures(site.api, random.Random(1))
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             site.api, site.clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
         )
-        program = Program(loading.parse(CONFIGURATION, "test"), outside)
+        program = Program(loading.parse(CONFIGURATION, "test"), ports)
         running = loop.create_task(program.run())
         await asyncio.sleep(300.0)
         assert program.is_ready
