@@ -67,8 +67,8 @@ class DomainMover:
     def may_act(self) -> bool:
         return self._worker.is_leading and not self._ports.is_closing() and self._worker.lease.may_bind()
 
-    async def plan(self, asked: RepairRequest) -> RepairPlan:
-        return await self._ports.plan(msgspec.structs.replace(asked, domain=self._worker.name))
+    async def plan(self, request: RepairRequest) -> RepairPlan:
+        return await self._ports.plan(msgspec.structs.replace(request, domain=self._worker.name))
 
     # -- cluster state ---------------------------------------------------------------------------------------------
 

@@ -205,7 +205,9 @@ def main() -> int:
     print(f"longest pauses of the loop meanwhile: {shown} ms of CPU (on the clock); {len(pauses)} beats")
     plain, related = asking_ms(running, spread=False), asking_ms(running, spread=True)
     print(f"where a pod fits: {plain:.3f} ms, {related:.3f} ms for one that must spread")
-    print(f"moves {len(plan.moves)} (bound {plan.least_moves}); mended {len(plan.mended)}, left {len(plan.left)}")
+    print(
+        f"moves {len(plan.moves)} (bound {plan.least_moves}); mended {len(plan.repaired)}, left {len(plan.unrepaired)}"
+    )
     print(f"worst peak {plan.worst_before.percent:.1f} % -> {plan.worst_after.percent:.1f} %")
     print(f"memory of the process at its peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     moment_ms = 1e3 * steps.seconds["moment, on the loop"]

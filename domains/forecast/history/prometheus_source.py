@@ -16,10 +16,10 @@ import numpy as np
 from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, NodeTotals
 from domains.forecast.history.placement_intervals import PlacementIntervals
 from domains.forecast.history.source import (
-    Fold,
     Reading,
     SourceError,
     Table,
+    TableFold,
     first_step,
     joined,
     node_names_of,
@@ -126,7 +126,7 @@ class PrometheusSource:
     async def _read_dimension(self, dimension: Dimension, round_: _Round) -> None:
         grid, kept = round_.grid, round_.kept.get(dimension.name)
         asked = self._missing(grid, kept.end if kept is not None else None)
-        fold, first = Fold(asked.steps), first_step(asked)
+        fold, first = TableFold(asked.steps), first_step(asked)
 
         def take(piece: Piece) -> None:
             if dimension.per is Per.NODE:

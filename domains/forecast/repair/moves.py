@@ -1,4 +1,4 @@
-"""The board: state of nodes and pods on which the search tries moves: loads, free resources, budgets.
+"""The working placement: state of nodes and pods on which the search tries moves: loads, free resources, budgets.
 
 Owned by one search (`repair/search.py`), which makes moves and undoes them in reverse order. Undo restores saved arrays,
 so no rounding errors accumulate. While a move is carried out its pod counts on both nodes. Because steps are carried out
@@ -44,7 +44,7 @@ class Move(msgspec.Struct, frozen=True):
     target: int
 
 
-class Board:
+class WorkingPlacement:
     """Loads, free resources and budgets after the moves made so far."""
 
     def __init__(self, case: RepairCase, limits: RepairLimits, fits: Fits) -> None:
@@ -58,7 +58,7 @@ class Board:
         """Cells evaluated so far."""
         self.work_end = limits.work_max
         """Limit of `work`; set by the search."""
-        self.fits_asked = 0
+        self.fits_checked = 0
         self._fits, self._known_fits = fits, dict[int, Mask]()
         self._curves: Floats = np.nan_to_num(case.curves.astype(np.float64), nan=0.0)
         self._curve_peaks: Floats = self._curves.max(axis=2)
@@ -80,7 +80,7 @@ class Board:
         rows = np.flatnonzero(over > TOLERANCE)
         return rows[np.lexsort((rows, -over[rows]))]
 
-    def is_mended(self, node: int) -> bool:
+    def is_below_threshold(self, node: int) -> bool:
         return bool((self.peaks[node] <= self.threshold + TOLERANCE).all())
 
     def pods_on(self, node: int) -> Ints:
@@ -241,9 +241,9 @@ class Board:
         """Returns bool[nodes]: the cached result of the caller's `Fits`; all False after `fits_max` distinct pods."""
         known = self._known_fits.get(pod)
         if known is None:
-            if self.fits_asked >= self.limits.fits_max:
+            if self.fits_checked >= self.limits.fits_max:
                 return np.zeros(len(self.case.nodes.names), np.bool_)
-            self.fits_asked += 1
+            self.fits_checked += 1
             known = np.asarray(self._fits(pod), np.bool_)
             if known.shape != (len(self.case.nodes.names),):
                 raise ValueError(f"fits: expected shape {(len(self.case.nodes.names),)}, got {known.shape}")

@@ -126,9 +126,9 @@ class ApiServer:
         if root not in HEALTH_PATHS and self._enforces_rbac:
             asked = Attributes(request.method.lower(), path="/" + "/".join(segments))
             self.rbac.check(request.user, asked)
-        return self._answer_other_path(request, segments, params)
+        return self._answer_beside(request, segments, params)
 
-    def _answer_other_path(self, request: ApiRequest, segments: list[str], params: Mapping[str, str]) -> Response:
+    def _answer_beside(self, request: ApiRequest, segments: list[str], params: Mapping[str, str]) -> Response:
         """Handles paths other than objects: discovery, OpenAPI, version, health."""
         del params
         root = segments[0]

@@ -44,7 +44,7 @@ WAITING_MAX: Final = 16
 TURNS_MAX: Final = 256
 """Maximum turns of the event loop in one pause, whatever the clock says."""
 
-Ask = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
+CallPlugins = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
 
 
 class _LongAttempt:
@@ -92,7 +92,7 @@ class LongAttempts:
         listeners: Listeners,
         ports: DomainPorts,
         current: Callable[[], SchedulingCycle],
-        ask: Ask,
+        ask: CallPlugins,
     ) -> None:
         """`current`: returns the cycle of the current profile. `ask`: requests answers of remote plugins."""
         self._queue = queue
@@ -161,29 +161,29 @@ class LongAttempts:
 
     async def _work(self) -> None:
         """Runs the attempt in progress to its end, then those in line."""
-        asked: Sequence[RemoteRequest] | Pause | None = Pause()
+        yielded: Sequence[RemoteRequest] | Pause | None = Pause()
         while (attempt := self._running) is not None:
             try:
-                await self._finish(attempt, asked)
+                await self._finish(attempt, yielded)
             finally:
                 attempt.running.close()  # undoes the attempt if this task was cancelled
                 self._running = None
-            asked = None
+            yielded = None
             if self._line:
                 queued, cycle = self._line.popleft(), self._current()
                 self._running = self._begun(queued, cycle, cycle.attempt(queued), 0.0)
                 self._running.changes = -1  # its members may have changed while it waited
 
-    async def _finish(self, attempt: _LongAttempt, asked: Sequence[RemoteRequest] | Pause | None) -> None:
-        """Drives the attempt to its end. `asked`: what it has yielded; None: it has not begun."""
+    async def _finish(self, attempt: _LongAttempt, yielded: Sequence[RemoteRequest] | Pause | None) -> None:
+        """Drives the attempt to its end. `yielded`: what it yielded last; None: it has not begun."""
         while True:
             answers: Mapping[str, object | PluginFailure] | None = None
-            if isinstance(asked, Pause):
+            if isinstance(yielded, Pause):
                 await self._announce(attempt)
                 await self._let_others_run(attempt.step_s)
                 answers = NO_PAUSE
-            elif asked is not None:
-                answers = await self._ask(asked)
+            elif yielded is not None:
+                answers = await self._ask(yielded)
             why = self._why_undone(attempt)
             if why:
                 await self._undo(attempt, why)
@@ -191,14 +191,14 @@ class LongAttempts:
             began_s = self._now()
             self._ports.steps.begin()
             try:
-                asked = next(attempt.running) if answers is None else attempt.running.send(answers)
+                yielded = next(attempt.running) if answers is None else attempt.running.send(answers)
             except StopIteration as ended:
                 self._took(attempt, began_s)
                 await self._settle(attempt, ended.value)
                 return
             self._took(attempt, began_s)
-            if isinstance(asked, Pause):
-                self._hold(attempt, asked)
+            if isinstance(yielded, Pause):
+                self._hold(attempt, yielded)
 
     async def _let_others_run(self, seconds: float) -> None:
         """Yields to watches and other tasks, and for up to `seconds` to the scheduling of ready pods."""

@@ -127,14 +127,14 @@ class SchedulingLoop:
         answers: Mapping[str, object | PluginFailure] | None = None
         while True:
             try:
-                asked = next(attempt) if answers is None else attempt.send(answers)
+                yielded = next(attempt) if answers is None else attempt.send(answers)
             except StopIteration as ended:
                 result: Result | GangResult = ended.value
                 break
-            if isinstance(asked, Pause):
-                self.long.take_over(queued, cycle, attempt, asked, self._ports.clock.monotonic() - started)
+            if isinstance(yielded, Pause):
+                self.long.take_over(queued, cycle, attempt, yielded, self._ports.clock.monotonic() - started)
                 return
-            answers = await self._ask(asked)
+            answers = await self._ask(yielded)
             self._ports.steps.begin()
             if any(map(self._has_changed, entries)):
                 attempt.close()
@@ -149,14 +149,14 @@ class SchedulingLoop:
         latest: Pod = self._queue.pod(uid) or pod
         return self._queue.where(uid) is QueueState.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
-    async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
+    async def _ask(self, requests: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """Asks all plugins concurrently; takes as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
-        if len(asked) == 1:
-            await self._ask_one(asked[0], answers)
+        if len(requests) == 1:
+            await self._ask_one(requests[0], answers)
             return answers
         async with anyio.create_task_group() as tasks:
-            for one in asked:
+            for one in requests:
                 tasks.start_soon(self._ask_one, one, answers)
         return answers
 

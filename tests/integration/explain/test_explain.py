@@ -90,7 +90,7 @@ async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
         (verdict,) = attempt.refused
         assert (verdict.plugin, verdict.reasons, verdict.count) == ("NodeResourcesFit", ("Insufficient cpu",), 2)
         assert verdict.nodes == ("other", "small")
-        assert [step.place for step in view.history] == ["active", "in-flight", "unschedulable"]
+        assert [step.state for step in view.history] == ["active", "in-flight", "unschedulable"]
         assert "a node comes or changes its allocatable" in view.wakes[0].events
         node = await explanations.pod(ExplainQuery("default", "late", node="small"))
         assert node.on_node is not None

@@ -72,7 +72,7 @@ async def asking_for_seats(house: House, name: str, seats: int, namespace: str =
 def stories(house: House) -> dict[str, set[str]]:
     """What has moved each pod that waits."""
     queue = house.worker().queue
-    return {entry.pod.name: {event for _, event, _ in queue.story(entry.uid)} for entry in queue.entries()}
+    return {entry.pod.name: {event for _, event, _ in queue.transitions(entry.uid)} for entry in queue.entries()}
 
 
 def parked(house: House) -> set[str]:

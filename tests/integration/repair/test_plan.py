@@ -53,7 +53,13 @@ async def test_one_move_mends_a_node_that_a_foreign_scheduler_made_log_heavy() -
         plan = await plans.plan(ASKED)
 
         (move,) = plan.moves
-        assert (move.from_node, move.mends, plan.mended, plan.left, plan.least_moves) == ("n0", "n0", ("n0",), (), 1)
+        assert (move.from_node, move.repairs, plan.repaired, plan.unrepaired, plan.least_moves) == (
+            "n0",
+            "n0",
+            ("n0",),
+            (),
+            1,
+        )
         assert move.to_node in ("n1", "n2")
         assert house.program.cache.placed(move.uid) is not None
         assert (move.service, move.replicas) == ("default/chatty", 3)
@@ -74,7 +80,7 @@ async def test_a_question_goes_before_the_settings() -> None:
         assert len((await plans.plan(RepairRequest(threshold_percent={"": 79.0}))).moves) == 2
         limited = await plans.plan(RepairRequest(threshold_percent={"log": 79.0}, moves=1))
         assert limited.moves == ()
-        (left,) = limited.left
+        (left,) = limited.unrepaired
         assert (left.node, left.peak.dimension) == ("n0", "log")
         assert "moves_per_window" in left.why
 
@@ -129,7 +135,7 @@ async def test_what_a_pod_disruption_budget_allows_is_told_and_kept() -> None:
         await house.post(path, "chatty", {}, spec={"selector": selector, "maxUnavailable": 0}, status={})
         await house.until(lambda: len(house.program.cache.objects.disruption_budgets("default")) == 1)
 
-        (left,) = (await plans.plan(ASKED)).left
+        (left,) = (await plans.plan(ASKED)).unrepaired
 
         assert "PodDisruptionBudget default/chatty allows no disruption now (3 pods)" in left.why
 
@@ -148,7 +154,7 @@ async def test_a_quota_without_room_for_a_replacement_keeps_the_pods_of_its_name
 
         await house.until(is_known)
 
-        (left,) = (await plans.plan(ASKED)).left
+        (left,) = (await plans.plan(ASKED)).unrepaired
 
         assert "the quota of its namespace has no room for a replacement before it ends (3 pods)" in left.why
 
@@ -196,7 +202,7 @@ async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured()
             if expected:
                 assert plan.notes[-1].startswith("1 of the moves are of pods scheduled by default-scheduler")
             else:
-                assert "another scheduler places it" in plan.left[0].why
+                assert "another scheduler places it" in plan.unrepaired[0].why
 
 
 async def test_nominated_pods_count_on_the_nodes_they_are_promised() -> None:
@@ -206,7 +212,7 @@ async def test_nominated_pods_count_on_the_nodes_they_are_promised() -> None:
             for number in range(2):
                 house.program.nominator.nominate(_renamed(pod, f"next-{node}-{number}"), node)
 
-        (left,) = (await plans.plan(ASKED)).left
+        (left,) = (await plans.plan(ASKED)).unrepaired
 
         assert left.node == "n0"
         assert "find no node: 3 would push each over its threshold, or find no room" in left.why
@@ -264,7 +270,7 @@ async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
             assert "default/chatty-" in text
             assert "log 120 % -> 80 % Mon 20:00" in text
             assert "1 of 3 of default/chatty" in text
-            assert "domain tests: 1 move mends 1 of 1 node past 100 %" in text
+            assert "domain tests: 1 move repairs 1 of 1 node past 100 %" in text
             assert text.rstrip().endswith("nothing was written: this is a preview")
             code, text, _ = await _call("--server", url, "--threshold", "log=125", "-o", "json")
             assert json.loads(text)["moves"] == []

@@ -222,16 +222,16 @@ def test_lint_of_problems_for_programs(tmp_path: Path) -> None:
     (problem,) = found["problems"]
     assert problem["object"] == "ElasticQuota b/quota"
     assert problem["path"] == "spec.min.cpu"
-    assert problem["place"].startswith(f"{path}:")
+    assert problem["location"].startswith(f"{path}:")
 
 
 def test_an_object_that_is_there_twice_is_told_where_it_is_first(tmp_path: Path) -> None:
     path = tmp_path / "quotas.yaml"
     path.write_text(manifests(flat("a", 1, 2), flat("a", 1, 2)))
     found = json.loads(call("lint", str(path), "--offline", "-o", "json")[1])
-    assert [(one["place"], one["text"]) for one in found["problems"]] == [(f"{path}:4", "the object is given twice")], (
-        "the line of metadata.name"
-    )
+    assert [(one["location"], one["text"]) for one in found["problems"]] == [
+        (f"{path}:4", "the object is given twice")
+    ], "the line of metadata.name"
 
 
 # -- convert -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from multisched.cli import repair
 from multisched.cli.commands import app
 from multisched.cli.dump import Dump
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.repair import LEFT_SHOWN, text_of
 from multisched.cli.server import Server
 from multisched.config import loading
@@ -40,7 +40,7 @@ def move(name: str = "shop/web-1", *, waits_for: tuple[int, ...] = ()) -> Repair
         service="shop/web",
         from_node="n1",
         to_node="n2",
-        mends="n1",
+        repairs="n1",
         gain_percent=25.6,
         from_before=HOT,
         from_after=MENDED,
@@ -60,8 +60,8 @@ def plan(*moves: RepairMove, left: int = 0, kept: dict[str, int] | None = None) 
         profiles_version=7,
         threshold_percent={"cpu": 100.0, "log": 95.0},
         moves=moves,
-        mended=("n1",) if moves else (),
-        left=tuple(UnrepairedNode(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
+        repaired=("n1",) if moves else (),
+        unrepaired=tuple(UnrepairedNode(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
         least_moves=1 if moves else 0,
         worst_before=HOT if moves or left else CALM,
         worst_after=MENDED,
@@ -86,7 +86,7 @@ def test_moves_are_told_in_order_with_what_they_do() -> None:
         "cpu 70 % Mon 09:00 -> log 71 % Wed 20:00",
         "1 of 4 of shop/web, PDB shop/web leaves 1",
     ]
-    assert "domain forecast: 2 moves (no plan has fewer than 1) mend 1 of 1 node past cpu 100 %, log 95 %" in told
+    assert "domain forecast: 2 moves (no plan has fewer than 1) repair 1 of 1 node past cpu 100 %, log 95 %" in told
     assert "worst peak: log 118 % Tue 20:00 now, log 92 % Tue 20:00 after" in told
     assert "30 nodes; 90 of their 99 pods may move; profiles 7" in told
     assert told[-2:] == ["note: something is not known", "nothing was written: this is a preview"]
@@ -162,7 +162,7 @@ async def test_status_tells_the_window_the_run_and_the_budget() -> None:
             "moved in this window: 4, 46 left",
             "run of plan abc: leaving, move 2 of 3: shop/web-1 from n1 to n2",
         ]
-        with pytest.raises(AskError, match="no such domain"):
+        with pytest.raises(QueryError, match="no such domain"):
             await asyncio.to_thread(repair.status, Server(url), "nowhere", "table")
 
 
@@ -183,10 +183,10 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
 
         assert (await asyncio.to_thread(run)).state == "planned"
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "of somebody else"))
-        with pytest.raises(AskError, match=r"401: this request changes something.* or set server\.authentication"):
+        with pytest.raises(QueryError, match=r"401: this request changes something.* or set server\.authentication"):
             await asyncio.to_thread(run)
 
 
 def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:
-    with pytest.raises(AskError, match="--apply: pods of a dump cannot be moved"):
+    with pytest.raises(QueryError, match="--apply: pods of a dump cannot be moved"):
         list(repair.apply(Dump(tmp_path / "dump.json", loading.default(), datetime.now(UTC)), RepairRequest(), "table"))

@@ -707,7 +707,7 @@ def test_attempts_that_took_long_leave_more_to_others() -> None:
     for _ in range(60):
         uid = pop_uid(queue, 60) or ""
         order.append(uid)
-        queue.took(uid, 0.020 if uid.startswith("costly") else 0.0001)
+        queue.charge_attempt(uid, 0.020 if uid.startswith("costly") else 0.0001)
 
     assert sum(uid.startswith("costly") for uid in order) <= 60 / 21 + 2
 
