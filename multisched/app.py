@@ -126,7 +126,7 @@ async def served(
     *,
     is_read_only: bool = False,
 ) -> AsyncIterator[str]:
-    """The HTTP server beside a running program, with the loop's heartbeat for /livez; its base URL, empty where none is wanted.
+    """The HTTP server of a running program, with the loop's heartbeat for /livez; its base URL, empty where none is wanted.
 
     `is_read_only`: nobody on this machine gets a token to change something with. Raises ServerError.
     """
@@ -204,7 +204,7 @@ async def _authenticator(
     if not configuration.server.is_authenticating:
         yield None
         return
-    async with transport.beside(REVIEWS_AT_ONCE) as apart:
+    async with transport.separate_connections(REVIEWS_AT_ONCE) as apart:
         yield DelegatedAuthenticator(apart, clock)
 
 
@@ -226,7 +226,7 @@ async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None
     somebody else from the CPU. On two cores shared with the API server it takes a tenth off a pod's CPU.
     """
     while True:
-        await transport.crowded(GATHER_FROM)
+        await transport.wait_in_flight(GATHER_FROM)
         sleep(GATHER_S)
         for _ in range(GATHER_TURNS):
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ reads, in its thread, the live view it was built with. Each look-up is atomic, b
 iteration; copy it. Two things differ from an inline plugin. A PreFilter refusal counts per row. NormalizeScore gets the
 rows that passed this plugin, before other remote plugins have filtered theirs.
 
-Owns the snapshots; `shell.workers` owns threads and processes and runs `consider` in them. Called by `registry`
+Owns the snapshots; `shell.workers` owns threads and processes and runs `run_isolated` in them. Called by `registry`
 when it builds a profile, and by the cycle.
 """
 
@@ -311,7 +311,7 @@ def _check(request: IsolatedRequest, answer: IsolatedResponse) -> None:
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-def consider(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
+def run_isolated(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
     """Runs the plugin's Filter and Score, and their Pre points, for a request. Never raises an Exception.
 
     Called in the worker; it touches only the request and the plugin.

@@ -89,7 +89,7 @@ class DomainWorker:
         self.intake = Intake()
         self._cache = cache
         self._clock = ports.clock
-        self._under_way = WaitGroup()
+        self._in_progress = WaitGroup()
         self.nominations = DomainNominations(
             cycle,
             queue,
@@ -97,7 +97,7 @@ class DomainWorker:
             cache,
             preemptor,
             self.intake,
-            self._under_way,
+            self._in_progress,
             ports,
             listeners,
             write_timeout_s=bind_timeout_s,
@@ -114,7 +114,7 @@ class DomainWorker:
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )
-        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._under_way, ports, listeners)
+        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._in_progress, ports, listeners)
         self.binding = BindingCycle(
             name,
             waiting,
@@ -124,7 +124,7 @@ class DomainWorker:
             self.limit,
             self.sender,
             self.outcomes,
-            self._under_way,
+            self._in_progress,
             ports,
         )
         self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, ports.observer)
@@ -188,7 +188,7 @@ class DomainWorker:
     @property
     def is_drained(self) -> bool:
         """True if no binding cycle and no preemption is in progress."""
-        return self._under_way.is_empty
+        return self._in_progress.is_empty
 
     @property
     def has_strayed_binds(self) -> bool:
@@ -198,7 +198,7 @@ class DomainWorker:
     async def drained(self) -> None:
         """Waits until `is_drained`."""
         if not self.is_drained:
-            await self._under_way.wait()
+            await self._in_progress.wait()
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Cancels the bind of a victim if it has not been sent. Returns False for other pods.

@@ -514,7 +514,7 @@ def _kept_objects_of(program: Program) -> KeptObjects:
         program.limiter,
         program.clock,
         lambda: program.router.workers(),
-        lambda kind, raw: program.objects.ingests[kind].recall(raw),
+        lambda kind, raw: program.objects.ingests[kind].restore_deleted(raw),
         lambda: program.is_closing,
         namespace=program.ports.lease_namespace,
         name_prefix=program.configuration.lease.name_prefix,

@@ -42,7 +42,7 @@ from multisched.shell.ingest.priority_classes import PriorityClass, class_of
 from multisched.shell.kept_objects import keeping, kept_by
 from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
-from multisched.state.gang_roster_state import GangRosterState, recall, remembered
+from multisched.state.gang_roster_state import GangRosterState, gang_state, restore_gang_state
 
 UNREADABLE_SHOWN = 5
 """Limit of the unreadable objects of a dump that are named; of the others only the number is given."""
@@ -101,7 +101,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             learned={place: plugin.export_state() for place, plugin in _learning(program)},
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
-            gangs=remembered(program.cache.gangs),
+            gangs=gang_state(program.cache.gangs),
             queued_s={one.uid: one.queued_s for w in program.router.workers() for one in w.queue.entries()},
         )
 
@@ -317,7 +317,7 @@ class SchedulerSandbox:
             if snapshot.is_raw:
                 self.nominator.set(pod)
         if snapshot.gangs is not None:
-            recall(self.cache.gangs, snapshot.gangs)
+            restore_gang_state(self.cache.gangs, snapshot.gangs)
         for pod in snapshot.nominated:
             self.nominator.nominate(pod, pod.nominated_node)
         for pod in self.nominator.pods():

@@ -372,14 +372,14 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
 @defect
 def news_marked_before_it_is_counted() -> None:
     """A pod that keeps others away, as the first news since a decision, concerns nobody who has no rules himself."""
-    genuine = ExternalPodChanges.came
+    genuine = ExternalPodChanges.log_added
 
-    def came(self: ExternalPodChanges, pod: Pod) -> None:
+    def log_added(self: ExternalPodChanges, pod: Pod) -> None:
         before = self.end
         genuine(self, pod)
         self.demanding = min(self.demanding, before)
 
-    put(ExternalPodChanges, "came", came)
+    put(ExternalPodChanges, "log_added", log_added)
 
 
 @defect

@@ -93,7 +93,7 @@ class ObjectIngest:
             self._record(before, f"{self.kind.definition.name}Deleted", before.deletion_note)
         self._notify(self._events[Action.DELETE], before, None)
 
-    def recall(self, raw: bytes) -> None:
+    def restore_deleted(self, raw: bytes) -> None:
         """Handles an object that may have been deleted before this process started, and stays in effect.
 
         Ignored if it still exists, or if this process has seen a deletion itself: that is as new. Neither logged nor

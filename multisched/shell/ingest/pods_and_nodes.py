@@ -111,7 +111,7 @@ class PodIngest:
         if pod.node:
             self._placed(pod)
         else:
-            self._pended(pod)
+            self._update_pending(pod)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         """Handles a deletion. `raw`: last state; without it the uid is looked up by key."""
@@ -162,7 +162,7 @@ class PodIngest:
         for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in changed]:
             spec = plain.get(id(pod.spec))  # None: evicted from the cache of specs, or nothing was added
             own = _without(pod, before.get(pod.spec.scheduler_name, ())).spec if spec is None else spec
-            self._pended(self.with_policy(msgspec.structs.replace(pod, spec=own)))
+            self._update_pending(self.with_policy(msgspec.structs.replace(pod, spec=own)))
 
     def with_policy(self, pod: Pod) -> Pod:
         """Returns the pod with the tolerations that its domain's policy adds. The API object is never changed."""
@@ -215,7 +215,7 @@ class PodIngest:
         for event in assigned_pod_events(stood, pod, self._cache.ledgers.reported):
             self._router.notify_pod(event, stood, pod, row, now_s)
 
-    def _pended(self, pod: Pod) -> None:
+    def _update_pending(self, pod: Pod) -> None:
         worker = self._router.worker_of(pod)
         if worker is None:
             return

@@ -41,7 +41,7 @@ class BindOutcomes:
         runner: Runner,
         cache: ClusterCache,
         failures: FailureHandler,
-        under_way: WaitGroup,
+        in_progress: WaitGroup,
         ports: DomainPorts,
         listeners: Listeners,
     ) -> None:
@@ -53,12 +53,12 @@ class BindOutcomes:
         self._runner = runner
         self._cache = cache
         self._failures = failures
-        self._under_way = under_way
+        self._in_progress = in_progress
         self._ports = ports
         self._listeners = listeners
 
     def on_bound(self, bind: Bind) -> None:
-        self._under_way.done()
+        self._in_progress.done()
         pod, node = bind.placed.pod, bind.placed.node
         if logger.isEnabledFor(
             logging.DEBUG
@@ -93,7 +93,7 @@ class BindOutcomes:
     def requeue(self, undone: Sequence[CancelledBind]) -> None:
         """Requeues the pods in this order."""
         for one in undone:
-            self._under_way.done()
+            self._in_progress.done()
             uid, status = one.bind.placed.pod.uid, one.status
             if self._cache.placed(uid) is None:
                 refusal = alike(status.message, one.bind.placed.node) if status.is_denied else ""
@@ -108,7 +108,7 @@ class BindOutcomes:
 
     def on_lost(self, bind: Bind) -> None:
         """Unreserves and forgets a pod that was deleted or bound elsewhere. It is not requeued; the watch reports its state."""
-        self._under_way.done()
+        self._in_progress.done()
         held = self._held(bind.placed)
         bind.seen.cycle.give_up(bind.placed, Status.error("gone"))
         self._queue.remove(bind.placed.pod.uid)

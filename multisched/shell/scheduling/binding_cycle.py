@@ -48,7 +48,7 @@ class BindingCycle:
         limit: BindLimit,
         sender: BindSender,
         outcomes: BindOutcomes,
-        under_way: WaitGroup,
+        in_progress: WaitGroup,
         ports: DomainPorts,
     ) -> None:
         self._domain = domain
@@ -59,7 +59,7 @@ class BindingCycle:
         self._limit = limit
         self._sender = sender
         self._outcomes = outcomes
-        self._under_way = under_way
+        self._in_progress = in_progress
         self._ports = ports
         self._unsent: dict[str, Bind] = {}
         """uid -> assumed pod whose bind has not been sent: at Permit, at PreBind, or waiting for a bind worker."""
@@ -93,7 +93,7 @@ class BindingCycle:
     def begin(self, placed: Placed, attempts: int, cycle: SchedulingCycle) -> None:
         """Starts the binding cycle of a pod. Must be called in the step in which the cycle assumed it, without an await."""
         bind = Bind(placed, attempts, self._check.note(placed, cycle))
-        self._under_way.add()
+        self._in_progress.add()
         self._unsent[placed.pod.uid] = bind
         barrier = self._barriers.begin(placed.pod.uid) if self._barriers else None
         if barrier is not None and barrier.failure is not None:

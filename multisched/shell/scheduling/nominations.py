@@ -44,7 +44,7 @@ class DomainNominations:
         cache: ClusterCache,
         preemptor: Preemptor,
         intake: Intake,
-        under_way: WaitGroup,
+        in_progress: WaitGroup,
         ports: DomainPorts,
         listeners: Listeners,
         *,
@@ -65,7 +65,7 @@ class DomainNominations:
         self._cache = cache
         self._preemptor = preemptor
         self._intake = intake
-        self._under_way = under_way
+        self._in_progress = in_progress
         self._clock = ports.clock
         self._conditions = ports.conditions
         self._listeners = listeners
@@ -96,7 +96,7 @@ class DomainNominations:
             return None
         self._nominator.nominate(pod, node, self._rank(pod) if preemption is None else preemption.rank)
         if preemption is not None and self._preemptor.start(preemption, self):
-            self._under_way.add()
+            self._in_progress.add()
         return node if node != known else None
 
     def rank_all(self, pods: Iterable[Pod] | None = None) -> None:
@@ -190,7 +190,7 @@ class DomainNominations:
 
     def preemption_ended(self) -> None:
         """Handles the end of a preemption: there are no further writes for it."""
-        self._under_way.done()
+        self._in_progress.done()
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
         """Notifies all domains that a nomination ended. The watch does not show it if the nomination was never written."""

@@ -13,7 +13,7 @@ import threading
 
 import anyio
 
-from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, consider
+from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, run_isolated
 from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
@@ -92,7 +92,7 @@ class _Thread:
         while (job := self.jobs.get()) is not None:
             request, loop, future = job
             try:
-                answer = consider(self._plugin, request)
+                answer = run_isolated(self._plugin, request)
             except BaseException as error:  # noqa: BLE001 - contains plugin errors, including sys.exit
                 answer = IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
             try:

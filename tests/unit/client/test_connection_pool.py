@@ -688,17 +688,17 @@ async def test_who_waits_for_a_crowd_hears_of_it_at_once_and_at_the_end() -> Non
             writer.write(told(number))
 
     async with playing(serve) as pool:
-        crowd = asyncio.ensure_future(pool.crowded(3))
+        crowd = asyncio.ensure_future(pool.wait_in_flight(3))
         requests = [asyncio.ensure_future(ask(pool)) for _ in range(2)]
-        await until(lambda: pool.under_way == 2)
+        await until(lambda: pool.in_flight == 2)
         assert not crowd.done()
         requests.append(asyncio.ensure_future(ask(pool)))
         await until(crowd.done)
-        await pool.crowded(3)
+        await pool.wait_in_flight(3)
         answer.set()
         await asyncio.gather(*requests)
-        assert pool.under_way == 0
-        again = asyncio.ensure_future(pool.crowded(1))
+        assert pool.in_flight == 0
+        again = asyncio.ensure_future(pool.wait_in_flight(1))
         await asyncio.sleep(0)
         assert not again.done()
         pool.close()

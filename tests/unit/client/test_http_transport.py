@@ -106,11 +106,11 @@ async def test_a_transport_beside_takes_no_connection_from_the_first(tmp_path: P
     async with (
         serving(handle) as address,
         connected(tmp_path, address) as first,
-        first.beside(2) as second,
+        first.separate_connections(2) as second,
         asyncio.TaskGroup() as group,
     ):
         slow = [group.create_task(second.request("POST", "/slow", body=b"")) for _ in range(9)]
-        crowded = group.create_task(first.crowded(1))
+        crowded = group.create_task(first.wait_in_flight(1))
         await most.wait()
         assert not crowded.done(), "by nothing of the second's"
         assert (await first.request("GET", "/x")).body == b"Bearer token-1"
@@ -146,7 +146,7 @@ async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
             async with transport.stream("/y") as stream:
                 await stream.read_body()
         assert transport.statistics() == TransportStatistics(requests=3, streams=2, sessions=1)
-        async with transport.beside(1) as beside:
+        async with transport.separate_connections(1) as beside:
             await beside.request("POST", "/x", body=b"{}")
         assert transport.counts.results == {("GET", 200): 5, ("POST", 200): 1}
         assert {method: one.count for method, one in transport.counts.durations.items()} == {"GET": 3, "POST": 1}
@@ -421,7 +421,7 @@ async def test_nobody_counts_what_is_under_way_behind_a_proxy(tmp_path: Path) ->
         serving(handle) as proxy,
         connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
     ):
-        crowded = asyncio.ensure_future(transport.crowded(0))
+        crowded = asyncio.ensure_future(transport.wait_in_flight(0))
         await transport.request("GET", "/x")
         assert not crowded.done()
         crowded.cancel()

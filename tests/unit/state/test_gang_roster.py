@@ -23,7 +23,7 @@ from multisched.model.gang import (
 from multisched.model.objects import Owner, Pod, PodSpec
 from multisched.state import gang_roster
 from multisched.state.gang_roster import Gang, GangRoster
-from multisched.state.gang_roster_state import recall, remembered
+from multisched.state.gang_roster_state import gang_state, restore_gang_state
 
 
 def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:
@@ -141,7 +141,7 @@ def test_a_copy_of_a_roster_counts_the_same_finished_members() -> None:
     for pod in (of_job("a", "run-1", 3), of_job("b", "run-2", 3)):
         roster.finish(pod)
         roster.finished_is_gone(pod.key)
-    recall(copy, remembered(roster))
+    restore_gang_state(copy, gang_state(roster))
     assert [(the(one).succeeded, the(one).needs) for one in (roster, copy)] == [(1, 2)] * 2
 
 
@@ -400,7 +400,7 @@ def test_members_hear_why_no_pod_group_is_known_and_when_that_ends() -> None:
         roster.why_not_yet("team/h") == "gang team/h: PodGroup team/h of scheduling.sigs.k8s.io is missing; create it"
     )
     copy = roster_of(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
-    recall(copy, remembered(roster))
+    restore_gang_state(copy, gang_state(roster))
     assert copy.why_not_yet("team/g") == why
     roster.note_kind(GangApi.SCHEDULER_PLUGINS, "")
     assert (heard[1:], roster.why_not_yet("team/g").endswith("; create it")) == (["team/g"], True)

@@ -50,11 +50,11 @@ class Negotiator:
     def negotiates(self, pod: Pod) -> bool:
         return "urgent" in pod.name
 
-    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
+    def preemption_request(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
         self.seen.append((pod.name, cycle.attempt))
         return self._show(offers)
 
-    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+    def remaining_offers(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
         self.seen.append(("left", cycle.attempt))
         found: Sequence[Offer] = self._left(offers, answer)
         return found
@@ -143,7 +143,7 @@ def test_nobody_is_asked_where_there_is_no_candidate() -> None:
     assert (getattr(preemption, "preemption_attempts", None), judge.seen) == (1, [])
 
 
-@pytest.mark.parametrize("point", ["offers", "accept", "spoiled"])
+@pytest.mark.parametrize("point", ["offers", "accept", "on_extender_failure"])
 def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
     class Falls:
         name = "Falls"
@@ -157,7 +157,7 @@ def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
         def accept(self, pod: Pod, offers: Sequence[Offer]) -> Any:
             return _raises()
 
-        def spoiled(self, why: str) -> Any:
+        def on_extender_failure(self, why: str) -> Any:
             return _raises()
 
     domain = Domain(make_node("a", cpu_milli=500), in_tree=("NodeResourcesFit",), plugins=[Negotiator(), Falls()])

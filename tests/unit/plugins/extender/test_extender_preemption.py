@@ -181,13 +181,13 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
     pods: dict[str, Pod] = {pod.name: pod for pod in scene.table.pods_on(row)}
     offer = Offer("n1", (pods["old"],), 3)
     async with asking() as plugin:
-        request = plugin.show(view, decode_pod(scene.pending), [offer])
+        request = plugin.preemption_request(view, decode_pod(scene.pending), [offer])
         assert request.offered == {"n1": Victims(("uid-old",), 3)}
         assert (request.namespace, request.name, request.priority) == ("default", "p", 7)
         assert request.pods_on["n1"].keys() == {"uid-old", "uid-older"}
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})
-        assert plugin.left(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
+        assert plugin.remaining_offers(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
 
 
 @given(

@@ -182,7 +182,7 @@ def test_recalled_object_is_announced_to_the_domains_alone(caplog: pytest.LogCap
     ingest = ObjectIngest(kind, store, lambda event, old, new: told.append(event.label), desk, "ours")
     metadata = {"name": "tree", "namespace": "kube-system", "uid": "u"}
     root = {"name": "root", "min": {"cpu": 4}, "max": {"cpu": 4}}
-    ingest.recall(orjson.dumps({"metadata": metadata, "spec": {"root": root}}))
+    ingest.restore_deleted(orjson.dumps({"metadata": metadata, "spec": {"root": root}}))
     assert store.last_removed(kind) is not None
     assert told == ["ElasticQuotaTreeDelete"]
     assert (caplog.records, desk.events) == ([], [])
