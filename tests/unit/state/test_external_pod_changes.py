@@ -31,7 +31,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tuple[Any, ...]]) -> None:
+def test_since_returns_all_changes_or_none_if_some_were_dropped(story: list[tuple[Any, ...]]) -> None:
     news, log, demanding, lost_until = ExternalPodChanges(), list[Pod | None](), 0, 0
     for number, step in enumerate(story):
         match step:
@@ -70,7 +70,7 @@ def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tu
             assert kept[0] == lost_until, "nothing is forgotten before it has to be"
 
 
-def test_annotations_are_not_kept() -> None:
+def test_log_keeps_no_annotations() -> None:
     news = ExternalPodChanges()
     news.log_added(make_pod("p", annotations={"large": "x"}))
     (pod,) = news.since(0) or ()
@@ -79,7 +79,7 @@ def test_annotations_are_not_kept() -> None:
     assert not external_pod_changes.keeps_away(make_pod("q", NEAR))
 
 
-def test_a_row_counts_the_pods_that_others_brought_to_it_or_changed_there() -> None:
+def test_row_counts_external_pod_changes() -> None:
     cache = ClusterCache()
     for name in ("a", "b"):
         cache.set_node(make_node(name))
