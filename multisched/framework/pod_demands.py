@@ -168,7 +168,7 @@ class PodDemands:
         self._is_topology = is_topology
         self._columns = TermColumns()
         self._term_kinds: dict[TermKind, int] = {}
-        self._term_kind_of, self._weights, self._group_of = Column(np.int32), Column(np.int32), Column(np.int32)
+        self._kind_of, self._weights, self._group_of = Column(np.int32), Column(np.int32), Column(np.int32)
         """By term."""
         self._groups: dict[_Key, AffinityGroup] = {}
         """Including groups without pods, until the columns are rebuilt: their pods may come back."""
@@ -372,13 +372,11 @@ class PodDemands:
     def _make_by_columns(self, concern: AffinityIndexEntry) -> None:
         self.terms_looked_at += self._columns.terms
         terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
-        term_kinds, of, weights = (
-            column.view().take(terms) for column in (self._term_kind_of, self._group_of, self._weights)
-        )
+        kinds, of, weights = (column.view().take(terms) for column in (self._kind_of, self._group_of, self._weights))
         by_number = list(self._term_kinds)
-        for term_kind in np.bincount(term_kinds).nonzero()[0].tolist():
-            at = term_kinds == term_kind
-            concern.sums[by_number[term_kind]] = self._summed(of[at], weights[at])
+        for number in np.bincount(kinds).nonzero()[0].tolist():
+            at = kinds == number
+            concern.sums[by_number[number]] = self._summed(of[at], weights[at])
         concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
     def _add_group(self, concern: AffinityIndexEntry, group: AffinityGroup) -> None:
@@ -441,12 +439,10 @@ class PodDemands:
         block = group.block
         self.terms_looked_at += group.terms
         terms = self._columns.about(concern.asker, block).nonzero()[0] + block.start
-        term_kinds = self._term_kind_of.array.take(terms).tolist()
+        kinds = self._kind_of.array.take(terms).tolist()
         weights = self._weights.array.take(terms).tolist()
         by_number = list(self._term_kinds)
-        kind = concern.add_kind(
-            _joined((by_number[term_kind], weight) for term_kind, weight in zip(term_kinds, weights, strict=True))
-        )
+        kind = concern.add_kind(_joined((by_number[at], weight) for at, weight in zip(kinds, weights, strict=True)))
         concern.effects[group.number] = kind
         return kind
 
@@ -472,7 +468,7 @@ class PodDemands:
         if len(self._columns.keys) != known_keys:
             self._by_labels.clear()  # terms now refer to more of a pod's labels
         term_kinds = self._term_kinds
-        self._term_kind_of.extend([term_kinds.setdefault(_term_kind(one), len(term_kinds)) for one in demands])
+        self._kind_of.extend([term_kinds.setdefault(_term_kind(one), len(term_kinds)) for one in demands])
         self._weights.extend([_weight(one) for one in demands])
         self._group_of.extend([number] * len(demands))
         left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
@@ -496,7 +492,7 @@ class PodDemands:
         for at, (group, block) in enumerate(zip(living, blocks, strict=True)):
             number[group.number] = at
             group.number, group.block = at, block
-        self._term_kind_of.replace(self._term_kind_of.view()[kept])
+        self._kind_of.replace(self._kind_of.view()[kept])
         self._weights.replace(self._weights.view()[kept])
         self._group_of.replace(number.take(self._group_of.view()[kept]))
         self._places.renumber_all(number)

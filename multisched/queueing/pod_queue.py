@@ -413,10 +413,8 @@ class PodQueue:
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
         if entry is None or entry.state not in POPPED:
-            state, transitions = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
-            raise QueueInvariantError(
-                f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(transitions)}]"
-            )
+            state, past = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(past)}]")
         return entry
 
 
