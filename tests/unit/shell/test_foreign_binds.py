@@ -38,7 +38,7 @@ class HoldAll:
 
 
 @pytest.mark.parametrize("is_same_node", [True, False], ids=["where we wanted it", "elsewhere"])
-def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node: bool) -> None:
+def test_foreign_bind_during_permit_is_accepted(is_same_node: bool) -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
