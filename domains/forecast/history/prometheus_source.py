@@ -42,12 +42,12 @@ from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeR
 from multisched.model.plural import counted, verb
 
 OVERLAP_S: Final = 3_600
-"""Span that is queried again, for samples that arrived late (remote write, a collector that was down)."""
+"""Each reading queries this span before its new steps again: samples may arrive late (remote write, a restarted collector)."""
 WHOLE_EVERY: Final = 24
-"""Every this many readings the whole window is queried again, for backfilled series and renamed services."""
+"""Every 24th reading queries the whole window again, to pick up backfilled series and renamed services."""
 
 KnownPods = Callable[[], Awaitable[Mapping[PodName, str]]]
-"""Returns existing pods -> `service_of`; the mapping is never changed afterwards."""
+"""Returns the service (`service_of`) of each existing pod. The returned mapping is not modified later."""
 
 
 class PrometheusSource:

@@ -1,8 +1,8 @@
 """The working placement: state of nodes and pods on which the search tries moves: loads, free resources, budgets.
 
 Owned by one search (`repair/search.py`), which makes moves and undoes them in reverse order. Undo restores saved arrays,
-so no rounding errors accumulate. While a move is carried out its pod counts on both nodes. Because steps are carried out
-one after the other, it suffices that the target stays below its thresholds after all earlier moves.
+so no rounding errors accumulate. Steps run one after the other, and during a step the pod counts on both nodes. So a move is
+allowed if its target stays below the thresholds after all earlier moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHAIN_NODES_MAX: Final = 12
 EXACT_ROWS_MAX: Final = 512
 """Nodes whose full curves are evaluated for one pod: those that would be least full if all peaks coincided."""
 CHUNK_ROWS: Final = 256
-"""Nodes whose full curves are evaluated together: some megabytes."""
+"""Number of nodes whose full curves are evaluated at once, which needs some megabytes."""
 KNOWN_TARGETS_MAX: Final = 20_000
 """Limit of cached results of `targets`."""
 _NOTHING: Final = 1e12
@@ -88,7 +88,7 @@ class WorkingPlacement:
         return self._pods_by_node[self._first[node] : self._first[node + 1]]
 
     def movable_on(self, node: int) -> Ints:
-        """Returns the node's pods that may be moved now by rules and budgets; pods of fast starting services first."""
+        """Returns the node's pods that rules and budgets allow to move now, those with the shortest cold start first."""
         if self.limits.moves_per_node <= self._node_moves[node]:
             return np.zeros(0, np.int64)
         pods = self.pods_on(node)
