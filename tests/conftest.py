@@ -25,7 +25,7 @@ from hypothesis import settings
 
 asyncio.set_event_loop(None)
 gc.set_threshold(10_000, 20, 50)
-"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.collect_seldom`)."""
+"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.set_gc_thresholds`)."""
 
 LOOPTIME_NOOP_CYCLES = 1
 """Iterations of the loop before looptime advances its time. Its 42 are most of the cost of a test that only waits."""
