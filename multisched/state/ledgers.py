@@ -141,7 +141,7 @@ class LedgerRegistry:
         if implements(ledger, ObservingLedger):
             self.reported |= ledger.reported
             self.node_annotations |= ledger.node_annotations
-        if implements(ledger, LabelledLedger):
+        if isinstance(ledger, LabelledLedger):
             self.fixed_labels |= ledger.fixed_labels
         if implements(ledger, DeviceLedger):
             self.demands.add(ledger.name, ledger.device_demand)
