@@ -5,7 +5,7 @@ What pods hold is in `GpuLedger`; this plugin reads its arrays, whole rows at a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
+from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Node, Pod
 
 NODE_GPUS_CHANGED: Final = ClusterEvent(
@@ -65,6 +66,7 @@ class GpuShare:
     """Filter and Score by the cards of a row; PreFilter refuses invalid demands."""
 
     name = "GpuShare"
+    view = "gpu"
     depends_on = Dependency.ROW
     traits = Traits(reads_objects=DESCRIBING_KINDS)
 
@@ -73,6 +75,8 @@ class GpuShare:
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
         self.reasons = ReasonTable(self.name)
+        self._nodes = context.nodes
+        self._domain = context.domain
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
@@ -184,6 +188,17 @@ class GpuShare:
             for name, amounts in self._ledger.arrays.takes_at_most(pod, demand, rows[where]).items():
                 found.setdefault(name, np.zeros(len(rows), np.int64))[where] = amounts
         return found
+
+    # -- views and explanations --------------------------------------------------------------------------------------
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from domains.gpu import node_documents
+
+        make = node_documents.document_of(query)
+        now = ports.clock.now()
+        snapshot = await node_documents.take(self._ledger, self._nodes, ports.rows, self._domain, now)
+        return lambda: make(snapshot)
 
     # -- signature and queueing hints --------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/queue": ("domain", "limit"),
     CONFIGURATION_PATH: (),
     f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "names"),
-    WHAT_IF_PATH: ("replicas",),
+    WHAT_IF_PATH: ("replicas", "preempt"),
     f"{REPAIR_PATH}/plan": PLAN_PARAMETERS,
     f"{REPAIR_PATH}/status": ("domain",),
     f"{REPAIR_PATH}/run": PLAN_PARAMETERS,
@@ -318,7 +318,8 @@ class _Routes:
         return await _explained(self._sources.explain.pod(query))
 
     async def _what_if(self, request: web.Request) -> web.Response:
-        """Places the pods of a manifest, or of a List of them, as JSON; `?replicas=N` of each."""
+        """Places the pods of a manifest, or of a List of them, as JSON; `?replicas=N` of each, `?preempt=false` (one manifest):
+        without preemptions."""
         if request.content_type != "application/json":  # otherwise any web page could make a browser send one
             return _text(415, "send application/json")
         replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX))
@@ -329,7 +330,8 @@ class _Routes:
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
         if isinstance(items, list):
             return await _explained(self._sources.explain.what_if_list(items, replicas))
-        return await _explained(self._sources.explain.what_if(document, replicas))
+        preempts = request.query.get("preempt", "true") not in ("0", "false")
+        return await _explained(self._sources.explain.what_if(document, replicas, preempts=preempts))
 
     async def _validate_quotas(self, request: web.Request) -> web.Response:
         """Answers an AdmissionReview of kube-apiserver."""

@@ -74,16 +74,17 @@ class DumpExplanations:
         )
         return complete(view, sandbox, pod, query)
 
-    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    def what_if(self, document: Mapping[str, Any], replicas: int, *, preempts: bool = True) -> WhatIfView:
         """See `ExplainSource`. Raises NotExplainedError."""
-        return self._what_if(plan_of(document, self._sandbox.program.decoder), replicas).items[0]
+        plan = plan_of(document, self._sandbox.program.decoder)
+        return self._what_if(plan, replicas, preempts=preempts).items[0]
 
     def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
         """See `ExplainSource`. Raises NotExplainedError."""
         return self._what_if(plan_of_all(documents, self._sandbox.program.decoder), replicas)
 
-    def _what_if(self, plan: Plan, replicas: int) -> WhatIfList:
-        return what_if(self._sandbox, plan.admitted(self._sandbox.classes), replicas)
+    def _what_if(self, plan: Plan, replicas: int, *, preempts: bool = True) -> WhatIfList:
+        return what_if(self._sandbox, plan.admitted(self._sandbox.classes), replicas, preempts=preempts)
 
 
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
