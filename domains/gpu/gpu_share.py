@@ -200,6 +200,12 @@ class GpuShare:
         snapshot = await node_documents.take(self._ledger, self._nodes, ports.rows, self._domain, now)
         return lambda: make(snapshot)
 
+    def describe(self, pod: Pod, row: int) -> str:
+        """See `framework.introspection.ExplainPlugin`: why these cards, and what is free before and after."""
+        from domains.gpu.card_choice import described
+
+        return described(self._ledger, pod, row)
+
     # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:

@@ -46,7 +46,7 @@ LAZY_IMPORTS: Final = {
     "domains.forecast.commands.answers": (11, "each command needs its own few"),
     "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),
     "domains.gpu.commands.app": (1, "who lists cards asks for no trial"),
-    "domains.gpu.gpu_share": (1, "most programs are never asked about their cards"),
+    "domains.gpu.gpu_share": (2, "most programs are never asked about their cards"),
     "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
     "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),
     "domains.forecast.settings.args": (4, "most forecasts neither learn nor repair"),

@@ -223,3 +223,35 @@ def test_fit_takes_one_manifest(dump: Path, tmp_path: Path) -> None:
     file = manifest(tmp_path, cpu="1")
     file.write_text(f"{file.read_text()}\n---\n{file.read_text()}")
     assert "give one Pod or one workload" in said("nodes", "--snapshot", dump, "--fit", file, code=2)
+
+
+def explained(dump: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(app, ["explain", "pod", *arguments, "--snapshot", str(dump)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_explain_says_why_this_card_with_what_is_free_before_and_after(dump: Path) -> None:
+    assert (
+        "GpuShare about whole-000: it holds card 0: free 750 milli without it, 150 with it; fragments of the node: 0 milli"
+        " without it, 150 with it (free parts below 250 milli); free of the other cards with room for it: 1 (1000 milli),"
+        " 2 (1000 milli), 3 (1000 milli), 4 (1000 milli) and 3 more"
+    ) in explained(dump, "b")
+
+
+def test_explain_says_which_card_a_pending_pod_would_get(tmp_path: Path) -> None:
+    pending = own("new", "300", "0")
+    del pending["spec"]["nodeName"]
+    pending["metadata"]["annotations"] = {"multisched.io/gpu-milli": "300"}
+    pending["status"]["phase"] = "Pending"
+    pending["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "whole-000"}
+    dump = write(tmp_path, own("a", "250", "3"), pending)
+    assert "it would get card 3: free 750 milli without it, 450 with it" in explained(dump, "new")
+    assert "GpuShare about hami-000: it would get no card: node(s) shared GPUs in mode hami" in explained(
+        dump, "new", "--node", "hami-000"
+    )
+
+
+def test_explain_names_cards_of_unknown_index(tmp_path: Path) -> None:
+    dump = write(tmp_path, pod("other", "whole-000", {}, **{GPU: "2"}))
+    assert "it holds 2 cards, and their indices are unknown" in explained(dump, "other")
