@@ -7,8 +7,8 @@ from typing import Final
 
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import Mode
-from domains.gpu.fragments import fragment_milli, smallest_usual_milli
 from domains.gpu.gpu_ledger import GpuLedger
+from domains.gpu.held_cards import fragment_milli, places_of, smallest_usual_milli
 from domains.gpu.hold import Hold
 from multisched.model.objects import Pod
 
@@ -40,7 +40,7 @@ def described(ledger: GpuLedger, pod: Pod, row: int) -> str:
 
 
 def _sentence(verb: str, before: CardRow, after: CardRow, hold: Hold, smallest: int) -> str:
-    places = after.places(hold)
+    places = places_of(after, hold)
     if not places:
         return f"it {verb} {hold.count} cards, and their indices are unknown"
     shown = places[:CARDS_SHOWN]

@@ -19,8 +19,6 @@ WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
 FRACTION_BESIDE_WHOLE: Final = "node(s) had GPUs taken by whole-GPU pods"
 UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not allocated yet"
 LOCKED: Final = "node(s) had a GPU lock held by another scheduler"
-NAMED_MAX: Final = 8
-"""Cards named in one problem."""
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
@@ -188,46 +186,10 @@ class CardRow:
             return next((place for place, card in enumerate(cards) if card.index == name), -1)
         return next((place for place, card in enumerate(cards) if card.id == name), -1)
 
-    def places(self, hold: Hold) -> list[int]:
-        """Returns the places of the hold's cards in `node.cards`; empty if they are unknown, missing, or of another mode."""
-        places = [self._place_of(share.card) for share in hold.shares] if self.node.mode in hold.modes else []
-        return places if places and min(places) >= 0 else []
-
-    def excess(self) -> str:
-        """Returns which cards have less than pods hold of them, or are missing; empty if there are none. The pods keep them."""
-        used, whole_anywhere = self._used()
-        cards = self.node.cards
-        over = [
-            str(card.index)
-            for card, use in zip(cards, used, strict=True)
-            if use.memory > card.size or use.cores > max(card.cores, 0) or use.sharers > card.sharers_max
-        ]
-        held = [share.card for hold in self.holds.values() if self.node.mode in hold.modes for share in hold.shares]
-        missing = sorted({str(name) for name in held if self._place_of(name) < 0}, key=lambda one: (len(one), one))
-        counted = whole_anywhere + sum(use != NOTHING for use in used)
-        found = []
-        if missing:
-            found.append(f"card {', '.join(missing[:NAMED_MAX])} is held by pods and not published")
-        if over and not missing:
-            found.append(f"pods hold more of card {', '.join(over[:NAMED_MAX])} than it has")
-        if whole_anywhere and counted > len(cards) and not missing:
-            found.append(f"pods hold {counted} cards, and {len(cards)} are published")
-        return " and ".join(found)
-
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Recomputes the free amounts from all holds."""
-        used, whole_anywhere = self._used()
-        self.free = [_minus(card.total, use) for card, use in zip(self.node.cards, used, strict=True)]
-        for place in self._freest_first()[:whole_anywhere]:
-            self.free[place] = NOTHING
-        self.has_whole = any(hold.is_whole for hold in self.holds.values())
-        self.has_fractions = any(not hold.is_whole for hold in self.holds.values())
-
-    def _used(self) -> tuple[list[Use], int]:
-        """Returns what is held of each card, and the number of whole cards of unknown index: first holds with known cards count,
-        then the others.
+        """Recomputes the free amounts: first holds with known cards, then the others.
 
         Processes holds in the order of uids, so that equal holds give equal results.
         """
@@ -236,18 +198,24 @@ class CardRow:
         everywhere: list[Hold] = []
         whole_anywhere = 0
         for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
-            places = self.places(hold)
+            is_of_mode = self.node.mode in hold.modes
+            places = [self._place_of(share.card) for share in hold.shares] if is_of_mode else []
+            is_known = bool(places) and min(places) >= 0
             is_counted = hold.is_whole and not self.node.is_indexed
-            if places and not (is_counted and any(used[place] != NOTHING for place in places)):
+            if is_known and not (is_counted and any(used[place] != NOTHING for place in places)):
                 for place, share in zip(places, hold.shares, strict=True):
                     used[place] = _plus(used[place], _held(hold, share.amount, cards[place]))
-            elif is_counted or self.node.mode not in hold.modes:
+            elif is_counted or not is_of_mode:
                 whole_anywhere += hold.count
             else:
                 everywhere.append(hold)
         for hold in everywhere:
             used = [_plus(before, _held(hold, hold.amount, card)) for before, card in zip(used, cards, strict=True)]
-        return used, whole_anywhere
+        self.free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
+        for place in self._freest_first()[:whole_anywhere]:
+            self.free[place] = NOTHING
+        self.has_whole = any(hold.is_whole for hold in self.holds.values())
+        self.has_fractions = any(not hold.is_whole for hold in self.holds.values())
 
     def _freest_first(self) -> list[int]:
         """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""

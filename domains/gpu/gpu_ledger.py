@@ -31,6 +31,7 @@ from domains.gpu.dialects import (
     node_cards,
     sources_problem,
 )
+from domains.gpu.held_cards import excess_of
 from domains.gpu.hold import Hold
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Rows
@@ -212,7 +213,7 @@ class GpuLedger:
         twice = sources_problem(node, self._objects, self._dialects)
         if twice:
             yield twice
-        excess = cards.excess()
+        excess = excess_of(cards)
         if excess:
             field = CARDS_FIELDS.get(cards.node.mode, CARDS_FIELDS[Mode.WHOLE])
             yield f"{field}: {excess}; the pods keep what they hold, and no other pod gets it. Restore the cards, or delete the pods"

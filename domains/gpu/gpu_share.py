@@ -74,9 +74,8 @@ class GpuShare:
         ledger = context.hold.register(GpuLedger(context.scheduler_names, context.objects))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
+        self._context = context
         self.reasons = ReasonTable(self.name)
-        self._nodes = context.nodes
-        self._domain = context.domain
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
@@ -197,7 +196,7 @@ class GpuShare:
 
         make = node_documents.document_of(query)
         now = ports.clock.now()
-        snapshot = await node_documents.take(self._ledger, self._nodes, ports.rows, self._domain, now)
+        snapshot = await node_documents.take(self._ledger, self._context.nodes, ports.rows, self._context.domain, now)
         return lambda: make(snapshot)
 
     def describe(self, pod: Pod, row: int) -> str:
@@ -205,6 +204,20 @@ class GpuShare:
         from domains.gpu.card_choice import described
 
         return described(self._ledger, pod, row)
+
+    def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
+        """See `framework.introspection.RemarkPlugin`: annotations that only a binding may carry are ignored on a pending pod."""
+        forged = sorted(self._ledger.written.intersection(pod.annotations)) if pod.annotations else ()
+        if not forged:
+            return ()
+        names, those = ("annotation", "it") if len(forged) == 1 else ("annotations", "them")
+        return (
+            f"{names} {', '.join(forged)}: ignored, because only a scheduler may write {those}, when it binds the pod; remove {those}",
+        )
+
+    def remarks_of_node(self, node: Node) -> Sequence[str]:
+        row = self._context.nodes.row_of(node.name)
+        return () if row is None else tuple(self._ledger.problems(row))
 
     # -- signature and queueing hints --------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, Amount, Card, Mode
 from domains.gpu.dialects import gpushare, hami, volcano
 from domains.gpu.dialects.whole import WHOLE_GPUS, is_counted_unit
-from domains.gpu.fragments import fragment_milli, smallest_usual_milli
 from domains.gpu.gpu_ledger import GpuLedger
+from domains.gpu.held_cards import fragment_milli, places_of, smallest_usual_milli
 from domains.gpu.hold import Hold
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
@@ -158,13 +158,13 @@ def _card(copy: NodeCopy, place: int, smallest: int) -> Document:
         "freeMemory": free.memory // card.scale if unit else None,
         "freeCores": free.cores,
         "fragmentMilli": fragment_milli(row, place, smallest),
-        "pods": sum(place in row.places(hold) for hold in row.holds.values()),
+        "pods": sum(place in places_of(row, hold) for hold in row.holds.values()),
     }
 
 
 def _hold(copy: NodeCopy, uid: str, hold: Hold, now: datetime) -> Document:
     row = copy.row
-    places = row.places(hold)
+    places = places_of(row, hold)
     shares = zip(places, hold.shares, strict=True) if places else ()
     return {
         "pod": _name(copy, uid),

@@ -23,7 +23,7 @@ import numpy as np
 
 from multisched.cycle.classes.score_snapshot import ScoreSnapshot
 from multisched.framework.introspection import RoomPlugin
-from multisched.framework.node_view import Int64, Rows, any_true
+from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import Plugin
 from multisched.framework.registry import implements
 from multisched.framework.status import Code
@@ -54,6 +54,7 @@ NODES_TRIED = 200
 SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
 """Increments of maxSkew, tried until the pod fits."""
 RESOURCES_FIT = "NodeResourcesFit"
+NO_LIMIT = np.iinfo(np.int64).max
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 
@@ -170,21 +171,29 @@ class _Guesses:
         if not len(rows):
             return
         most = [plugin.takes_at_most(self._pod, rows) for plugin in counting.values()]
+        counted = {name: amounts for found in most for name, amounts in found.items()}
         requests = {name: amount for name, amount in self._pod.requests.items() if amount > 0}
         room = {name: self._room(name)[rows] for name in (PODS, *requests)}
-        for name, amounts in ((name, one) for found in most for name, one in found.items() if name in room):
-            room[name] = np.minimum(room[name], amounts)
+        for name in (name for name in requests if not self._table.has_column(name)):
+            # NodeResourcesFit ignores a name that no node lists
+            room[name] = np.where(self._passes(RESOURCES_FIT, rows), NO_LIMIT, room[name])
         short = {name: room[name] < amount for name, amount in {PODS: 1, **requests}.items()}
+        by_plugins = np.zeros(len(rows), np.bool_)
+        for name in counting:
+            by_plugins |= ~self._passes(name, rows)
         for name, amount in requests.items():
             others = np.logical_or.reduce([mask for other, mask in short.items() if other != name])
-            for fits in _largest(room[name][short[name] & ~others]):
+            others = others if name in counted else others | by_plugins
+            limit = np.minimum(room[name], counted.get(name, NO_LIMIT))
+            for fits in _largest(limit[(limit < amount) & ~others]):
                 text = f"lower the {name} request from {_shown(name, amount)} to {_shown(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}
                 size = (amount - fits) / amount
                 yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
         has_room = ~np.logical_or.reduce(list(short.values()))
-        for name, amounts in ((name, one) for found in most for name, one in found.items() if name not in room):
-            yield from self._annotations(name, amounts[has_room])
+        for name, amounts in counted.items():
+            if name not in room:
+                yield from self._annotations(name, amounts[has_room])
 
     def _annotations(self, name: str, amounts: Int64) -> Iterator[_Trial]:
         """Yields smaller values of one annotation."""
@@ -222,6 +231,11 @@ class _Guesses:
         spec = self._pod.spec
         less = spec.requests[name] - amount
         changes: dict[str, Any] = {"requests": {**spec.requests, name: amount}}
+        largest = max(spec.extended, key=lambda one: one.amounts.get(name, 0), default=None)
+        if largest is not None and name in largest.amounts:
+            amounts = {**largest.amounts, name: max(0, largest.amounts[name] - less)}
+            lower = msgspec.structs.replace(largest, amounts=amounts)
+            changes["extended"] = tuple(lower if one is largest else one for one in spec.extended)
         if name == CPU:
             changes["scoring_cpu_milli"] = max(0, spec.scoring_cpu_milli - less)
             changes["placed_cpu_milli"] = max(0, spec.placed_cpu_milli - less)
@@ -433,6 +447,14 @@ class _Guesses:
             else:
                 by_others |= column.codes != 0
         return snapshot.rows[by_it & ~by_others]
+
+    def _passes(self, plugin: str, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether the plugin's Filter passes each row."""
+        snapshot = self._snapshot
+        assert snapshot is not None, "rows are of the snapshot"
+        at = np.searchsorted(snapshot.rows, rows)
+        refused = [column.codes[at] != 0 for column in snapshot.filters if column.plugin.name == plugin]
+        return ~np.logical_or.reduce([np.zeros(len(rows), np.bool_), *refused])
 
     def _resolvable(self) -> Rows:
         """Returns the rows that may become feasible by removing pods, those refused by the fewest plugins first."""
