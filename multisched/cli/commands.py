@@ -285,7 +285,7 @@ def explain(
     ctx: typer.Context,
     what_if: Annotated[bool, typer.Option("--what-if", help="Show where the pods of -f would be placed now.")] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")] = None,
-    replicas: Annotated[int, typer.Option(min=1, max=10_000, help="Number of each, placed one after the other.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=1000, help="Number of each, placed one after the other.")] = 1,
     output: Format = Output.TABLE,
 ) -> str | None:
     """Show what happened to a pod and why, or where pods would be placed. Nothing is written."""

@@ -17,9 +17,9 @@ from multisched.cli.dump import Dump, buildable, cluster_of, read_file
 from multisched.cli.options import AskError
 from multisched.cli.server import Server, answer, code_of
 from multisched.observe.explain_view import (
+    FITTING_MAX,
     NODES_NAMED,
     NODES_NAMED_MAX,
-    REPLICAS_MAX,
     ExplainQuery,
     NotExplainedError,
     PodView,
@@ -128,11 +128,11 @@ class FittingPods(msgspec.Struct, frozen=True):
 
 
 def fitting_pods(source: Server | Dump, manifest: Path) -> FittingPods:
-    """Returns how many pods of the manifest fit without preemptions, at most `REPLICAS_MAX`. Raises AskError."""
+    """Returns how many pods of the manifest fit without preemptions, at most `FITTING_MAX`. Raises AskError."""
     documents = _manifests(manifest)
     if len(documents) > 1:
         raise AskError(f"{manifest}: it has {len(documents)} objects; give one Pod or one workload")
-    view = _what_if(source, manifest, documents[0], REPLICAS_MAX, preempts=False)
+    view = _what_if(source, manifest, documents[0], FITTING_MAX, preempts=False)
     placed = [one for one in view.placements if one.node]
     refusal = next((one.message for one in view.placements if not one.node), "")
     message = refusal.partition(". ")[0]  # without the result of preemption, which was not allowed

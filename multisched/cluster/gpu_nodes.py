@@ -26,10 +26,9 @@ Published = tuple[dict[str, str], dict[str, str], dict[str, str]]
 """Allocatable resources, labels and annotations."""
 
 
-def _labels(count: int = CARDS, **more: str) -> dict[str, str]:
-    """Returns what NVIDIA's feature discovery writes. `more`: keys below nvidia.com, with `_` for `.`."""
-    known = {"gpu.product": MODEL, "gpu.memory": str(MEMORY_MIB), "gpu.count": str(count)}
-    known |= {key.replace("_", "."): text for key, text in more.items()}
+def _labels() -> dict[str, str]:
+    """Returns what NVIDIA's feature discovery writes."""
+    known = {"gpu.product": MODEL, "gpu.memory": str(MEMORY_MIB), "gpu.count": str(CARDS)}
     return {f"nvidia.com/{key}": text for key, text in known.items()}
 
 
@@ -46,13 +45,13 @@ def _honoured(node: str) -> Published:
 
 
 def _shared(node: str) -> Published:
-    labels = _labels(gpu_replicas=str(REPLICAS), **{"gpu_sharing-strategy": "time-slicing"})
-    return {GPU: str(CARDS * REPLICAS)}, labels, {}
+    shared = {"nvidia.com/gpu.replicas": str(REPLICAS), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    return {GPU: str(CARDS * REPLICAS)}, {**_labels(), **shared}, {}
 
 
 def _mig(node: str) -> Published:
     profiles = {"nvidia.com/mig-1g.10gb": str(2 * CARDS), "nvidia.com/mig-3g.40gb": str(CARDS)}
-    return profiles, _labels(mig_strategy="mixed"), {}
+    return profiles, {**_labels(), "nvidia.com/mig.strategy": "mixed"}, {}
 
 
 def _hami(node: str) -> Published:

@@ -15,7 +15,9 @@ NODES_NAMED: Final = 10
 """Nodes named for each verdict, unless more are requested."""
 NODES_NAMED_MAX: Final = 5_000
 RUNNERS_UP: Final = 5
-REPLICAS_MAX: Final = 10_000
+REPLICAS_MAX: Final = 1_000
+FITTING_MAX: Final = 10_000
+"""Limit of replicas that may not preempt: each of them is one attempt."""
 
 
 class PluginRefusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

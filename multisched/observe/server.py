@@ -42,6 +42,7 @@ from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError,
 from multisched.observe.configuration_view import CONFIGURATION_PATH, ConfigurationSource, encode_configuration
 from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
+    FITTING_MAX,
     NODES_NAMED,
     NODES_NAMED_MAX,
     REPLICAS_MAX,
@@ -322,15 +323,17 @@ class _Routes:
         without preemptions."""
         if request.content_type != "application/json":  # otherwise any web page could make a browser send one
             return _text(415, "send application/json")
-        replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX))
+        preempts = request.query.get("preempt", "true") not in ("0", "false")
+        replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX if preempts else FITTING_MAX))
         try:
             document = orjson.loads(await request.read())
         except orjson.JSONDecodeError as error:
             return _text(400, f"the manifest is not JSON: {error}")
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+        if isinstance(items, list) and not preempts:
+            return _text(400, "preempt=false: give one manifest")
         if isinstance(items, list):
             return await _explained(self._sources.explain.what_if_list(items, replicas))
-        preempts = request.query.get("preempt", "true") not in ("0", "false")
         return await _explained(self._sources.explain.what_if(document, replicas, preempts=preempts))
 
     async def _validate_quotas(self, request: web.Request) -> web.Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from multisched.verify.demands import Requests
@@ -40,9 +41,13 @@ HELD_BY_TEXT: Final = {
 GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
 GPUSHARE_CARDS: Final = "scheduler.framework.gpushare.allocation"
 KOORDINATOR_CARDS: Final = "scheduling.koordinator.sh/device-allocated"
-POD_KEYS: Final = frozenset(
-    {*(key for key, _ in HELD_BY_TEXT.values()), GPUSHARE_INDEX, GPUSHARE_CARDS, KOORDINATOR_CARDS}
-)
+POD_KEYS: Final[Mapping[str, tuple[str, str]]] = {
+    **{key: (mode, node_key) for mode, (key, node_key) in HELD_BY_TEXT.items()},
+    GPUSHARE_INDEX: (GPUSHARE, ""),
+    GPUSHARE_CARDS: (GPUSHARE, ""),
+    KOORDINATOR_CARDS: (KOORDINATOR, ""),
+}
+"""Annotation of pods with held cards -> its mode, and the annotation with their node. The first of a mode decides."""
 
 TEXT_MAX: Final = 256 * 1024
 """The API server's limit for all annotations of an object."""
@@ -181,33 +186,22 @@ def cards_of_pod(
     annotations: Mapping[str, str], requests: Requests, init_count: int, report: Report
 ) -> Mapping[str, Held]:
     """Returns mode -> what the pod holds by the annotations of that mode. `init_count`: init containers, which run first."""
+    readers: dict[str, Callable[[], Mapping[str, Measures]]] = {
+        GPUSHARE_INDEX: lambda: _of_gpushare(annotations, requests),
+        GPUSHARE_CARDS: lambda: _of_gpushare(annotations, requests),
+        KOORDINATOR_CARDS: lambda: _of_koordinator(annotations[KOORDINATOR_CARDS]),
+        **{key: partial(_by_text, annotations.get(key, ""), init_count) for key, _ in HELD_BY_TEXT.values()},
+    }
     found: dict[str, Held] = {}
-    for mode, (key, node_key) in HELD_BY_TEXT.items():
-        if key in annotations:
-            _add(
-                found,
-                mode,
-                key,
-                annotations.get(node_key, ""),
-                report,
-                lambda k=key: _by_text(annotations[k], init_count),
-            )
-    if GPUSHARE_INDEX in annotations or GPUSHARE_CARDS in annotations:
-        key = GPUSHARE_INDEX if GPUSHARE_INDEX in annotations else GPUSHARE_CARDS
-        _add(found, GPUSHARE, key, "", report, lambda: _of_gpushare(annotations, requests))
-    if KOORDINATOR_CARDS in annotations:
-        text = annotations[KOORDINATOR_CARDS]
-        _add(found, KOORDINATOR, KOORDINATOR_CARDS, "", report, lambda: _of_koordinator(text))
+    for key in (key for key in POD_KEYS if key in annotations):
+        mode, node_key = POD_KEYS[key]
+        if mode in found:
+            continue
+        try:
+            found[mode] = Held(annotations.get(node_key, ""), readers[key]())
+        except Unreadable as error:
+            report(f"metadata.annotations.{key}: {error}")
     return found
-
-
-def _add(
-    found: dict[str, Held], mode: str, key: str, node: str, report: Report, read: Callable[[], Mapping[str, Measures]]
-) -> None:
-    try:
-        found[mode] = Held(node, read())
-    except Unreadable as error:
-        report(f"metadata.annotations.{key}: {error}")
 
 
 def _by_text(text: str, init_count: int) -> Mapping[str, Measures]:

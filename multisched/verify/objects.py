@@ -41,6 +41,7 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """The taint that `spec.unschedulable` is equivalent to."""
 _NO_DEMAND = Demand({}, {})
 _NO_LABELS: dict[str, str] = {}
+_NO_ROOM: Requests = {}
 
 
 class Problem(NamedTuple):
@@ -260,7 +261,7 @@ _NOTHING_HELD: Mapping[str, Held] = {}
 
 
 def _held(annotations: Labels, demand: Demand, spec: Json, report: Callable[[str], None]) -> Mapping[str, Held]:
-    if POD_KEYS.isdisjoint(annotations):
+    if POD_KEYS.keys().isdisjoint(annotations):
         return _NOTHING_HELD
     init = spec.get("initContainers")
     return cards_of_pod(annotations, demand.most, len(init) if isinstance(init, list) else 0, report)
@@ -370,7 +371,7 @@ def read_node(document: Json, problems: Problems) -> Node:
     what = f"node {name}"
     annotations = problems.part(what, "metadata", _NO_LABELS, strings, metadata, "annotations")
     room = problems.part(what, "status", None, _room, status, "allocatable")
-    capacity = problems.part(what, "", {}, _room, status, "capacity") if status.get("capacity") else {}
+    capacity: Requests = problems.part(what, "", _NO_ROOM, _room, status, "capacity") if status.get("capacity") else {}
     return Node(
         name,
         problems.part(what, "metadata", _NO_LABELS, strings, metadata, "labels"),

@@ -528,8 +528,11 @@ def _passing(snapshot: ScoreSnapshot | None, plugin: str, rows: Rows) -> Bools:
     """Returns bool[len(rows)]: whether the plugin's Filter passes each row of the snapshot."""
     assert snapshot is not None, "rows are of the snapshot"
     at = np.searchsorted(snapshot.rows, rows)
-    refused = [column.codes[at] != 0 for column in snapshot.filters if column.plugin.name == plugin]
-    return ~np.logical_or.reduce([np.zeros(len(rows), np.bool_), *refused])
+    passes: Bools = np.ones(len(rows), np.bool_)
+    for column in snapshot.filters:
+        if column.plugin.name == plugin:
+            passes &= column.codes[at] == 0
+    return passes
 
 
 def _with_amount(containers: tuple[ExtendedRequests, ...], name: str, less: int) -> tuple[ExtendedRequests, ...]:

@@ -20,26 +20,30 @@ HAMI_TEXT = "GPU-a,3,8000,100,NVIDIA-T4,0,true:GPU-b,3,8000,100,NVIDIA-T4,0,true
 VOLCANO_TEXT = "GPU-a,3,8000,NVIDIA-T4,true,hami-core:GPU-b,3,8000,NVIDIA-T4,true,hami-core:"
 
 
-def node(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **more: str) -> Told:
-    kind, document = make_node("n1", labels=labels, more={"pods": "100", **more})
+def node(
+    annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, more: dict[str, str] | None = None
+) -> Told:
+    kind, document = make_node("n1", labels=labels, more={"pods": "100", **(more or {})})
     document["metadata"]["annotations"] = annotations or {}
     return kind, document
 
 
 def hami(text: str = HAMI_JSON) -> Told:
-    return node({"hami.io/node-nvidia-register": text}, **{GPU: "6"})
+    return node({"hami.io/node-nvidia-register": text}, more={GPU: "6"})
 
 
 def volcano() -> Told:
-    return node({"volcano.sh/node-vgpu-register": VOLCANO_TEXT}, **{"volcano.sh/vgpu-number": "6"})
+    return node({"volcano.sh/node-vgpu-register": VOLCANO_TEXT}, more={"volcano.sh/vgpu-number": "6"})
 
 
 def gpushare(count: str = "2") -> Told:
-    return node(**{"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": count, "aliyun.com/gpu-core.percentage": "200"})
+    return node(
+        more={"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": count, "aliyun.com/gpu-core.percentage": "200"}
+    )
 
 
 def whole(labels: dict[str, str] | None = None, name: str = GPU) -> Told:
-    return node(None, labels, **{name: "2"})
+    return node(None, labels, more={name: "2"})
 
 
 def device(*memories: str) -> Told:
