@@ -26,7 +26,7 @@ from multisched.model.objects import Node, Pod
 
 ROWS_PER_PIECE: Final = 256
 """Rows copied before yielding to the event loop."""
-BIND_TIMES: Final[Mapping[str, int]] = {hami.BIND_TIME: 1, volcano.BIND_TIME: 1, gpushare.ASSUME_TIME: 10**9}
+BIND_TIMES: Final[Mapping[str, int]] = {hami.BIND_TIME: 1, volcano.TIME: 1, gpushare.ASSUME_TIME: 10**9}
 """Annotation with the time of the binding -> its units per second since 1970."""
 TIME_DIGITS_MAX: Final = 19
 LOCKS: Final = (hami.LOCK, volcano.LOCK)
