@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from multisched.cli.dump import Dump, buildable, cluster_of, read_file
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.server import Server, answer, code_of
 from multisched.observe.explain_view import (
     FITTING_MAX,
@@ -39,7 +39,7 @@ MANIFEST_BYTES_MAX: Final = 256 * 1024
 
 
 def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
-    """Returns what happened to the pod, in the requested format. Raises AskError."""
+    """Returns what happened to the pod, in the requested format. Raises QueryError."""
     many = output != "table"
     query = ExplainQuery(
         query.namespace,
@@ -63,7 +63,7 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
 
 
 def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output: str) -> str:
-    """Returns where the manifest's pods would be placed, in the requested format. Raises AskError.
+    """Returns where the manifest's pods would be placed, in the requested format. Raises QueryError.
 
     A file with several documents is sent as one List; the result is a list then, too.
     """
@@ -103,7 +103,7 @@ def _encoded(manifest: Path, document: Any) -> bytes:
     try:
         return msgspec.json.encode(document)
     except TypeError as error:
-        raise AskError(f"{manifest} cannot be sent: {error}") from error
+        raise QueryError(f"{manifest} cannot be sent: {error}") from error
 
 
 class FittingPods(msgspec.Struct, frozen=True):
@@ -128,10 +128,10 @@ class FittingPods(msgspec.Struct, frozen=True):
 
 
 def fitting_pods(source: Server | Dump, manifest: Path) -> FittingPods:
-    """Returns how many pods of the manifest fit without preemptions, at most `FITTING_MAX`. Raises AskError."""
+    """Returns how many pods of the manifest fit without preemptions, at most `FITTING_MAX`. Raises QueryError."""
     documents = _manifests(manifest)
     if len(documents) > 1:
-        raise AskError(f"{manifest}: it has {len(documents)} objects; give one Pod or one workload")
+        raise QueryError(f"{manifest}: it has {len(documents)} objects; give one Pod or one workload")
     view = _what_if(source, manifest, documents[0], FITTING_MAX, preempts=False)
     placed = [one for one in view.placements if one.node]
     refusal = next((one.message for one in view.placements if not one.node), "")
@@ -140,15 +140,15 @@ def fitting_pods(source: Server | Dump, manifest: Path) -> FittingPods:
 
 
 def pod_name(text: str) -> tuple[str, str]:
-    """Parses NAMESPACE/NAME, or the name of a pod in `default`. Raises AskError."""
+    """Parses NAMESPACE/NAME, or the name of a pod in `default`. Raises QueryError."""
     namespace, _, name = text.rpartition("/")
     if not name or "/" in namespace:
-        raise AskError(f"{text}: write NAMESPACE/NAME")
+        raise QueryError(f"{text}: write NAMESPACE/NAME")
     return namespace or "default", name
 
 
-def _refused(error: NotExplainedError) -> AskError:
-    return AskError(str(error), code_of(error.status))
+def _refused(error: NotExplainedError) -> QueryError:
+    return QueryError(str(error), code_of(error.status))
 
 
 def _builtins(view: PodView | WhatIfView | WhatIfList) -> Any:
@@ -170,7 +170,7 @@ def _manifests(path: Path) -> list[dict[str, Any]]:
     try:
         documents = yaml_documents(read_file(path, MANIFEST_BYTES_MAX).decode())
     except (NotYamlError, UnicodeDecodeError) as error:
-        raise AskError(f"{path} is not YAML: {error}") from error
+        raise QueryError(f"{path} is not YAML: {error}") from error
     found: list[dict[str, Any]] = []
     for number, document in enumerate(documents, 1):
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
@@ -178,8 +178,10 @@ def _manifests(path: Path) -> list[dict[str, Any]]:
             if item is None:
                 continue
             if not isinstance(item, dict):
-                raise AskError(f"{path}: document {number} is not an object; write apiVersion, kind, metadata and spec")
+                raise QueryError(
+                    f"{path}: document {number} is not an object; write apiVersion, kind, metadata and spec"
+                )
             found.append(item)
     if not found:
-        raise AskError(f"{path}: it contains no object; give a pod or a workload")
+        raise QueryError(f"{path}: it contains no object; give a pod or a workload")
     return found
