@@ -110,15 +110,18 @@ class GangWorkloads:
         self._numbers = itertools.count(1)
         self._ending_since_s: dict[str, float] = {}
         """uid of a deleted pod with a finalizer -> when that was seen first."""
+        self._provisioned: dict[str, None] = {}
+        """Claims of SLOW_CLASS whose volume has arrived."""
         self.is_kept = True
         """False: no controller creates members any more."""
 
     # -- the controllers -------------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Creates missing members and removes finalizers, until cancelled."""
+        """Creates missing members, removes finalizers and provisions lost volumes again, until cancelled."""
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
+            await self._provision_again()
             for workload in self._workloads:
                 own = [pod for pod in self._pods() if workload.owns(pod)]
                 await self._remove_finalizers([pod for pod in self._pods() if _is_of(pod, workload)], workload.ends_s)
@@ -298,8 +301,15 @@ class GangWorkloads:
         await self.user.send("POST", CLAIMS_PATH, {"metadata": {"name": name}, "spec": spec})
         return name
 
+    async def _provision_again(self) -> None:
+        """Provisions volumes that a restored backup lacks, as a provisioner does whose claim waits for its volume again."""
+        for claim in self._provisioned:
+            if self.storage.has_node(claim) and self.storage.lacks_volume(claim, _volume_of(claim)):
+                await self.provision(claim)
+
     async def provision(self, claim: str) -> None:
         """The claim's volume arrives."""
+        self._provisioned[claim] = None
         spec = {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -307,7 +317,11 @@ class GangWorkloads:
             "hostPath": {"path": f"/{claim}"},
             "claimRef": {"namespace": NAMESPACE, "name": claim},
         }
-        await self.user.send("POST", VOLUMES_PATH, {"metadata": {"name": f"volume-of-{claim}"}, "spec": spec})
+        await self.user.send("POST", VOLUMES_PATH, {"metadata": {"name": _volume_of(claim)}, "spec": spec})
+
+
+def _volume_of(claim: str) -> str:
+    return f"volume-of-{claim}"
 
 
 def _tastes(number: int) -> dict[str, Any]:
