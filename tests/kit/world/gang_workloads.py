@@ -19,7 +19,7 @@ from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
 from tests.kit.world.definitions import POD_GROUP
 from tests.kit.world.gang_plans import Form, GangPlan, group_manifest, member_manifest
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import HOSTNAME
+from tests.kit.world.labels import DOMAIN, HOSTNAME
 from tests.kit.world.pod_manifests import small_spec
 from tests.kit.world.storage import CLAIMS_PATH, VOLUMES_PATH, Storage
 
@@ -148,11 +148,12 @@ class GangWorkloads:
         """The name of a new one."""
         return f"pool-{next(self._numbers)}"
 
-    async def node(self, pool: str, cpu: int) -> str:
-        """The name of a new node of the pool."""
+    async def node(self, pool: str, cpu: int, *, domain: str = "") -> str:
+        """The name of a new node of the pool. `domain`: whose it is; empty: that of SCHEDULER."""
         name = f"{pool}-node-{next(self._numbers)}"
         amounts = {"cpu": str(cpu), "memory": "16Gi", "pods": "40"}
         labels = {HOSTNAME: name, POOL: pool, "topology.kubernetes.io/zone": name, "zone": name}
+        labels |= {DOMAIN: domain} if domain else {}
         node = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -167,11 +168,18 @@ class GangWorkloads:
         await self.user.send("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, MERGE_PATCH)
 
     async def pod(
-        self, pool: str, cpu: str, *, node: str = "", is_urgent: bool = False, has_finalizer: bool = False
+        self,
+        pool: str,
+        cpu: str,
+        *,
+        node: str = "",
+        is_urgent: bool = False,
+        has_finalizer: bool = False,
+        scheduler: str = SCHEDULER,
     ) -> str:
         """The name of a pod of no gang. A finalizer is removed by `end` alone."""
         name = f"{pool}-pod-{next(self._numbers)}"
-        spec = small_spec(SCHEDULER, cpu) | _in_pool(pool, {HOSTNAME: node} if node else None)
+        spec = small_spec(scheduler, cpu) | _in_pool(pool, {HOSTNAME: node} if node else None)
         if is_urgent:
             spec["priorityClassName"] = URGENT
         metadata = {"name": name, "namespace": NAMESPACE, "finalizers": [FINALIZER] if has_finalizer else []}
@@ -191,12 +199,13 @@ class GangWorkloads:
         form: Form | None = None,
         topology: str = "",
         claims: Sequence[str] = (),
+        scheduler: str = SCHEDULER,
     ) -> GangWorkload:
         """A new gang; its controller creates its members. `node`: the only one for them."""
         plan = GangPlan(
             name=f"{pool}-gang-{next(self._numbers)}",
             namespace=NAMESPACE,
-            scheduler=SCHEDULER,
+            scheduler=scheduler,
             form=form or self.rng.choice(FORMS),
             size=size,
             minimum=minimum,
@@ -260,6 +269,10 @@ class GangWorkloads:
 
     def running(self, workload: GangWorkload) -> list[Pod]:
         return [pod for pod in self.members(workload) if pod.node and not pod.is_terminal]
+
+    def pods_of(self, pool: str) -> Mapping[str, Pod]:
+        """By name, the pool's pods of no gang."""
+        return {pod.name: pod for pod in self._pods() if pod.name.startswith(f"{pool}-pod-")}
 
     def named(self, name: str) -> Pod | None:
         return next((pod for pod in self._pods() if pod.name == name), None)
