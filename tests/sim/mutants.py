@@ -134,7 +134,7 @@ FIRST: dict[str, int] = {
     "strangers_on_the_node_not_looked_at": 52,
     "strays_forgotten": 1,
     "tombstones_off": 5,
-    "turns_follow_without_a_pause": 404,
+    "turns_follow_without_a_pause": 432,
     "turns_never_end": 404,
     "uid_not_sent": 1,
     "uncordoned_nodes_wake_nobody": 2,
