@@ -358,14 +358,15 @@ class GangEntries:
     def longest_waiting(self, since_s: float) -> str:
         """Returns the gang whose turn it is to reserve capacity, among those refused and triable since `since_s`; empty if none.
 
-        Order: most important, then fewest turns, then longest waiting. O(gangs).
+        Order: fewest turns, then most important, then longest waiting. So a gang that can never start takes one turn of
+        each round only, whatever its priority. O(gangs).
         """
         found: tuple[int, int, float, str] | None = None
         for key, waiting in self._gangs.items():
             lead = waiting.lead
             if lead is None or not lead.refusals or lead.first_active_s is None or lead.first_active_s > since_s:
                 continue
-            rank = -(lead.ranks_as or lead.pod).spec.priority, waiting.turns, lead.first_active_s, key
+            rank = waiting.turns, -(lead.ranks_as or lead.pod).spec.priority, lead.first_active_s, key
             found = rank if found is None else min(found, rank)
         if found is None:
             return ""

@@ -181,7 +181,7 @@ class DomainWorker:
         """Stops new attempts and requeues pods at Permit. Binds in flight continue."""
         self.intake.is_closing = True
         for pod in self.waiting.waiting():
-            self.waiting.reject(pod.uid, "", "the scheduler stopped while the pod waited for others")
+            self.waiting.end(pod.uid, Status.error("the scheduler stopped while the pod waited for others"))
         self.nominations.close()
         self.binding.close()
 

@@ -12,6 +12,7 @@ from multisched.cycle.gang_topology import GangTopology
 from multisched.plugins.gang import gang_scheduling, gang_status
 from multisched.queueing import gang_entries
 from multisched.queueing.gang_entries import GangEntries
+from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.readmission import Readmission
 from multisched.shell.ingest.router import Router
 from multisched.state.gang_roster import Gang, GangRoster
@@ -176,3 +177,31 @@ def waiting_members_count_as_scheduled() -> None:
         return genuine(kind, namespace, uid, replace(gang, bound=gang.bound + bool(gang.waiting)))
 
     put(gang_scheduling, "status_of", status_of)
+
+
+# -- turns to reserve --------------------------------------------------------------------------------------------------
+
+
+@defect
+def turns_follow_without_a_pause() -> None:
+    """A turn to reserve begins as soon as the one before it has ended, even if its gang did not start."""
+    genuine = GangReservations._end
+
+    def end_at_once(self: GangReservations, key: str, now_s: float) -> str:
+        found = genuine(self, key, now_s)
+        self._next_s = now_s
+        return found
+
+    put(GangReservations, "_end", end_at_once)
+
+
+@defect
+def turns_never_end() -> None:
+    """A gang reserves until it starts."""
+    put(GangReservations, "_end", lambda self, key, now_s: "")
+
+
+@defect
+def no_gang_gets_a_turn() -> None:
+    """No gang ever reserves."""
+    put(GangEntries, "longest_waiting", lambda self, since_s: "")

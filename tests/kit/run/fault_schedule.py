@@ -14,6 +14,7 @@ from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.configuration_files import LATE_MAX_S, FileFollower
 from tests.kit.run.endings import NotSetAside, end
+from tests.kit.scenarios.gang_turns import play_turns
 from tests.kit.settings import changed_files
 from tests.kit.world.gang_acts import ACTS
 from tests.kit.world.gang_workloads import GangWorkloads
@@ -64,6 +65,7 @@ class FaultSchedule:
             if world.gang_workloads is not None:
                 self._scene.faults.is_on = False
                 await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
+            await play_turns(self._scene, self.struck)
             await end(self._scene, self.struck, self._not_quarantined)
         finally:
             for task in [*tasks, clearing]:

@@ -12,7 +12,7 @@ class Report:
 
     seed: int
     is_shipped: bool
-    """It ran the default configuration, unchanged."""
+    """As `Setting.is_shipped`."""
     broken: tuple[str, ...]
     bound: int
     trace: int

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from multisched.cluster.api.server import ApiServer
+from multisched.framework.gangs import ReservePolicy
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.bind_judge import LOST_NEWS_S
+from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.disruptions.catalog import drawn_kinds
 from tests.kit.disruptions.scene import Scene
 from tests.kit.processes.onlookers import look_at
@@ -23,7 +25,7 @@ from tests.kit.processes.replicas import Replicas
 from tests.kit.run.fault_schedule import FaultSchedule
 from tests.kit.run.report import Report
 from tests.kit.run.rest_checker import RestChecker
-from tests.kit.settings.setting import Setting, drawn, fault_of_refusals, rng_of
+from tests.kit.settings.setting import RESERVING_DOMAIN, RESERVING_SCHEDULER, Setting, drawn, fault_of_refusals, rng_of
 from tests.kit.wire.faults import Faults
 from tests.kit.world.policies import Policies
 from tests.kit.world.world import World
@@ -63,6 +65,8 @@ class Run:
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
         )
+        if setting.reserve is not None:
+            self._bind_checker.gangs.reservations = self._reservations(setting.reserve)
         self._world = World(
             server,
             self._bind_checker.objects,
@@ -93,6 +97,18 @@ class Run:
         )
         self._rest = RestChecker(self._scene, self._is_over)
         self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_quarantined)
+
+    def _reservations(self, policy: ReservePolicy) -> ReservationHistory:
+        """A process that was paused is not held to the times."""
+        checker = self._bind_checker
+        leads = checker.leases.leaders
+        return ReservationHistory(
+            policy,
+            RESERVING_SCHEDULER,
+            self._loop.time,
+            checker.complain,
+            lambda: frozenset(one for one in leads if leads[one](RESERVING_DOMAIN) and one not in checker.interrupted),
+        )
 
     def _log(self, method: str, path: str, user: str, status: int) -> None:
         self._trace = zlib.crc32(f"{self._loop.time():.9f} {method} {path} {status}".encode(), self._trace)

@@ -1,12 +1,14 @@
 """What one simulated run is made of, drawn from its seed: configuration, replicas, pages, arrivals.
 
-Every second seed runs the default configuration as it ships, with every time and every bound as it is. The others run three
+Every second seed runs the default configuration as it ships, with every time and every bound as it is; some of these from
+LINKED_FROM on let gangs of one domain reserve room. The others run three
 domains that ask outside, hold pods at Permit and lend nodes to each other. Every second of these has whatever else a user may
 configure.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from msgspec.structs import replace
 
 from multisched.config import loading
 from multisched.config.schema import Configuration
+from multisched.framework.gangs import GANG_PLUGIN, ReservePolicy
 from tests.kit.settings import configurations
 
 REFUSED_TRIED = 3
@@ -41,6 +44,14 @@ OWNED_FROM: Final = 300
 """From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
 LINKED_FROM: Final = 400
 """From this seed on quotas are ElasticQuotas, one object per level, and pods name them by a label."""
+RESERVING = 0.5
+"""Of the runs with ElasticQuotas whose arguments are not drawn: gangs of RESERVING_DOMAIN may reserve capacity."""
+RESERVING_DOMAIN: Final = "gpu"
+"""No other gang of a run belongs to it, so that it is known which gangs take turns."""
+RESERVING_SCHEDULER: Final = f"{RESERVING_DOMAIN}-scheduler"
+RESERVE_AFTER_S: Final = (4, 9)
+RESERVE_FOR_S: Final = 20
+"""For longer than a small pod runs (`world.pod_streams`) and a gang backs off."""
 RELOADED = 0.25
 """Of these seeds: the configuration file changes, too."""
 FEWER = 0.7
@@ -91,7 +102,7 @@ class Setting:
     document: Mapping[str, Any]
     """What the configuration was read from, but for its leases."""
     is_shipped: bool
-    """The default configuration, but for who shares a lease."""
+    """The default configuration, but for who shares a lease, and for `reserve`."""
     is_drawn: bool
     """What a user may configure is drawn: arguments, extenders, plugins of their own."""
     replicas: int
@@ -108,6 +119,8 @@ class Setting:
     """There are gangs that controllers own; then other gangs may be there, too."""
     has_linked_quotas: bool
     """If there are quotas: they are ElasticQuotas of Koordinator's form."""
+    reserve: ReservePolicy | None
+    """When gangs of RESERVING_DOMAIN may reserve capacity; None: never."""
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
     is_reloaded: bool
@@ -140,7 +153,11 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     """The setting of a seed. `rng`: as `rng_of` makes it."""
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
-    configuration = loading.default() if is_shipped else loading.parse(text_of(document), "scenario")
+    reserve = None if seed < LINKED_FROM or is_drawn else _drawn_reserve(random.Random(f"{seed}/reserving"))
+    if reserve is not None:
+        document = _with_reserve(document, reserve)
+    is_default = is_shipped and reserve is None
+    configuration = loading.default() if is_default else loading.parse(text_of(document), "scenario")
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()
     has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
@@ -162,6 +179,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         has_gangs=has_gangs,
         has_gang_workloads=is_owned,
         has_linked_quotas=seed >= LINKED_FROM,
+        reserve=reserve,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED),
     )
@@ -175,6 +193,20 @@ def text_of(document: Mapping[str, Any]) -> str:
 def _asking(rng: random.Random, *, is_drawn: bool) -> Mapping[str, Any]:
     asking: Mapping[str, Any] = yaml.safe_load(ASKING)
     return configurations.drawn(rng, asking) if is_drawn else asking
+
+
+def _drawn_reserve(rng: random.Random) -> ReservePolicy | None:
+    return ReservePolicy(rng.randint(*RESERVE_AFTER_S), RESERVE_FOR_S) if rng.random() < RESERVING else None
+
+
+def _with_reserve(document: Mapping[str, Any], reserve: ReservePolicy) -> Mapping[str, Any]:
+    """The configuration with turns to reserve in one domain."""
+    found = copy.deepcopy(dict(document))
+    (domain,) = (one for one in found["domains"] if one["name"] == RESERVING_DOMAIN)
+    plugins = domain.setdefault("profile", {}).setdefault("plugins", {})
+    args = {"reserveAfter": f"{reserve.after_s:g}s", "reserveFor": f"{reserve.for_s:g}s"}
+    plugins.setdefault("enabled", []).append({"name": GANG_PLUGIN, "args": args})
+    return found
 
 
 def fault_of_refusals(seed: int) -> str:

@@ -19,7 +19,7 @@ from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
 from tests.kit.world.definitions import POD_GROUP
 from tests.kit.world.gang_plans import Form, GangPlan, group_manifest, member_manifest
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import HOSTNAME
+from tests.kit.world.labels import DOMAIN, HOSTNAME
 from tests.kit.world.pod_manifests import small_spec
 from tests.kit.world.storage import CLAIMS_PATH, VOLUMES_PATH, Storage
 
@@ -110,15 +110,18 @@ class GangWorkloads:
         self._numbers = itertools.count(1)
         self._ending_since_s: dict[str, float] = {}
         """uid of a deleted pod with a finalizer -> when that was seen first."""
+        self._provisioned: dict[str, None] = {}
+        """Claims of SLOW_CLASS whose volume has arrived."""
         self.is_kept = True
         """False: no controller creates members any more."""
 
     # -- the controllers -------------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Creates missing members and removes finalizers, until cancelled."""
+        """Creates missing members, removes finalizers and provisions lost volumes again, until cancelled."""
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
+            await self._provision_again()
             for workload in self._workloads:
                 own = [pod for pod in self._pods() if workload.owns(pod)]
                 await self._remove_finalizers([pod for pod in self._pods() if _is_of(pod, workload)], workload.ends_s)
@@ -145,11 +148,12 @@ class GangWorkloads:
         """The name of a new one."""
         return f"pool-{next(self._numbers)}"
 
-    async def node(self, pool: str, cpu: int) -> str:
-        """The name of a new node of the pool."""
+    async def node(self, pool: str, cpu: int, *, domain: str = "") -> str:
+        """The name of a new node of the pool. `domain`: whose it is; empty: that of SCHEDULER."""
         name = f"{pool}-node-{next(self._numbers)}"
         amounts = {"cpu": str(cpu), "memory": "16Gi", "pods": "40"}
         labels = {HOSTNAME: name, POOL: pool, "topology.kubernetes.io/zone": name, "zone": name}
+        labels |= {DOMAIN: domain} if domain else {}
         node = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -164,11 +168,18 @@ class GangWorkloads:
         await self.user.send("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, MERGE_PATCH)
 
     async def pod(
-        self, pool: str, cpu: str, *, node: str = "", is_urgent: bool = False, has_finalizer: bool = False
+        self,
+        pool: str,
+        cpu: str,
+        *,
+        node: str = "",
+        is_urgent: bool = False,
+        has_finalizer: bool = False,
+        scheduler: str = SCHEDULER,
     ) -> str:
         """The name of a pod of no gang. A finalizer is removed by `end` alone."""
         name = f"{pool}-pod-{next(self._numbers)}"
-        spec = small_spec(SCHEDULER, cpu) | _in_pool(pool, {HOSTNAME: node} if node else None)
+        spec = small_spec(scheduler, cpu) | _in_pool(pool, {HOSTNAME: node} if node else None)
         if is_urgent:
             spec["priorityClassName"] = URGENT
         metadata = {"name": name, "namespace": NAMESPACE, "finalizers": [FINALIZER] if has_finalizer else []}
@@ -188,12 +199,13 @@ class GangWorkloads:
         form: Form | None = None,
         topology: str = "",
         claims: Sequence[str] = (),
+        scheduler: str = SCHEDULER,
     ) -> GangWorkload:
         """A new gang; its controller creates its members. `node`: the only one for them."""
         plan = GangPlan(
             name=f"{pool}-gang-{next(self._numbers)}",
             namespace=NAMESPACE,
-            scheduler=SCHEDULER,
+            scheduler=scheduler,
             form=form or self.rng.choice(FORMS),
             size=size,
             minimum=minimum,
@@ -258,6 +270,10 @@ class GangWorkloads:
     def running(self, workload: GangWorkload) -> list[Pod]:
         return [pod for pod in self.members(workload) if pod.node and not pod.is_terminal]
 
+    def pods_of(self, pool: str) -> Mapping[str, Pod]:
+        """By name, the pool's pods of no gang."""
+        return {pod.name: pod for pod in self._pods() if pod.name.startswith(f"{pool}-pod-")}
+
     def named(self, name: str) -> Pod | None:
         return next((pod for pod in self._pods() if pod.name == name), None)
 
@@ -298,8 +314,15 @@ class GangWorkloads:
         await self.user.send("POST", CLAIMS_PATH, {"metadata": {"name": name}, "spec": spec})
         return name
 
+    async def _provision_again(self) -> None:
+        """Provisions volumes that a restored backup lacks, as a provisioner does whose claim waits for its volume again."""
+        for claim in self._provisioned:
+            if self.storage.has_node(claim) and self.storage.lacks_volume(claim, _volume_of(claim)):
+                await self.provision(claim)
+
     async def provision(self, claim: str) -> None:
         """The claim's volume arrives."""
+        self._provisioned[claim] = None
         spec = {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -307,7 +330,11 @@ class GangWorkloads:
             "hostPath": {"path": f"/{claim}"},
             "claimRef": {"namespace": NAMESPACE, "name": claim},
         }
-        await self.user.send("POST", VOLUMES_PATH, {"metadata": {"name": f"volume-of-{claim}"}, "spec": spec})
+        await self.user.send("POST", VOLUMES_PATH, {"metadata": {"name": _volume_of(claim)}, "spec": spec})
+
+
+def _volume_of(claim: str) -> str:
+    return f"volume-of-{claim}"
 
 
 def _tastes(number: int) -> dict[str, Any]:

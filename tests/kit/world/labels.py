@@ -6,6 +6,7 @@ from typing import Final
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 ZONE: Final = "zone"
+DOMAIN: Final = "multisched.io/domain"
 GPU: Final = "nvidia.com/gpu"
 GPU_MILLI: Final = "multisched.io/gpu-milli"
 GPU_COUNT: Final = "multisched.io/gpu-count"

@@ -198,6 +198,11 @@ class Storage:
         claim = self._claim("default", name)
         return claim is not None and SELECTED_NODE_ANNOTATION in claim.annotations
 
+    def lacks_volume(self, name: str, volume: str) -> bool:
+        """Reports whether the claim of the default namespace is unbound, and the volume does not exist."""
+        claim = self._claim("default", name)
+        return claim is not None and not claim.volume and self._volume(volume) is None
+
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         found = self._find("persistentvolumeclaims", f"{namespace}/{name}", ObjectKind.PERSISTENT_VOLUME_CLAIM)
         return found if isinstance(found, PersistentVolumeClaim) else None

@@ -79,6 +79,16 @@ def test_most_important_gang_reserves_first_and_equal_ones_take_turns() -> None:
     assert at(house, house.now_s + FOR_S) == "team/i"
 
 
+def test_every_waiting_gang_gets_a_turn_before_an_important_one_gets_another() -> None:
+    house = reserving_house()
+    house.add(member("a", priority=7), member("b", priority=7))
+    house.add(member("c", gang="h"), member("d", gang="h"))
+    refuse_all(house)
+    assert at(house, AFTER_S + LOOK_S) == "team/g"
+    assert at(house, AFTER_S + LOOK_S + FOR_S) == ""
+    assert at(house, AFTER_S + LOOK_S + 2 * FOR_S) == "team/h"
+
+
 def test_reservation_turn_passes_on_when_the_gang_starts() -> None:
     house = reserving_house()
     house.add(member("a"), member("b"))

@@ -305,6 +305,7 @@ class BindChecker(ApiChecker):
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has observed it yet."""
         self.was_rewound = True
+        self.gangs.reservations = None
         self.objects.forget()
         there = {pod.uid: pod for pod in self.pods().values()}
         self.faked.update((uid, node) for uid, node in self.bound.items() if uid not in there or not there[uid].node)
@@ -338,6 +339,8 @@ class BindChecker(ApiChecker):
             )
         )
         self.gangs.history.look(self._is_interrupted)
+        if self.gangs.reservations is not None:
+            self.gangs.reservations.look()
 
     def _has_leader(self, pods: Iterable[Pod]) -> bool:
         """Some process decides about some of these now: else none of them is late."""

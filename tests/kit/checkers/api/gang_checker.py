@@ -10,6 +10,7 @@ from multisched.verify.gang_objects import GROUP_LABEL, GangKey
 from multisched.verify.gangs import GROUP_KIND, GangJudge, GangState
 from tests.kit.checkers.api.followed_store import Document, FollowedStore
 from tests.kit.checkers.api.gang_history import GangHistory
+from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.world.definitions import POD_GROUP
 
 KINDS: Final = {POD_GROUP.storage: GROUP_KIND, "pods": "Pod"}
@@ -41,6 +42,8 @@ class GangChecker:
         """Each PodGroup as it is now."""
         self._gang_of: dict[str, GangKey] = {}
         self.history = GangHistory(now_s, complain)
+        self.reservations: ReservationHistory | None = None
+        """Of the domain whose gangs may reserve room."""
         self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
@@ -66,17 +69,27 @@ class GangChecker:
         if kind == GROUP_KIND:
             metadata = (after or before or {})["metadata"]
             group = metadata["namespace"], metadata["name"]
-            self.history.minimum_changed(group, self.judge.state(group).minimum)
+            self._note_minimum(group)
             return
         documents: dict[str, Document | None] = {} if before is None else {str(before["metadata"]["uid"]): None}
         documents |= {} if after is None else {str(after["metadata"]["uid"]): after}
         for uid, document in documents.items():
             key, was = self.judge.gang_of(uid) if document is not None else None, self._gang_of.pop(uid, None)
             if was is not None and was != key:
-                self.history.pod_changed(was, self.judge.state(was).minimum, uid, None)
+                self._note_member(was, uid, None)
             if key is not None:
                 self._gang_of[uid] = key
-                self.history.pod_changed(key, self.judge.state(key).minimum, uid, document)
+                self._note_member(key, uid, document)
+
+    def _note_minimum(self, key: GangKey) -> None:
+        for history in (self.history, self.reservations):
+            if history is not None:
+                history.minimum_changed(key, self.judge.state(key).minimum)
+
+    def _note_member(self, key: GangKey, uid: str, document: Document | None) -> None:
+        for history in (self.history, self.reservations):
+            if history is not None:
+                history.pod_changed(key, self.judge.state(key).minimum, uid, document)
 
     def faults(self) -> Iterator[str]:
         """At rest: PodGroups that say another number of members than have nodes, or not that their gangs are late."""

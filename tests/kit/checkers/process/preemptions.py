@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from multisched.config.schema import Configuration, DomainConfig
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.object_kinds import ObjectKind
@@ -30,6 +32,9 @@ from tests.kit.checkers.victim_rules import (
     less,
     would_do,
 )
+
+SYSTEM_PRIORITY: Final = 2_000_000_000
+"""Pods of this priority or a higher one are not expected to end."""
 
 
 class _Scene(msgspec.Struct):
@@ -93,6 +98,9 @@ class PreemptionChecker:
         for pod, _ in preemption.nominations:
             if self._program.preemptor.is_preempting(pod.uid):
                 self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        if preemption.plugin == GANG_PLUGIN:
+            self._check_reservation(preemption)
+            return
         tree = self._delivered.quotas.tree
         if tree is not None and tree.leaf_of(preemption.nominations[0].pod.namespace) is not None:
             self._check_reclaim(tree, preemption)
@@ -141,17 +149,34 @@ class PreemptionChecker:
             preemptors, going, [one for one in standing if not one.is_leaving and one.uid not in gone]
         )
 
-    def _check(self, preemption: Preemption) -> None:
-        """I7: no preemptor's victims go in vain, and each of them is needed."""
-        cache, first = self._program.cache, preemption.nominations[0].pod
-        domain = self._domain_of[first.spec.scheduler_name]
+    def _check_reservation(self, preemption: Preemption) -> None:
+        """I7: room is reserved for a gang without an eviction, and only where the gang fits when all but system pods have ended."""
+        first = preemption.nominations[0].pod
+        if preemption.every_victim:
+            self._complain(
+                f"I7: room is reserved for {first.key}, and {preemption.every_victim[0].key} is to go for it"
+            )
+        scene = self._scene(preemption)
+        ending = [pod for pod, _ in scene.standing if pod.spec.priority < SYSTEM_PRIORITY]
+        wanted = [(pod, scene.nodes[node]) for pod, node in preemption.nominations if node in scene.nodes]
+        for pod, node in wanted if self._is_plain else ():
+            self._check_node(pod, node, ending, wanted, scene)
+
+    def _scene(self, preemption: Preemption) -> _Scene:
+        cache = self._program.cache
+        domain = self._domain_of[preemption.nominations[0].pod.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         standing = [(self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
-        scene = _Scene(domain, nodes, standing, self._delivered.is_usable(domain))
+        return _Scene(domain, nodes, standing, self._delivered.is_usable(domain))
+
+    def _check(self, preemption: Preemption) -> None:
+        """I7: no preemptor's victims go in vain, and each of them is needed."""
+        first, scene = preemption.nominations[0].pod, self._scene(preemption)
+        nodes = scene.nodes
         wanted = [(pod, nodes[node]) for pod, node in preemption.nominations if node in nodes]
         if self._is_plain:
             for pod, node in wanted:
-                self._check_node(pod, node, preemption, wanted, scene)
+                self._check_node(pod, node, preemption.every_victim, wanted, scene)
         units = self._units(preemption)
         if self._may_overlook or not all(is_plain(pod) for pod, _ in preemption.nominations):
             return
@@ -168,14 +193,14 @@ class PreemptionChecker:
                 self._complain(f"I7: {first.key} is to preempt with others: {fault}")
 
     def _check_node(
-        self, pod: Pod, node: Node, preemption: Preemption, wanted: Sequence[Standing], scene: _Scene
+        self, pod: Pod, node: Node, victims: Sequence[Pod], wanted: Sequence[Standing], scene: _Scene
     ) -> None:
         """A preemptor fits on its node once the victims are gone, whatever room the other preemptors leave it."""
         others = [(other, there) for other, there in wanted if other.uid != pod.uid]
         fault = self._delivered.fault_of_node(pod, scene.domain, node) or fault_of_preemption(
             pod,
             node,
-            preemption.every_victim,
+            victims,
             scene.nodes.values(),
             [*scene.standing, *others],
             scene.is_usable,
