@@ -14,11 +14,11 @@ from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode,
 from domains.gpu.demand import ANY_CARD, GpuDemand, Part
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CardName, Hold
+from domains.gpu.node_lock import LOCKED
 
 WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
 FRACTION_BESIDE_WHOLE: Final = "node(s) had GPUs taken by whole-GPU pods"
 UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not allocated yet"
-LOCKED: Final = "node(s) had a GPU lock held by another scheduler"
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
@@ -53,7 +53,7 @@ class CardRow:
         self.has_whole = False
         self.has_fractions = False
         self.is_locked = False
-        """Another scheduler holds the lock by which the node's plugin finds its pod."""
+        """The lock by which the node's plugin finds its pod names no pod that waits here for the plugin."""
 
     def copy(self) -> CardRow:
         copied = CardRow()
@@ -91,10 +91,10 @@ class CardRow:
     def barred(self, demand: GpuDemand) -> str:
         """Returns why the demand does not fit, whatever is free; empty if that depends on what is free."""
         if demand.confusions:
-            if self.is_locked:
-                return LOCKED
             if any(not demand.confusions.isdisjoint(hold.awaits) for hold in self.holds.values()):
                 return UNCONFIRMED
+            if self.is_locked:
+                return LOCKED
         if self.node.is_indexed or self.node.mode is not Mode.WHOLE:
             return ""
         if demand.is_whole:

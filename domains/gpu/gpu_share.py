@@ -5,6 +5,7 @@ What pods hold is in `GpuLedger`; this plugin reads its arrays, whole rows at a 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -13,7 +14,6 @@ import numpy as np
 from domains.gpu.card_arrays import MODES
 from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
-    LOCKED,
     UNCONFIRMED,
     WHOLE_BESIDE_FRACTIONS,
     CardRow,
@@ -25,7 +25,10 @@ from domains.gpu.demand import GpuDemand
 from domains.gpu.dialects import DIALECTS, PodDemands
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
+from domains.gpu.lock_keeper import LockKeeper
+from domains.gpu.node_lock import LOCKED
 from domains.gpu.policies import score_cards
+from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.dependency import Dependency
@@ -54,6 +57,8 @@ NODE_GPUS_CHANGED: Final = ClusterEvent(
 POD_GPUS_CHANGED: Final = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_OTHER, "PodGpusChanged")
 GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "GpusConfirmed")
 
+LOCK_MAX_S: Final = 60.0
+"""Timeout of PreBind: the writes of a lock, with their retries."""
 ALL: Final = slice(None)
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
@@ -66,12 +71,16 @@ class GpuShare:
 
     name = "GpuShare"
     depends_on = Dependency.ROW
-    traits = Traits(reads_objects=DESCRIBING_KINDS)
+    traits = Traits(reads_objects=DESCRIBING_KINDS, pre_bind_timeout_s=LOCK_MAX_S)
 
     def __init__(self, context: PluginContext) -> None:
         ledger = context.hold.register(GpuLedger(context.scheduler_names, context.objects))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
+        self._locks: LockKeeper | None = None
+        if context.node_locks is not None:
+            self._locks = LockKeeper(ledger, context.node_locks, context.scheduler_names, context.rows)
+            ledger.watch_locks(context.domain, self._locks.wake)
         self.reasons = ReasonTable(self.name)
 
     # -- filtering -------------------------------------------------------------------------------------------------
@@ -117,8 +126,8 @@ class GpuShare:
             beside = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
             codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(beside)
         if demand.confusions:
-            codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
             codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
+            codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
         return codes
 
     def _code(self, refusal: str) -> int:
@@ -185,6 +194,27 @@ class GpuShare:
                 found.setdefault(name, np.zeros(len(rows), np.int64))[where] = amounts
         return found
 
+    # -- locks of nodes ------------------------------------------------------------------------------------------------
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Returns Skip unless the node's device plugin finds the pod by the node's lock."""
+        key = self._ledger.lock_key(node) if self._locks is not None and self._ledger.demands(pod) else None
+        return SUCCESS if key is not None and key.is_taken else SKIP
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Takes the node's lock for the pod."""
+        key = self._ledger.lock_key(node)
+        if self._locks is None or key is None:
+            return Status.error(f"node {node} changed its GPU mode before the pod was bound")
+        return await self._locks.take(pod, node, key.annotation)
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        """Removes locks that nobody will remove, until cancelled."""
+        if self._locks is None:
+            await asyncio.Event().wait()
+        else:
+            await self._locks.run(ports.clock)
+
     # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
@@ -207,15 +237,28 @@ class GpuShare:
 
     def _after_confirmation(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if another pod's hold was confirmed that a device plugin could confuse with this one."""
-        confirmed = isinstance(old, Pod) and isinstance(new, Pod) and self._ledger.is_confirmed_by(old, new)
-        return Hint.QUEUE if confirmed else Hint.SKIP
+        if not isinstance(old, Pod) or not isinstance(new, Pod):
+            return Hint.SKIP
+        ended = self._ledger.confirmed_by(old, new)
+        demands = self._ledger.demands(pod).by_mode.values() if ended else ()
+        return Hint.QUEUE if any(not ended.isdisjoint(demand.confusions) for demand in demands) else Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues the pod if a node with GPUs is new, or publishes other cards or another mode."""
+        """Queues the pod if a node with GPUs is new, publishes other cards or another mode, or has no lock any more."""
         if not isinstance(new, Node):
             return Hint.SKIP
         before = old if isinstance(old, Node) else None
-        return Hint.QUEUE if self._ledger.has_new_cards(before, new) else Hint.SKIP
+        helps = self._ledger.has_new_cards(before, new) or (before is not None and self._is_unlocked(pod, before, new))
+        return Hint.QUEUE if helps else Hint.SKIP
+
+    def _is_unlocked(self, pod: Pod, before: Node, after: Node) -> bool:
+        """Reports whether the lock of a node ended; or began, if the pod was refused by it without this event."""
+        was, is_now = self._ledger.lock_text(before), self._ledger.lock_text(after)
+        if was == is_now:
+            return False
+        if self._locks is not None and self._locks.has_lost(pod, after.name):
+            return True
+        return not is_now and any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         changed = (

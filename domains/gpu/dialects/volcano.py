@@ -16,6 +16,7 @@ from domains.gpu.demand import CardFilter, GpuDemand, Part, invalid
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_registered
 from domains.gpu.hold import Hold
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import ExtendedRequests, Node, Pod
@@ -49,6 +50,7 @@ class VolcanoDialect:
     written = frozenset({NODE, TIME, ALLOCATED, TO_ALLOCATE, BIND_PHASE, BIND_TIME})
     reported = frozenset({TIME, TO_ALLOCATE, BIND_PHASE})
     node_annotations = frozenset({REGISTER, LOCK})
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=False)
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({NUMBER, MEMORY, MEMORY_PERCENT, CORES})
 

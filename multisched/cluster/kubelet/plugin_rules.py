@@ -252,7 +252,7 @@ def _annotations(pod: Document) -> dict[str, str]:
 
 
 def _is_pending(pod: Document) -> bool:
-    return (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+    return bool((pod.get("status") or {}).get("phase", "Pending") == "Pending")
 
 
 def _total(pod: Document, resource: str) -> int:

@@ -1,0 +1,136 @@
+"""LockKeeper: takes locks of nodes before binds, and removes stale ones, so that HAMi's device plugin finds the right pod.
+
+Stale are locks of a pod whose bind failed, of a former leader, expired ones, those of vanished pods, and malformed ones, with which
+the plugin refuses every pod. Ages are judged here, because the ledger reads no clock. Owned by GpuShare, one per domain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from domains.gpu.gpu_ledger import GpuLedger
+from domains.gpu.node_lock import EXPIRES_AFTER, LOCKED, NodeLock, lock_text, read_lock
+from multisched.framework.node_view import Rows
+from multisched.framework.ports import Clock, LockAnswer, NodeLocks, UnreachableError
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+
+ORPHANED_AFTER: Final = timedelta(seconds=5)
+"""A lock of this program that this process did not take may belong to a pod that another domain's leader binds until this age."""
+REVIEW_S: Final = 1.0
+"""Interval at which locks of others are judged again."""
+LOST_MAX: Final = 4096
+
+
+class LockKeeper:
+    """The locks of one domain's nodes."""
+
+    def __init__(
+        self, ledger: GpuLedger, locks: NodeLocks, served: frozenset[str] | None, rows: Callable[[], Rows] | None
+    ) -> None:
+        """`served`: see `GpuLedger`. `rows`: those of the domain; None: all."""
+        self._ledger = ledger
+        self._locks = locks
+        self._served = served
+        self._rows = rows
+        self._woken = asyncio.Event()
+        self._seen: dict[str, tuple[str, float]] = {}
+        """Node -> text of its lock, and when it was first seen."""
+        self._lost: dict[str, str] = {}
+        """uid of each pod that found a lock at PreBind, which no watch had shown -> node; the latest LOST_MAX."""
+        self._taken: dict[str, str] = {}
+        """Node -> pod for which this process took the lock."""
+
+    def wake(self) -> None:
+        """Reviews the locks of others now: one is new, or a pod that had one gave up its node."""
+        self._woken.set()
+
+    # -- before the bind ---------------------------------------------------------------------------------------------
+
+    async def take(self, pod: Pod, node: str, key: str) -> Status:
+        """Takes the node's lock for the pod. Refuses the node if another pod holds it."""
+        reply = await self._locks.change(node, key, partial(_taken, pod))
+        match reply.answer:
+            case LockAnswer.DONE:
+                self._taken[node] = pod.key
+                return SUCCESS
+            case LockAnswer.KEPT:
+                if len(self._lost) >= LOST_MAX:
+                    del self._lost[next(iter(self._lost))]
+                self._lost[pod.uid] = node
+                return Status.unschedulable(LOCKED)
+            case LockAnswer.REFUSED:
+                return Status.error(
+                    f"node {node}: its lock {key} cannot be written: {reply.message}; allow patch of nodes"
+                )
+            case _:
+                return Status.error(f"node {node}: its lock {key} was not written: {reply.message}")
+
+    def has_lost(self, pod: Pod, node: str) -> bool:
+        """Reports once that the pod was refused because of this node's lock before a watch had shown it."""
+        if self._lost.get(pod.uid) != node:
+            return False
+        del self._lost[pod.uid]
+        return True
+
+    # -- locks of others -----------------------------------------------------------------------------------------------
+
+    async def run(self, clock: Clock) -> None:
+        """Removes stale locks of the domain's nodes, until cancelled."""
+        while True:
+            self._woken.clear()
+            found = self._found()
+            self._seen = {node: seen for node, seen in self._seen.items() if node in found}
+            if self._locks.may_write:
+                await self._review(found, clock)
+            try:
+                async with asyncio.timeout(REVIEW_S if found else None):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    def _found(self) -> Mapping[str, tuple[str, NodeLock]]:
+        """Returns node -> annotation and lock, of the domain's nodes with a lock that no pod being bound uses."""
+        found = self._ledger.foreign_locks()
+        if not found or self._rows is None:
+            return found
+        mine = set(self._rows().tolist())
+        return {node: lock for node, lock in found.items() if self._ledger.row_of_node(node) in mine}
+
+    async def _review(self, found: Mapping[str, tuple[str, NodeLock]], clock: Clock) -> None:
+        for node, (key, lock) in found.items():
+            if await self._is_stale(node, lock, clock):
+                await self._locks.change(node, key, partial(self._removed, node, lock))
+
+    async def _is_stale(self, node: str, lock: NodeLock, clock: Clock) -> bool:
+        text, since_s = self._seen.get(node, ("", 0.0))
+        if text != lock.text:
+            since_s = clock.monotonic()
+            self._seen[node] = lock.text, since_s
+        seen_for = timedelta(seconds=clock.monotonic() - since_s)
+        if lock.at is None or seen_for > EXPIRES_AFTER or lock.has_expired(clock.now()):
+            return True
+        if not lock.pod:
+            return False
+        is_orphan = self._taken.get(node) == lock.pod_key or max(seen_for, clock.now() - lock.at) > ORPHANED_AFTER
+        try:
+            holder = await self._locks.holder(lock.namespace, lock.pod)
+        except UnreachableError:
+            return False
+        if holder is None or holder.node:
+            return holder is None or holder.node != node or holder.phase != "Pending"
+        return is_orphan and (self._served is None or holder.scheduler_name in self._served)
+
+    def _removed(self, node: str, lock: NodeLock, text: str, now: datetime) -> str | None:
+        found = self._ledger.foreign_locks().get(node)
+        return "" if text == lock.text and found is not None and found[1] == lock else None
+
+
+def _taken(pod: Pod, text: str, now: datetime) -> str | None:
+    lock = read_lock(text)
+    is_free = not text or lock.at is None or lock.pod_key == pod.key or lock.has_expired(now)
+    return lock_text(pod, now) if is_free else None
