@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -139,7 +139,8 @@ class Wire(DirectTransport):
 
     async def request(self, method: str, path: str, **rest: Any) -> Response:
         await self._pass()
-        answer = await super().request(method, path, **rest)
+        await self._town.meddle(path)
+        answer = self._town.answer(path.partition("?")[0]) or await super().request(method, path, **rest)
         if path.partition("?")[0].endswith("/binding"):
             self._town.on_binding(path, rest["body"], answer)
         await self._pass()
@@ -190,8 +191,13 @@ class GpuTown:
     bound: list[Bound] = field(default_factory=list)
     refused_binds: list[str] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
+    killed: int = 0
 
     def __post_init__(self) -> None:
+        self.answer: Callable[[str], Response | None] = lambda path: None
+        """A response from here keeps a replica's request from the server."""
+        self.meddle: Callable[[str], Awaitable[None]] = _nothing
+        """Called with the path before each request of a replica."""
         self.rng = random.Random(self.seed)
         self.clock = SimClock(self.loop)
         self.server = ApiServer(self.clock, rbac=False)
@@ -221,8 +227,21 @@ class GpuTown:
     async def patch_node(self, name: str, body: Document, *, subresource: str = "") -> None:
         await self.send("PATCH", f"{NODES}/{name}{subresource}", body, content_type=MERGE_PATCH)
 
-    async def set_lock(self, node: str, text: str | None) -> None:
-        await self.patch_node(node, {"metadata": {"annotations": {LOCK: text}}})
+    async def lock(self, node: str) -> str:
+        """Returns the node's lock; empty if there is none."""
+        notes = (await self.send("GET", f"{NODES}/{node}"))["metadata"].get("annotations") or {}
+        return str(notes.get(LOCK, ""))
+
+    async def swap_lock(self, node: str, before: str, text: str) -> bool:
+        """Sets the node's lock as another client does, if it is `before` (empty: there is none). Returns False if it is not."""
+        if await self.lock(node) != before:
+            return False
+        await self.patch_node(node, {"metadata": {"annotations": {LOCK: text or None}}})
+        return True
+
+    async def add_foreign_pod(self, name: str) -> None:
+        """A pending pod of another scheduler."""
+        await self.send("POST", PODS, pod_document(name, container("c"), schedulerName="hami-scheduler"))
 
     async def add_pod(self, name: str, demand: Demand, **fields: Any) -> None:
         made = await self.send("POST", PODS, demand.document(name, **fields))
@@ -276,6 +295,7 @@ class GpuTown:
         replica.task.cancel()
         await asyncio.wait([replica.task])
         self.replicas.remove(replica)
+        self.killed += 1
 
     def leader(self) -> Replica | None:
         leading = [one for one in self.replicas if any(w.intake.is_leading for w in one.program.router.workers())]
@@ -351,7 +371,7 @@ class GpuTown:
         pods, nodes = await self.pods(), await self.nodes()
         found = []
         for name, pod in pods.items():
-            if pod["spec"].get("nodeName"):
+            if pod["spec"].get("nodeName") or name not in self.demands:
                 continue
             found += [
                 f"{name} {self.demands[name].containers} fits {node}"
@@ -401,6 +421,10 @@ def _dialect_of(node: Document) -> str:
     if "hami.io/node-nvidia-register" in notes:
         return HAMI
     return VOLCANO if "volcano.sh/node-vgpu-register" in notes else GPUSHARE
+
+
+async def _nothing(path: str) -> None:
+    """Does not disturb a request."""
 
 
 async def _ended(program: Program) -> None:

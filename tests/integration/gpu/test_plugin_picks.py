@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -24,10 +25,11 @@ NODES = (
     *(volcano_node(f"volcano-{at}") for at in range(3)),
     *(gpushare_node(f"share-{at}") for at in range(2)),
 )
-PODS, BURST, BURST_EVERY_S = 400, 25, 4.0
+PODS, BURST = 400, 25
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4)))
 
 
-async def arrive(town: GpuTown) -> None:
+async def arrive(town: GpuTown, every_s: float) -> None:
     """400 pods in bursts; of each burst a fifth is deleted within ten seconds."""
     dialects = (HAMI, VOLCANO, GPUSHARE)
     deletions = set[asyncio.Task[None]]()
@@ -43,7 +45,7 @@ async def arrive(town: GpuTown) -> None:
             late = delete(f"pod-{number - town.rng.randrange(5):03}", town.rng.uniform(0, 10))
             deletions.add(asyncio.create_task(late))
         if number % BURST == BURST - 1:
-            await asyncio.sleep(BURST_EVERY_S * town.rng.uniform(0.5, 1.5))
+            await asyncio.sleep(every_s * town.rng.uniform(0.5, 1.5))
     await asyncio.gather(*deletions)
 
 
@@ -53,13 +55,13 @@ def judge(town: GpuTown) -> None:
     assert town.overfull_cards() == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_each_of_400_pods_gets_its_own_cards(seed: int) -> None:
     loop = SimLoop(seed)
 
     async def story() -> None:
         async with open_town(loop, *NODES, seed=seed) as town:
-            await arrive(town)
+            await arrive(town, 4.0)
             await asyncio.sleep(10.0)
             judge(town)
             assert await town.pending_that_fit() == []
@@ -69,5 +71,57 @@ def test_each_of_400_pods_gets_its_own_cards(seed: int) -> None:
             wakes = town.wakes_s()
             assert len(wakes) > 100
             assert wakes[len(wakes) * 99 // 100] <= 1.0
+
+    simulate(story(), loop)
+
+
+async def kill_leaders(town: GpuTown) -> None:
+    """Every three seconds, until cancelled. Two replicas run all the time."""
+    while True:
+        await asyncio.sleep(3.0)
+        leader = town.leader()
+        if leader is not None:
+            await town.kill(leader)
+        while len(town.replicas) < 2:
+            town.start()
+
+
+async def lock_nodes(town: GpuTown) -> None:
+    """A foreign scheduler and its remains, until cancelled: locks that are fresh, expired, of a vanished pod, and malformed."""
+    await town.add_foreign_pod("foreign")
+    while True:
+        await asyncio.sleep(town.rng.uniform(0.5, 3.0))
+        node, now = f"hami-{town.rng.randrange(3)}", town.clock.now()
+        texts = {
+            "fresh": f"{now:%Y-%m-%dT%H:%M:%SZ},default,foreign",
+            "expired": f"{now - timedelta(minutes=6):%Y-%m-%dT%H:%M:%SZ},default,foreign",
+            "vanished": f"{now:%Y-%m-%dT%H:%M:%SZ},default,nobody",
+            "malformed": town.rng.choice(("yesterday", f"{now:%Y-%m-%dT%H:%M:%SZ},default", "x" * 2000, ",,")),
+        }
+        kind = town.rng.choice(sorted(texts))
+        if not await town.swap_lock(node, "", texts[kind]) or kind != "fresh":
+            continue
+        try:
+            await asyncio.sleep(town.rng.uniform(0.1, 2.0))
+        finally:
+            await town.swap_lock(node, texts[kind], "")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_picks_are_right_while_leaders_are_killed_and_others_lock_nodes(seed: int) -> None:
+    loop = SimLoop(seed)
+
+    async def story() -> None:
+        async with open_town(loop, *NODES, seed=seed, replicas=2) as town:
+            disturbers = [asyncio.create_task(one(town)) for one in (kill_leaders, lock_nodes)]
+            await arrive(town, 12.0)
+            for task in disturbers:
+                task.cancel()
+            await asyncio.gather(*disturbers, return_exceptions=True)
+            await asyncio.sleep(10.0)
+            judge(town)
+            assert await town.pending_that_fit() == []
+            assert town.differences() == []
+            assert town.killed > 5
 
     simulate(story(), loop)
