@@ -37,8 +37,8 @@ def wrong_mode(mode: Mode, demand: GpuDemand) -> str:
 class CardRow:
     """Cards of a node, and the holds on them by pod uid.
 
-    The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing. Such a
-    hold counts so that no choice of the kubelet can overcommit a card: a fraction counts on every card; a whole pod counts
+    The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing and have no
+    ids, so that the others may have got new indices. Such a hold counts so that no choice of the kubelet can overcommit a card: a fraction counts on every card; a whole pod counts
     on every card of a node whose indices decide, otherwise as that many arbitrary cards. If indices do not decide, two
     whole pods may name the same card, for example because another program wrote the annotation. They still count as one card each.
     """
@@ -200,10 +200,12 @@ class CardRow:
         for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
             is_of_mode = self.node.mode in hold.modes
             places = [self._place_of(share.card) for share in hold.shares] if is_of_mode else []
-            is_known = bool(places) and min(places) >= 0
+            is_known = bool(places) and (min(places) >= 0 or all(isinstance(share.card, str) for share in hold.shares))
             is_counted = hold.is_whole and not self.node.is_indexed
             if is_known and not (is_counted and any(used[place] != NOTHING for place in places)):
                 for place, share in zip(places, hold.shares, strict=True):
+                    if place < 0:  # a card with an id that is missing now: the others are still what they were
+                        continue
                     used[place] = _plus(used[place], _held(hold, share.amount, cards[place]))
             elif is_counted or not is_of_mode:
                 whole_anywhere += hold.count

@@ -268,6 +268,11 @@ class GpuLedger:
     def row_of_node(self, name: str) -> int | None:
         return self._row_of_node.get(name)
 
+    def has_pod(self, node: str, key: str) -> bool:
+        """Reports whether the pod NAMESPACE/NAME holds cards of the node."""
+        holds = self.cards(self._row_of_node.get(node, -1)).holds
+        return any(self._pod_keys[uid] == key for uid in holds)
+
     def foreign_locks(self) -> Mapping[str, tuple[str, NodeLock]]:
         """Returns node -> annotation and lock, of nodes whose lock names no pod that waits there for the device plugin."""
         rows = [(row, lock) for row, lock in self._locks.items() if row in self._nodes and self.cards(row).is_locked]

@@ -252,13 +252,10 @@ class GpuShare:
         return Hint.QUEUE if helps else Hint.SKIP
 
     def _is_unlocked(self, pod: Pod, before: Node, after: Node) -> bool:
-        """Reports whether the lock of a node ended; or began, if the pod was refused by it without this event."""
-        was, is_now = self._ledger.lock_text(before), self._ledger.lock_text(after)
-        if was == is_now:
+        """Reports whether the lock of a node ended."""
+        if not self._ledger.lock_text(before) or self._ledger.lock_text(after):
             return False
-        if self._locks is not None and self._locks.has_lost(pod, after.name):
-            return True
-        return not is_now and any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
+        return any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         changed = (

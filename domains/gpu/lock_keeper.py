@@ -23,7 +23,6 @@ ORPHANED_AFTER: Final = timedelta(seconds=5)
 """A lock of this program that this process did not take may belong to a pod that another domain's leader binds until this age."""
 REVIEW_S: Final = 1.0
 """Interval at which locks of others are judged again."""
-LOST_MAX: Final = 4096
 
 
 class LockKeeper:
@@ -40,8 +39,6 @@ class LockKeeper:
         self._woken = asyncio.Event()
         self._seen: dict[str, tuple[str, float]] = {}
         """Node -> text of its lock, and when it was first seen."""
-        self._lost: dict[str, str] = {}
-        """uid of each pod that found a lock at PreBind, which no watch had shown -> node; the latest LOST_MAX."""
         self._taken: dict[str, str] = {}
         """Node -> pod for which this process took the lock."""
 
@@ -59,9 +56,6 @@ class LockKeeper:
                 self._taken[node] = pod.key
                 return SUCCESS
             case LockAnswer.KEPT:
-                if len(self._lost) >= LOST_MAX:
-                    del self._lost[next(iter(self._lost))]
-                self._lost[pod.uid] = node
                 return Status.unschedulable(LOCKED)
             case LockAnswer.REFUSED:
                 return Status.error(
@@ -69,13 +63,6 @@ class LockKeeper:
                 )
             case _:
                 return Status.error(f"node {node}: its lock {key} was not written: {reply.message}")
-
-    def has_lost(self, pod: Pod, node: str) -> bool:
-        """Reports once that the pod was refused because of this node's lock before a watch had shown it."""
-        if self._lost.get(pod.uid) != node:
-            return False
-        del self._lost[pod.uid]
-        return True
 
     # -- locks of others -----------------------------------------------------------------------------------------------
 
@@ -116,14 +103,17 @@ class LockKeeper:
             return True
         if not lock.pod:
             return False
-        is_orphan = self._taken.get(node) == lock.pod_key or max(seen_for, clock.now() - lock.at) > ORPHANED_AFTER
+        is_old = max(seen_for, clock.now() - lock.at) > ORPHANED_AFTER
+        if not is_old and self._ledger.has_pod(node, lock.pod_key):
+            return False  # the device plugin has served the pod and removes the lock next
         try:
             holder = await self._locks.holder(lock.namespace, lock.pod)
         except UnreachableError:
             return False
         if holder is None or holder.node:
             return holder is None or holder.node != node or holder.phase != "Pending"
-        return is_orphan and (self._served is None or holder.scheduler_name in self._served)
+        is_left = is_old or self._taken.get(node) == lock.pod_key
+        return is_left and (self._served is None or holder.scheduler_name in self._served)
 
     def _removed(self, node: str, lock: NodeLock, text: str, now: datetime) -> str | None:
         found = self._ledger.foreign_locks().get(node)
