@@ -25,7 +25,7 @@ from hypothesis import settings
 
 asyncio.set_event_loop(None)
 gc.set_threshold(10_000, 20, 50)
-"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.collect_seldom`)."""
+"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.set_gc_thresholds`)."""
 
 settings.register_profile("test", max_examples=50, derandomize=True, deadline=None, database=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("test"), max_examples=200)

@@ -265,7 +265,7 @@ def queue(
     from multisched.cli import queue as cli_queue
 
     shown = cli_queue.shown_at_once(output.value) if limit is None else limit
-    return cli_queue.show(cli_queue.Ask(options.running(), domain, shown), output.value)
+    return cli_queue.show(cli_queue.QueueQuery(options.running(), domain, shown), output.value)
 
 
 @explain_app.callback()
@@ -450,7 +450,7 @@ def repair_plan(
     """Show the fewest moves that bring every node's predicted peak below its threshold; --apply executes them."""
     from multisched.cli import repair
 
-    question = repair.asked_for(
+    question = repair.request_of(
         threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
     )
     return (repair.apply if apply else repair.plan)(options.source(), question, output.value)

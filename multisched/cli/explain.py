@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from multisched.cli.dump import Dump, buildable, cluster_of, read_file
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.server import Server, answer, code_of
 from multisched.observe.explain_view import (
     NODES_NAMED,
@@ -37,7 +37,7 @@ MANIFEST_BYTES_MAX: Final = 256 * 1024
 
 
 def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
-    """Returns what happened to the pod, in the requested format. Raises AskError."""
+    """Returns what happened to the pod, in the requested format. Raises QueryError."""
     many = output != "table"
     query = ExplainQuery(
         query.namespace,
@@ -61,7 +61,7 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
 
 
 def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output: str) -> str:
-    """Returns where the manifest's pods would be placed, in the requested format. Raises AskError.
+    """Returns where the manifest's pods would be placed, in the requested format. Raises QueryError.
 
     A file with several documents is sent as one List; the result is a list then, too.
     """
@@ -80,7 +80,7 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
         try:
             body = msgspec.json.encode(asked)
         except TypeError as error:
-            raise AskError(f"{manifest} cannot be sent: {error}") from error
+            raise QueryError(f"{manifest} cannot be sent: {error}") from error
         if is_list:
             view = answer(source, path, partial(decode_view, kind=WhatIfList), body=body, timeout_s=TIMEOUT_S)
         else:
@@ -89,15 +89,15 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
 
 
 def pod_name(text: str) -> tuple[str, str]:
-    """Parses NAMESPACE/NAME, or the name of a pod in `default`. Raises AskError."""
+    """Parses NAMESPACE/NAME, or the name of a pod in `default`. Raises QueryError."""
     namespace, _, name = text.rpartition("/")
     if not name or "/" in namespace:
-        raise AskError(f"{text}: write NAMESPACE/NAME")
+        raise QueryError(f"{text}: write NAMESPACE/NAME")
     return namespace or "default", name
 
 
-def _refused(error: NotExplainedError) -> AskError:
-    return AskError(str(error), code_of(error.status))
+def _refused(error: NotExplainedError) -> QueryError:
+    return QueryError(str(error), code_of(error.status))
 
 
 def _builtins(view: PodView | WhatIfView | WhatIfList) -> Any:
@@ -119,7 +119,7 @@ def _manifests(path: Path) -> list[dict[str, Any]]:
     try:
         documents = yaml_documents(read_file(path, MANIFEST_BYTES_MAX).decode())
     except (NotYamlError, UnicodeDecodeError) as error:
-        raise AskError(f"{path} is not YAML: {error}") from error
+        raise QueryError(f"{path} is not YAML: {error}") from error
     found: list[dict[str, Any]] = []
     for number, document in enumerate(documents, 1):
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
@@ -127,8 +127,10 @@ def _manifests(path: Path) -> list[dict[str, Any]]:
             if item is None:
                 continue
             if not isinstance(item, dict):
-                raise AskError(f"{path}: document {number} is not an object; write apiVersion, kind, metadata and spec")
+                raise QueryError(
+                    f"{path}: document {number} is not an object; write apiVersion, kind, metadata and spec"
+                )
             found.append(item)
     if not found:
-        raise AskError(f"{path}: it contains no object; give a pod or a workload")
+        raise QueryError(f"{path}: it contains no object; give a pod or a workload")
     return found

@@ -93,7 +93,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ago_s: float
     event: str
-    place: str
+    state: str
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -169,8 +169,8 @@ async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str
             address = await stack.enter_async_context(listening)
         except OSError as error:
             where = f"{settings.bind_address}:{settings.port}"
-            mend = "; set another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
-            raise ServerError(f"cannot listen on {where}: {error.strerror}{mend}") from error
+            fix = "; set another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
+            raise ServerError(f"cannot listen on {where}: {error.strerror}{fix}") from error
         if settings.authenticator is None and settings.token_folder is not None:
             try:
                 routes.own_token = stack.enter_context(own_token(settings.token_folder, address[1]))
@@ -422,9 +422,9 @@ def _optional(request: web.Request, name: str) -> int | None:
     return _number(request, name, 0, PLAN_MOVES_MAX) if name in request.query else None
 
 
-async def _explained(asked: Awaitable[PodView | WhatIfView | WhatIfList]) -> web.Response:
+async def _explained(answer: Awaitable[PodView | WhatIfView | WhatIfList]) -> web.Response:
     try:
-        view = await asked
+        view = await answer
     except NotExplainedError as error:
         return _text(error.status, str(error))
     return web.Response(body=encode_view(view), content_type="application/json", headers=HEADERS)

@@ -180,8 +180,8 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         attempts_made=entry.attempts,
         wakes=tuple(_wakes(worker, entry)),
         history=tuple(
-            Step(ago_s=now_s - at_s, event=event, place=place.value)
-            for at_s, event, place in worker.queue.story(pod.uid)
+            Step(ago_s=now_s - at_s, event=event, state=state.value)
+            for at_s, event, state in worker.queue.transitions(pod.uid)
         ),
     )
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from multisched.framework import affinity_group, group_columns, pivots, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
-from multisched.framework.pod_demands import TermKind, held_by_lane
+from multisched.framework.pod_demands import TermKind, effects_by_kind
 from multisched.framework.row_sums import CHANGES_KEPT
 from multisched.framework.term_columns import IncomingPod
 from multisched.model.objects import Node, Pod, PodSpec
@@ -165,7 +165,7 @@ def assert_true(
     for namespace in NAMESPACES:
         for labels in LABELS:
             concern = counts.concern(namespace, labels, NAMESPACE_LABELS[namespace])
-            said, wanted = held_by_lane(concern), demanded(pods_on, namespace, labels)
+            said, wanted = effects_by_kind(concern), demanded(pods_on, namespace, labels)
             for lane in said.keys() | wanted.keys():
                 if lane.key in topologies:  # labels that no node has make no domains
                     assert said.get(lane) == wanted.get(lane)

@@ -55,7 +55,7 @@ WAITING = PodView(
     retry_in_s=170.0,
     attempts_made=3,
     wakes=(Wake(plugin="NodeResourcesFit", events=("a node comes", "a pod on a node goes")),),
-    history=(Step(ago_s=12.0, event="ScheduleAttemptFailure", place="unschedulable"),),
+    history=(Step(ago_s=12.0, event="ScheduleAttemptFailure", state="unschedulable"),),
     attempts=(REFUSED,),
 )
 

@@ -142,7 +142,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         assert late.retry_in_s == pytest.approx(285.0, abs=6.0)
         assert late.waiting_for == "an event that can help NodeResourcesFit"
         assert late.since_s == pytest.approx(15.0, abs=6.0)
-        assert [step.place for step in late.history][-1] == "unschedulable"
+        assert [step.state for step in late.history][-1] == "unschedulable"
         words = {event for wake in late.wakes for event in wake.events}
         assert any(one.startswith("a node ") for one in words)
         with pytest.raises(NotExplainedError) as unknown:

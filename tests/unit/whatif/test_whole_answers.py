@@ -154,7 +154,7 @@ def test_all_is_told_of_a_pod_that_waits() -> None:
                     ),
                 },
             ),
-            "history": tuple({"agoS": 30.0, "event": event, "place": place} for event, place in steps),
+            "history": tuple({"agoS": 30.0, "event": event, "state": state} for event, state in steps),
             "attempts": (refused("a", "b", "c", ago_s=30.0),),
             "now": refused("a", "b", "c", "d", ago_s=0.0),
             "onNode": on_node("b"),
