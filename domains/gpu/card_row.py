@@ -38,9 +38,10 @@ class CardRow:
     """Cards of a node, and the holds on them by pod uid.
 
     The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing and have no
-    ids, so that the others may have got new indices. Such a hold counts so that no choice of the kubelet can overcommit a card: a fraction counts on every card; a whole pod counts
-    on every card of a node whose indices decide, otherwise as that many arbitrary cards. If indices do not decide, two
-    whole pods may name the same card, for example because another program wrote the annotation. They still count as one card each.
+    ids, so that the others may have got new indices. Such a hold counts so that no choice of the kubelet can overcommit a
+    card: a fraction counts on every card; a whole pod counts on every card of a node whose indices decide, otherwise as that
+    many arbitrary cards. If indices do not decide, two whole pods may name the same card, for example because another program
+    wrote the annotation. They still count as one card each.
     """
 
     __slots__ = ("free", "has_fractions", "has_whole", "holds", "is_locked", "node")

@@ -222,7 +222,7 @@ class Program:
             volumes=self.volumes,
             node_locks=partial(
                 ApiNodeLocks,
-                outside.transport,
+                ports.transport,
                 self.limiter,
                 self.clock,
                 timeout_s=self._configuration.client.bind_timeout_s,
