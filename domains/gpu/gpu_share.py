@@ -55,6 +55,7 @@ NODE_GPUS_CHANGED: Final = ClusterEvent(
     "NodeGpusChanged",
 )
 POD_GPUS_CHANGED: Final = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_OTHER, "PodGpusChanged")
+PENDING_POD_DELETED: Final = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
 GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "GpusConfirmed")
 
 LOCK_MAX_S: Final = 60.0
@@ -230,6 +231,7 @@ class GpuShare:
             EventRegistration(NODE_GPUS_CHANGED, self._after_node_change),
             EventRegistration(POD_GPUS_CHANGED, self._after_own_change),
             EventRegistration(GPUS_CONFIRMED, self._after_confirmation),
+            EventRegistration(PENDING_POD_DELETED, self._after_pending_pod_delete),
         )
 
     def _after_pod_delete(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -241,15 +243,23 @@ class GpuShare:
             return Hint.SKIP
         ended = self._ledger.confirmed_by(old, new)
         demands = self._ledger.demands(pod).by_mode.values() if ended else ()
-        return Hint.QUEUE if any(not ended.isdisjoint(demand.confusions) for demand in demands) else Hint.SKIP
+        return Hint.QUEUE_ONE if any(not ended.isdisjoint(demand.confusions) for demand in demands) else Hint.SKIP
+
+    def _after_pending_pod_delete(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """Queues one pod if the deleted one may have been queued for a node whose device plugin serves one pod at a time."""
+        has_waited = isinstance(old, Pod) and any(
+            demand.confusions for demand in self._ledger.demands(old).by_mode.values()
+        )
+        return Hint.QUEUE_ONE if has_waited else Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if a node with GPUs is new, publishes other cards or another mode, or has no lock any more."""
         if not isinstance(new, Node):
             return Hint.SKIP
         before = old if isinstance(old, Node) else None
-        helps = self._ledger.has_new_cards(before, new) or (before is not None and self._is_unlocked(pod, before, new))
-        return Hint.QUEUE if helps else Hint.SKIP
+        if self._ledger.has_new_cards(before, new):
+            return Hint.QUEUE
+        return Hint.QUEUE_ONE if before is not None and self._is_unlocked(pod, before, new) else Hint.SKIP
 
     def _is_unlocked(self, pod: Pod, before: Node, after: Node) -> bool:
         """Reports whether the lock of a node ended."""

@@ -13,6 +13,7 @@ from tests.integration.gpu.gpu_town import (
     HAMI,
     SIZES,
     VOLCANO,
+    Demand,
     GpuTown,
     gpushare_node,
     hami_node,
@@ -123,5 +124,29 @@ def test_picks_are_right_while_leaders_are_killed_and_others_lock_nodes(seed: in
             assert await town.pending_that_fit() == []
             assert town.differences() == []
             assert town.killed > 5
+
+    simulate(story(), loop)
+
+
+def test_an_answer_of_the_plugin_wakes_one_of_many_equal_pods_and_none_is_forgotten() -> None:
+    """Pods are deleted while they wait and right after they were woken: another takes the node."""
+    loop = SimLoop(1)
+    small = Demand(HAMI, ((1, 1_000),))
+
+    async def story() -> None:
+        async with open_town(loop, *NODES[:3], plugin_delay_s=(0.1, 0.1)) as town:
+            names = [f"pod-{number:03}" for number in range(120)]
+            for name in names:
+                await town.add_pod(name, small)
+            for name in town.rng.sample(names, 40):
+                await asyncio.sleep(0.02)
+                await town.delete_pod(name)
+            await asyncio.sleep(12.0)
+            assert await town.pending_that_fit() == []
+            judge(town)
+            leader = town.leader()
+            assert leader is not None
+            refusals = sum(worker.failures.refused for worker in leader.program.router.workers())
+            assert refusals < 6 * len(names), "each answer retries about one pod, not all that wait"
 
     simulate(story(), loop)
