@@ -199,8 +199,8 @@ class GpuShare:
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """Returns Skip unless the node's device plugin finds the pod by the node's lock."""
-        key = self._ledger.lock_key(node) if self._locks is not None and self._ledger.demands(pod) else None
-        return SUCCESS if key is not None and key.is_taken else SKIP
+        key = self._ledger.lock_key(node) if self._locks is not None else None
+        return SUCCESS if key is not None and key.is_taken and self._ledger.demands(pod) else SKIP
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """Takes the node's lock for the pod."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint
+from multisched.framework.events import ASSIGNED_POD_DELETE, EventObject, EventRegistration, Hint, QueueingHint
 from multisched.model.objects import Pod
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.queueing.entry import Failure
@@ -23,7 +23,14 @@ class OneAtATime:
         self._hints = hints
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        return [EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new, hint=hint: hint) for hint in self._hints]
+        return [EventRegistration(ASSIGNED_POD_DELETE, _always(hint)) for hint in self._hints]
+
+
+def _always(answer: Hint) -> QueueingHint:
+    def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        return answer
+
+    return hint
 
 
 def queue_of(*hints: Hint) -> PodQueue:
