@@ -73,7 +73,7 @@ CASES: list[tuple[str, Callable[[], Plugin]]] = [
 
 @pytest.mark.parametrize(("about", "make"), CASES)
 @given(data=st.data())
-def test_answers_are_the_same_over_frozen_nodes(about: str, make: Callable[[], Plugin], data: st.DataObject) -> None:
+def test_frozen_nodes_give_the_same_results(about: str, make: Callable[[], Plugin], data: st.DataObject) -> None:
     scene, plugin = data.draw(scenes(about)), make()
     use = PluginUse(plugin.name, isolation=Isolation.PROCESS)
     isolated = IsolatedPlugin(plugin, use, ByBytes(make()))
