@@ -7,6 +7,7 @@ the plugin refuses every pod. Ages are judged here, because the ledger reads no 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,10 +20,14 @@ from multisched.framework.ports import Clock, LockAnswer, NodeLocks, Unreachable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
+logger = logging.getLogger(__name__)
+
 ORPHANED_AFTER: Final = timedelta(seconds=5)
 """A lock of this program that this process did not take may belong to a pod that another domain's leader binds until this age."""
 REVIEW_S: Final = 1.0
 """Interval at which locks of others are judged again."""
+SHOWN_MAX: Final = 128
+"""Characters of a lock in the log."""
 
 
 class LockKeeper:
@@ -90,8 +95,11 @@ class LockKeeper:
 
     async def _review(self, found: Mapping[str, tuple[str, NodeLock]], clock: Clock) -> None:
         for node, (key, lock) in found.items():
-            if await self._is_stale(node, lock, clock):
-                await self._locks.change(node, key, partial(self._removed, node, lock))
+            if not await self._is_stale(node, lock, clock):
+                continue
+            reply = await self._locks.change(node, key, partial(self._removed, node, lock))
+            if reply.answer is LockAnswer.DONE:
+                logger.warning("removed a stale GPU lock", extra={"node": node, "lock": lock.text[:SHOWN_MAX]})
 
     async def _is_stale(self, node: str, lock: NodeLock, clock: Clock) -> bool:
         text, since_s = self._seen.get(node, ("", 0.0))

@@ -118,6 +118,23 @@ def test_the_lock_of_a_refused_bind_is_released_at_once() -> None:
     simulate(story(), loop)
 
 
+def test_without_the_right_to_patch_nodes_the_pod_says_what_to_allow() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        async with open_town(loop, hami_node("n"), plugin_delay_s=(0.0, 0.0)) as town:
+            body = b'{"kind":"Status","message":"nodes \\"n\\" is forbidden","code":403}'
+            town.answer = lambda path: Response(403, body, {}) if path == "/api/v1/nodes/n" else None
+            await town.add_pod("p", SMALL)
+            await asyncio.sleep(5.0)
+            assert 'nodes "n" is forbidden; allow patch of nodes' in town.waiting()["p"][1]
+
+            town.answer = lambda path: None
+            await town.until(lambda: is_bound(town, "p"), 15.0)
+
+    simulate(story(), loop)
+
+
 async def _is_true(found: object) -> bool:
     return bool(found)
 
