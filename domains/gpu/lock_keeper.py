@@ -16,7 +16,7 @@ from typing import Final
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.node_lock import EXPIRES_AFTER, LOCKED, NodeLock, lock_text, read_lock
 from multisched.framework.node_view import Rows
-from multisched.framework.ports import Clock, LockAnswer, NodeLocks, UnreachableError
+from multisched.framework.ports import Clock, LockAnswer, LockHolder, NodeLocks, UnreachableError
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
@@ -118,10 +118,17 @@ class LockKeeper:
             holder = await self._locks.holder(lock.namespace, lock.pod)
         except UnreachableError:
             return False
-        if holder is None or holder.node:
-            return holder is None or holder.node != node or holder.phase != "Pending"
-        is_left = is_old or self._taken.get(node) == lock.pod_key
-        return is_left and (self._served is None or holder.scheduler_name in self._served)
+        return holder is None or (self._is_served(holder) and self._is_left(holder, node, lock, is_old=is_old))
+
+    def _is_served(self, holder: LockHolder) -> bool:
+        """Reports whether the lock is this program's. That of another scheduler is left to it while its pod exists."""
+        return self._served is None or holder.scheduler_name in self._served
+
+    def _is_left(self, holder: LockHolder, node: str, lock: NodeLock, *, is_old: bool) -> bool:
+        """Reports whether the pod of a lock needs it no longer. No pod that this process binds does: see `foreign_locks`."""
+        if holder.node:
+            return holder.node != node or holder.phase != "Pending"
+        return is_old or self._taken.get(node) == lock.pod_key
 
     def _removed(self, node: str, lock: NodeLock, text: str, now: datetime) -> str | None:
         found = self._ledger.foreign_locks().get(node)

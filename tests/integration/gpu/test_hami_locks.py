@@ -88,6 +88,27 @@ def test_a_stale_lock_is_removed_within_seconds(text: str, minutes: float) -> No
     simulate(story(), loop)
 
 
+def test_a_lock_of_another_scheduler_is_left_to_it_even_if_its_pod_runs() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        async with open_town(loop, hami_node("n"), plugin_delay_s=(0.0, 0.0)) as town:
+            await town.add_foreign_pod("foreign")
+            await town.send("POST", f"{PODS}/foreign/binding", {"target": {"kind": "Node", "name": "n"}})
+            await asyncio.sleep(10.0)
+            text = f"{now(town)},{FOREIGN}"
+            assert await town.swap_lock("n", "", text)
+            await town.add_pod("p", SMALL)
+            await asyncio.sleep(60.0)
+            assert await town.lock("n") == text
+            assert not await is_bound(town, "p")
+
+            await town.delete_pod("foreign")
+            await town.until(lambda: is_bound(town, "p"), 15.0)
+
+    simulate(story(), loop)
+
+
 def test_a_lock_in_the_future_expires_after_it_was_seen_for_five_minutes() -> None:
     loop = SimLoop(1)
 
