@@ -51,7 +51,7 @@ async def drained(writer: ApiConditionWriter, timeout_s: float) -> bool:
     """True once nothing waits to be written."""
     with anyio.move_on_after(timeout_s):
         while writer.statistics().backlog:  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
     return not writer.statistics().backlog
 
 

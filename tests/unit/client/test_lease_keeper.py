@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import looptime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from multisched.client.lease import (
 from multisched.client.lease_term import LeaseSettings, LeaseState
 from multisched.model.api_time import micro_timestamp
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
@@ -736,13 +736,7 @@ async def test_lasting_refusal_is_logged_with_backoff_and_fix(caplog: pytest.Log
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))
 def test_two_keepers_never_bind_together(seed: int, outages: list[tuple[float, float]]) -> None:
     """One of them loses the network again and again, answers included; never may both bind (I9)."""
-    with asyncio.Runner(loop_factory=_virtual_loop) as runner:
-        runner.run(_alternate(seed, outages))
-
-
-def _virtual_loop() -> asyncio.AbstractEventLoop:
-    loop: asyncio.AbstractEventLoop = looptime.new_event_loop(start=0)
-    return loop
+    simulate(_alternate(seed, outages), SimLoop(seed))
 
 
 async def _alternate(seed: int, outages: list[tuple[float, float]]) -> None:
