@@ -131,7 +131,7 @@ class CardArrays:
         return self._sum(BARS_WHOLE if is_whole else BARS_FRACTIONS, rows) > 0
 
     def locked(self, rows: Rows) -> Bools:
-        """Returns bool[len(rows)]: whether another scheduler holds the node's GPU lock."""
+        """Returns bool[len(rows)]: whether another pod holds the node's GPU lock, see `CardRow.is_locked`."""
         return self._sum(IS_LOCKED, rows) > 0
 
     def unconfirmed(self, rows: Rows, confusions: frozenset[str]) -> Bools:

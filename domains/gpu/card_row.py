@@ -14,11 +14,11 @@ from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode,
 from domains.gpu.demand import ANY_CARD, GpuDemand, Part
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CardName, Hold
+from domains.gpu.node_lock import LOCKED
 
 WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
 FRACTION_BESIDE_WHOLE: Final = "node(s) had GPUs taken by whole-GPU pods"
 UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not allocated yet"
-LOCKED: Final = "node(s) had a GPU lock held by another scheduler"
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
 
 
@@ -37,10 +37,11 @@ def wrong_mode(mode: Mode, demand: GpuDemand) -> str:
 class CardRow:
     """Cards of a node, and the holds on them by pod uid.
 
-    The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing. Such a
-    hold counts so that no choice of the kubelet can overcommit a card: a fraction counts on every card; a whole pod counts
-    on every card of a node whose indices decide, otherwise as that many arbitrary cards. If indices do not decide, two
-    whole pods may name the same card, for example because another program wrote the annotation. They still count as one card each.
+    The cards of a hold may be unknown: the pod was bound by another scheduler, or its cards are currently missing and have no
+    ids, so that the others may have got new indices. Such a hold counts so that no choice of the kubelet can overcommit a
+    card: a fraction counts on every card; a whole pod counts on every card of a node whose indices decide, otherwise as that
+    many arbitrary cards. If indices do not decide, two whole pods may name the same card, for example because another program
+    wrote the annotation. They still count as one card each.
     """
 
     __slots__ = ("free", "has_fractions", "has_whole", "holds", "is_locked", "node")
@@ -53,7 +54,7 @@ class CardRow:
         self.has_whole = False
         self.has_fractions = False
         self.is_locked = False
-        """Another scheduler holds the lock by which the node's plugin finds its pod."""
+        """The lock by which the node's plugin finds its pod names no pod that waits here for the plugin."""
 
     def copy(self) -> CardRow:
         copied = CardRow()
@@ -91,10 +92,10 @@ class CardRow:
     def barred(self, demand: GpuDemand) -> str:
         """Returns why the demand does not fit, whatever is free; empty if that depends on what is free."""
         if demand.confusions:
-            if self.is_locked:
-                return LOCKED
             if any(not demand.confusions.isdisjoint(hold.awaits) for hold in self.holds.values()):
                 return UNCONFIRMED
+            if self.is_locked:
+                return LOCKED
         if self.node.is_indexed or self.node.mode is not Mode.WHOLE:
             return ""
         if demand.is_whole:
@@ -200,10 +201,12 @@ class CardRow:
         for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
             is_of_mode = self.node.mode in hold.modes
             places = [self._place_of(share.card) for share in hold.shares] if is_of_mode else []
-            is_known = bool(places) and min(places) >= 0
+            is_known = bool(places) and (min(places) >= 0 or all(isinstance(share.card, str) for share in hold.shares))
             is_counted = hold.is_whole and not self.node.is_indexed
             if is_known and not (is_counted and any(used[place] != NOTHING for place in places)):
                 for place, share in zip(places, hold.shares, strict=True):
+                    if place < 0:  # a card with an id that is missing now: the others are still what they were
+                        continue
                     used[place] = _plus(used[place], _held(hold, share.amount, cards[place]))
             elif is_counted or not is_of_mode:
                 whole_anywhere += hold.count

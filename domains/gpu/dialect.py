@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from domains.gpu.cards import Mode, NodeCards
 from domains.gpu.demand import GpuDemand
 from domains.gpu.hold import Hold
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
@@ -41,6 +42,8 @@ class Dialect(Protocol):
     """Annotations that the device plugin writes to a bound pod, which confirm its hold."""
     node_annotations: frozenset[str]
     """Annotations of nodes that `cards` reads."""
+    node_lock: NodeLockKey | None
+    """The lock of its nodes; None if they have none."""
     reads_objects: tuple[ObjectKind, ...]
     """Kinds whose objects `cards` reads; each describes the node of the same name."""
     resources: frozenset[str]
@@ -74,7 +77,9 @@ class Dialect(Protocol):
 
 
 class NoStamps:
-    """A dialect whose answers do not depend on the time."""
+    """A dialect whose answers do not depend on the time, and whose nodes have no lock."""
+
+    node_lock: NodeLockKey | None = None
 
     def stamps(self, now: datetime) -> Mapping[str, str]:
         return NO_STAMPS

@@ -5,6 +5,7 @@ What pods hold is in `GpuLedger`; this plugin reads its arrays, whole rows at a 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -13,7 +14,6 @@ import numpy as np
 from domains.gpu.card_arrays import MODES
 from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
-    LOCKED,
     UNCONFIRMED,
     WHOLE_BESIDE_FRACTIONS,
     CardRow,
@@ -25,7 +25,10 @@ from domains.gpu.demand import GpuDemand
 from domains.gpu.dialects import DIALECTS, PodDemands
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
+from domains.gpu.lock_keeper import LockKeeper
+from domains.gpu.node_lock import LOCKED
 from domains.gpu.policies import score_cards
+from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.dependency import Dependency
@@ -53,8 +56,11 @@ NODE_GPUS_CHANGED: Final = ClusterEvent(
     "NodeGpusChanged",
 )
 POD_GPUS_CHANGED: Final = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_OTHER, "PodGpusChanged")
+PENDING_POD_DELETED: Final = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
 GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OTHER, "GpusConfirmed")
 
+LOCK_MAX_S: Final = 60.0
+"""Timeout of PreBind: the writes of a lock, with their retries."""
 ALL: Final = slice(None)
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
@@ -68,13 +74,17 @@ class GpuShare:
     name = "GpuShare"
     view = "gpu"
     depends_on = Dependency.ROW
-    traits = Traits(reads_objects=DESCRIBING_KINDS)
+    traits = Traits(reads_objects=DESCRIBING_KINDS, pre_bind_timeout_s=LOCK_MAX_S)
 
     def __init__(self, context: PluginContext) -> None:
         ledger = context.hold.register(GpuLedger(context.scheduler_names, context.objects))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
         self._context = context
+        self._locks: LockKeeper | None = None
+        if context.node_locks is not None:
+            self._locks = LockKeeper(ledger, context.node_locks, context.scheduler_names, context.rows)
+            ledger.watch_locks(context.domain, self._locks.wake)
         self.reasons = ReasonTable(self.name)
 
     # -- filtering -------------------------------------------------------------------------------------------------
@@ -120,8 +130,8 @@ class GpuShare:
             beside = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
             codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(beside)
         if demand.confusions:
-            codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
             codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
+            codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
         return codes
 
     def _code(self, refusal: str) -> int:
@@ -219,6 +229,27 @@ class GpuShare:
         row = self._context.nodes.row_of(node.name)
         return () if row is None else tuple(self._ledger.problems(row))
 
+    # -- locks of nodes ------------------------------------------------------------------------------------------------
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Returns Skip unless the node's device plugin finds the pod by the node's lock."""
+        key = self._ledger.lock_key(node) if self._locks is not None else None
+        return SUCCESS if key is not None and key.is_taken and self._ledger.demands(pod) else SKIP
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Takes the node's lock for the pod."""
+        key = self._ledger.lock_key(node)
+        if self._locks is None or key is None:
+            return Status.error(f"node {node} changed its GPU mode before the pod was bound")
+        return await self._locks.take(pod, node, key.annotation)
+
+    async def run(self, ports: BackgroundPorts) -> None:
+        """Removes locks that nobody will remove, until cancelled."""
+        if self._locks is None:
+            await asyncio.Event().wait()
+        else:
+            await self._locks.run(ports.clock)
+
     # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
@@ -234,6 +265,7 @@ class GpuShare:
             EventRegistration(NODE_GPUS_CHANGED, self._after_node_change),
             EventRegistration(POD_GPUS_CHANGED, self._after_own_change),
             EventRegistration(GPUS_CONFIRMED, self._after_confirmation),
+            EventRegistration(PENDING_POD_DELETED, self._after_pending_pod_delete),
         )
 
     def _after_pod_delete(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -241,15 +273,33 @@ class GpuShare:
 
     def _after_confirmation(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if another pod's hold was confirmed that a device plugin could confuse with this one."""
-        confirmed = isinstance(old, Pod) and isinstance(new, Pod) and self._ledger.is_confirmed_by(old, new)
-        return Hint.QUEUE if confirmed else Hint.SKIP
+        if not isinstance(old, Pod) or not isinstance(new, Pod):
+            return Hint.SKIP
+        ended = self._ledger.confirmed_by(old, new)
+        demands = self._ledger.demands(pod).by_mode.values() if ended else ()
+        return Hint.QUEUE_ONE if any(not ended.isdisjoint(demand.confusions) for demand in demands) else Hint.SKIP
+
+    def _after_pending_pod_delete(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """Queues one pod if the deleted one may have been queued for a node whose device plugin serves one pod at a time."""
+        has_waited = isinstance(old, Pod) and any(
+            demand.confusions for demand in self._ledger.demands(old).by_mode.values()
+        )
+        return Hint.QUEUE_ONE if has_waited else Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Queues the pod if a node with GPUs is new, or publishes other cards or another mode."""
+        """Queues the pod if a node with GPUs is new, publishes other cards or another mode, or has no lock any more."""
         if not isinstance(new, Node):
             return Hint.SKIP
         before = old if isinstance(old, Node) else None
-        return Hint.QUEUE if self._ledger.has_new_cards(before, new) else Hint.SKIP
+        if self._ledger.has_new_cards(before, new):
+            return Hint.QUEUE
+        return Hint.QUEUE_ONE if before is not None and self._is_unlocked(pod, before, new) else Hint.SKIP
+
+    def _is_unlocked(self, pod: Pod, before: Node, after: Node) -> bool:
+        """Reports whether the lock of a node ended."""
+        if not self._ledger.lock_text(before) or self._ledger.lock_text(after):
+            return False
+        return any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         changed = (

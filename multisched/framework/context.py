@@ -14,7 +14,7 @@ from multisched.framework.measures import Measures
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.object_status import NoStatusMarks, StatusMarks
 from multisched.framework.objects_view import ObjectsView
-from multisched.framework.ports import VolumeWriter
+from multisched.framework.ports import NodeLocks, VolumeWriter
 from multisched.framework.preemption import NoPreemptions, NoVictims, PreemptionsInProgress, Victims
 from multisched.model.objects import Pod
 
@@ -126,3 +126,5 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Where a `StatusPlugin` marks objects whose status may have changed."""
     pending: Callable[[], Iterable[Pod]] = tuple
     """Returns the pods of all domains without a node in the API server, including gated pods and pods being bound."""
+    node_locks: NodeLocks | None = None
+    """Writes of GpuShare's PreBind; None if nothing may be written (what-if, conformance)."""

@@ -105,6 +105,12 @@ class Hint(Enum):
     """The result of a queueing hint."""
 
     QUEUE = "Queue"
+    QUEUE_ONE = "QueueOne"
+    """The event makes room for one pod. Of the pending pods of the class, the one that was parked first is queued, without backoff.
+
+    Pods of a class have equal requirements: if this one is refused, the others would be, too. The plugin must also register the
+    deletion of pending pods, because the queued one may be deleted before its attempt.
+    """
     SKIP = "QueueSkip"
 
 

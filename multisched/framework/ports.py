@@ -253,6 +253,57 @@ class VolumeWriter(Protocol):
         ...
 
 
+class LockAnswer(Enum):
+    """The known effect of one change of a node's lock."""
+
+    DONE = auto()
+    KEPT = auto()
+    """The caller left the lock as it is, for example because another pod holds it."""
+    NOT_FOUND = auto()
+    """There is no such node."""
+    REFUSED = auto()
+    """Another definite answer (403, 422, a webhook): nothing happened."""
+    UNKNOWN = auto()
+    """Not leading, 429, 5xx, timeout, or too many conflicts: it may have been written. Safe to retry: a compare-and-set."""
+
+
+class LockReply(msgspec.Struct, frozen=True):
+    """The result of one change; `message` is the server's message, truncated."""
+
+    answer: LockAnswer
+    message: str = ""
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """The pod that a lock names, from a consistent read."""
+
+    node: str
+    """Empty while unbound."""
+    phase: str
+    scheduler_name: str
+
+
+class NodeLocks(Protocol):
+    """Locks of nodes: annotations that schedulers write, and that device plugins read and remove."""
+
+    @property
+    def may_write(self) -> bool:
+        """Reports whether the domain's lease is held. While it is not, `change` writes nothing."""
+        ...
+
+    async def change(self, node: str, key: str, wanted: Callable[[str, datetime], str | None]) -> LockReply:
+        """Changes an annotation of a node as a compare-and-set on the node's version. Never raises, whatever the server does.
+
+        `wanted` gets the current text (empty: there is none) and the time, and returns the new text (empty: removed), or
+        None to leave it. It is called again if the node has changed in between.
+        """
+        ...
+
+    async def holder(self, namespace: str, name: str) -> LockHolder | None:
+        """Reads the pod consistently. None: no such pod. Raises UnreachableError if no definite response came."""
+        ...
+
+
 class ExtenderTrust(msgspec.Struct, frozen=True):
     """TLS trust and client identity for an HTTPS extender. PEM; data takes precedence over files."""
 

@@ -43,8 +43,10 @@ class Requeue(IntEnum):
     """What an event does to a parked pod; the larger value wins."""
 
     SKIP = 0
-    AFTER_BACKOFF = 1
-    AT_ONCE = 2
+    ONE = 1
+    """Without backoff, but only one pod of the class."""
+    AFTER_BACKOFF = 2
+    AT_ONCE = 3
     """The plugin that returned Pending approves: no backoff."""
 
 
@@ -128,31 +130,36 @@ class HintTable:
         strongest = Requeue.AT_ONCE if pending else Requeue.AFTER_BACKOFF
         answer = Requeue.SKIP
         for name, hints in listeners:
-            if not any(self._queues(event, name, hint, pod, old, new) for hint in hints):
-                continue
-            answer = max(answer, Requeue.AT_ONCE if name in pending else Requeue.AFTER_BACKOFF)
+            for hint in hints:
+                found = self._answer(event, name, hint, pod, old, new)
+                if found is Hint.QUEUE:
+                    answer = max(answer, Requeue.AT_ONCE if name in pending else Requeue.AFTER_BACKOFF)
+                    break
+                if found is Hint.QUEUE_ONE:
+                    answer = max(answer, Requeue.ONE)
             if answer is strongest:
                 break
         return answer
 
-    def _queues(self, event: ClusterEvent, plugin: str, hint: Listener, pod: Pod, old: Object, new: Object) -> bool:
+    def _answer(self, event: ClusterEvent, plugin: str, hint: Listener, pod: Pod, old: Object, new: Object) -> Hint:
         if hint is None:
-            return True
+            return Hint.QUEUE
         self.calls += 1
         if self._stopwatch is None or self.calls % HINTS_PER_SAMPLE:
             return self._asked(plugin, hint, pod, old, new)
         started_s = self._stopwatch()
-        queues = self._asked(plugin, hint, pod, old, new)
-        key = (plugin, event.label, (Hint.QUEUE if queues else Hint.SKIP).value)
+        found = self._asked(plugin, hint, pod, old, new)
+        key = (plugin, event.label, found.value)
         self.durations.setdefault(key, Durations(HINT_BUCKETS_S)).observe(self._stopwatch() - started_s)
-        return queues
+        return found
 
-    def _asked(self, plugin: str, hint: QueueingHint, pod: Pod, old: Object, new: Object) -> bool:
+    def _asked(self, plugin: str, hint: QueueingHint, pod: Pod, old: Object, new: Object) -> Hint:
         try:
-            return hint(pod, old, new) is not Hint.SKIP
+            found = hint(pod, old, new)
         except Exception as error:  # noqa: BLE001  (a plugin's failure must not propagate; the pod is queued)
             self._on_error(plugin, "QueueingHint", error)
-            return True
+            return Hint.QUEUE
+        return found if isinstance(found, Hint) else Hint.QUEUE
 
     def _registered(self, name: str, event: ClusterEvent) -> tuple[Listener, ...]:
         if name not in self._registrations:

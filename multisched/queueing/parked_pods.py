@@ -154,7 +154,9 @@ class ParkedPods:
                 for members in classes.values():
                     asked = next(iter(members.values())).pod
                     how = table.decide(event, listeners, pending, asked, old, new)
-                    if how is not Requeue.SKIP:
+                    if how is Requeue.ONE:
+                        found.append((next(iter(members.values())), Requeue.AT_ONCE))
+                    elif how is not Requeue.SKIP:
                         found += [(e, how) for e in members.values()]
         return found
 

@@ -62,7 +62,7 @@ class RequeueJudge:
         if entry.state is not QueueState.UNSCHEDULABLE:
             return Requeue.AFTER_BACKOFF
         listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
-        return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
+        return _alone(self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod))
 
     def _is_own(self, entry: Entry, undone: RecordedEvent) -> bool:
         """Reports whether the undone attempt was that of the entry's own gang."""
@@ -101,6 +101,11 @@ class RequeueJudge:
                 else:
                     how = max(how, answer)
         if how is not Requeue.SKIP or not is_undone:
-            return how
+            return _alone(how)
         entry.waits_out_backoff = self._gangs.must_start_together(entry.uid)
         return Requeue.AFTER_BACKOFF
+
+
+def _alone(how: Requeue) -> Requeue:
+    """Returns the result for a single entry: it is the one."""
+    return Requeue.AT_ONCE if how is Requeue.ONE else how

@@ -24,7 +24,7 @@ from multisched.framework.ledger import ClusterLedger, Ledger, LedgerSettingsErr
 from multisched.framework.measures import Measures
 from multisched.framework.object_status import StatusMarks
 from multisched.framework.points import Plugin
-from multisched.framework.ports import Clock, ConditionWriter, EventSink, VolumeWriter
+from multisched.framework.ports import Clock, ConditionWriter, EventSink, LeaseHolder, NodeLocks, VolumeWriter
 from multisched.framework.registry import PluginSet, PluginUse, Profile, Registry, RestartNeededError, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.limited_toleration import LimitedToleration
@@ -60,6 +60,8 @@ class SharedParts(msgspec.Struct, frozen=True):
     leases: Leases
     binder: ApiBinder
     volumes: VolumeWriter
+    node_locks: Callable[[LeaseHolder], NodeLocks]
+    """The lease of a domain -> its writer of locks."""
     events: EventSink
     conditions: ConditionWriter
     statuses: StatusMarks
@@ -233,6 +235,7 @@ class DomainBuilder:
             scheduler_names=self._configuration.served,
             statuses=shared.statuses,
             pending=shared.pending,
+            node_locks=shared.node_locks(shared.leases.holder_of(domain.name)),
         )
 
     def _queue(self, domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:

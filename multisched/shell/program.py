@@ -22,6 +22,7 @@ from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
 from multisched.client.history import History
 from multisched.client.limits import WriteLimiter
+from multisched.client.node_locks import ApiNodeLocks
 from multisched.client.object_feed import ReflectorHandler
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.read_troubles import ReadTroubles
@@ -219,6 +220,13 @@ class Program:
             leases=self.leases,
             binder=self.binder,
             volumes=self.volumes,
+            node_locks=partial(
+                ApiNodeLocks,
+                ports.transport,
+                self.limiter,
+                self.clock,
+                timeout_s=self._configuration.client.bind_timeout_s,
+            ),
             events=self.events,
             conditions=self.conditions,
             statuses=self.statuses,

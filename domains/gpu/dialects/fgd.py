@@ -15,6 +15,7 @@ from domains.gpu.dialect import Choice
 from domains.gpu.dialects.own import GPU_ALLOCATED
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL, whole_resource
 from domains.gpu.hold import Hold, even_shares
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
@@ -35,6 +36,7 @@ class FgdDialect:
     written = frozenset({INDEX, ASSUME_TIME})
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
+    node_lock: NodeLockKey | None = None
     reads_objects: tuple[ObjectKind, ...] = ()
     resources: frozenset[str] = frozenset()
 

@@ -17,6 +17,7 @@ from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Card,
 from domains.gpu.demand import GpuDemand, Part, integer_within, shown
 from domains.gpu.dialect import Choice
 from domains.gpu.hold import CardName, Hold, even_shares
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
@@ -45,6 +46,7 @@ class GpushareDialect:
     written = frozenset({INDEX, TOTAL, CARD_SIZE, ASSIGNED, ASSUME_TIME, ALLOCATION})
     reported = frozenset({ASSIGNED, ASSUME_TIME})
     node_annotations: frozenset[str] = frozenset()
+    node_lock: NodeLockKey | None = None
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({GPU_MEMORY, GPU_CORES})
 

@@ -18,6 +18,7 @@ from domains.gpu.dialect import Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_allocated, read_registered
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.hold import Hold
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import ExtendedRequests, Node, Pod
@@ -29,7 +30,7 @@ CORES: Final = "nvidia.com/gpucores"
 REGISTER: Final = "hami.io/node-nvidia-register"
 CORDON: Final = "hami.io/device-cordon"
 LOCK: Final = "hami.io/mutex.lock"
-"""Node annotation `RFC3339,namespace,pod`: the pod that the plugin serves next."""
+"""Node annotation `RFC3339,namespace,pod`: the pod that the plugin serves next. Taken before the bind; the plugin removes it."""
 REGISTER_FIELDS: Final = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
 
 USE_TYPE, NO_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
@@ -56,6 +57,7 @@ class HamiDialect:
     written = frozenset({NODE, TIME, TO_ALLOCATE, ALLOCATED, BIND_PHASE, BIND_TIME})
     reported = frozenset({TO_ALLOCATE, BIND_PHASE, BIND_TIME})
     node_annotations = frozenset({REGISTER, CORDON, LOCK})
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=True, held_while=CONFUSIONS)
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({GPU, MEMORY, MEMORY_PERCENT, CORES})
 
@@ -110,10 +112,15 @@ class HamiDialect:
         text = pod.annotations.get(ALLOCATED)
         if text is None or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
             return None
-        left = read_allocated(pod.annotations.get(TO_ALLOCATE, ""))
-        waits = pod.phase == "Pending" and left is not None and any(left)
-        awaits = CONFUSIONS if waits else frozenset()
-        return hold_of_text(self.name, pod, text, self.modes, pod.requests.get(GPU, 0), awaits)
+        return hold_of_text(self.name, pod, text, self.modes, pod.requests.get(GPU, 0), _awaited(pod))
+
+
+def _awaited(pod: Pod) -> frozenset[str]:
+    """Returns `Hold.awaits` of a placed pod."""
+    if pod.phase != "Pending":
+        return frozenset()
+    left = read_allocated(pod.annotations.get(TO_ALLOCATE, ""))
+    return CONFUSIONS if left is not None and any(left) else frozenset()
 
 
 def _without(card: Card, cordoned: frozenset[str], *, is_reporting: bool) -> Card:

@@ -17,6 +17,7 @@ from domains.gpu.demand import GpuDemand, Part, indices_text, invalid
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.hold import Hold, Share
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import NodeDevices
 from multisched.model.object_kinds import ObjectKind
@@ -67,6 +68,7 @@ class KoordinatorDialect:
     written = frozenset({ALLOCATED, MINORS, BIND_TIME})
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
+    node_lock: NodeLockKey | None = None
     reads_objects: tuple[ObjectKind, ...] = (ObjectKind.NODE_DEVICES,)
     resources = frozenset({PERCENT, CORES, MEMORY, RATIO, SHARED})
 

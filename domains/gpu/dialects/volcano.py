@@ -1,7 +1,8 @@
 """Volcano vGPU: number, MiB and percent of cards by extended resources, which its nodes list.
 
 Its plugin serves the pod of the node with the same number of cards as the kubelet asks for, the earliest `vgpu-time` (in
-seconds) first. So two pods with the same number must not wait on one node.
+seconds) first. So two pods with the same number must not wait on one node. The plugin counts the cards of all containers of a pod and
+compares them with the number for one container, so only one container may request cards.
 Source: reference gpu 1.4; volcano-vgpu-device-plugin, pkg/util/util.go.
 """
 
@@ -16,6 +17,7 @@ from domains.gpu.demand import CardFilter, GpuDemand, Part, invalid
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_registered
 from domains.gpu.hold import Hold
+from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import ExtendedRequests, Node, Pod
@@ -49,6 +51,7 @@ class VolcanoDialect:
     written = frozenset({NODE, TIME, ALLOCATED, TO_ALLOCATE, BIND_PHASE, BIND_TIME})
     reported = frozenset({TIME, TO_ALLOCATE, BIND_PHASE})
     node_annotations = frozenset({REGISTER, LOCK})
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=False)
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({NUMBER, MEMORY, MEMORY_PERCENT, CORES})
 
@@ -62,13 +65,12 @@ class VolcanoDialect:
         card_filter = CardFilter(
             ids=list_in(pod.annotations.get(USE_ID, "")), ids_without=list_in(pod.annotations.get(NO_ID, ""))
         )
-        is_one = len(containers) == 1
         return GpuDemand(
             self.name,
             tuple(_part(one) for one in containers),
             MEMORY,
-            amount_key=MEMORY if is_one else "",
-            count_key=NUMBER if is_one else "",
+            amount_key=MEMORY,
+            count_key=NUMBER,
             filter=card_filter,
             confusions=_confusions(pod),
         )
@@ -119,6 +121,11 @@ def _part(container: ExtendedRequests) -> Part:
 
 
 def _problems(containers: list[ExtendedRequests]) -> Iterator[str]:
+    if len(containers) > 1:
+        yield (
+            f"spec.containers[{containers[1].name}].resources.limits[{NUMBER}]: several containers request vGPUs, and the device "
+            "plugin compares each with the pod's total; write them in one container"
+        )
     for one in containers:
         where = f"spec.containers[{one.name}].resources.limits"
         if not one.amounts.get(NUMBER, 0):

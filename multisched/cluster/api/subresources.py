@@ -60,9 +60,9 @@ def bind(objects: Objects, pods: Resource, namespace: str, name: str, binding: D
     status = pod.setdefault("status", {})
     status.pop("nominatedNodeName", None)
     set_condition(status, {"type": "PodScheduled", "status": "True"}, objects.minting.now())
-    annotations = metadata.get("annotations")
-    if annotations:
-        pod["metadata"]["annotations"] = {**(pod["metadata"].get("annotations") or {}), **annotations}
+    for field in ("annotations", "labels"):  # labels since 1.35
+        if metadata.get(field):
+            pod["metadata"][field] = {**(pod["metadata"].get(field) or {}), **metadata[field]}
     if not is_dry_run:
         objects.put(pods, stored, pod)
     return SUCCESS_CREATED

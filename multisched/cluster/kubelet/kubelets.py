@@ -19,7 +19,8 @@ import msgspec
 from multisched.cluster.client.object_client import EVENTS, PODS, Answer, Document, ObjectClient, WallClock
 from multisched.cluster.client.object_watch import ObjectWatch
 from multisched.cluster.controllers.reconcile_queue import RESOLUTION_S, ReconcileQueue
-from multisched.cluster.kubelet.admission import KubeletPod, NodeAccount, Refusal, pod_requests
+from multisched.cluster.kubelet.admission import TERMINAL, KubeletPod, NodeAccount, Refusal, pod_requests
+from multisched.cluster.kubelet.device_plugins import DevicePlugins
 from multisched.cluster.kubelet.nodes import NodeKeeper
 from multisched.cluster.kubelet.stages import Stage, StagedObject, StageEvent, StageSet, choose
 from multisched.cluster.kubelet.status import played_status, rejected_status
@@ -75,7 +76,8 @@ class _PodRun:
     matching: tuple[Stage, ...] = ()
     stage: Stage | None = None
     refusal: Refusal | None = None
-    is_rejected: bool = False
+    rejection: Refusal | None = None
+    """The refusal of a device plugin, which is final."""
     due_s: float = 0.0
     written_version: int = 0
     """The version of the last own write; older watch events are ignored."""
@@ -101,8 +103,9 @@ class Kubelets:
         node_selector: str = "",
         lease_interval_s: float = 10.0,
         status_interval_s: float = 300.0,
+        plugin_delay_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """An interval of 0 disables that heartbeat."""
+        """An interval of 0 disables that heartbeat. `plugin_delay_s`: least and longest time of an answer of a GPU device plugin."""
         self._client = ObjectClient(transport)
         self._clock = clock
         self._rng = rng
@@ -121,6 +124,9 @@ class Kubelets:
             status_interval_s=status_interval_s,
             on_node=self._take_node,
         )
+        self.plugins = DevicePlugins(
+            self._client, self._nodes, clock=clock, rng=rng, delay_s=plugin_delay_s, on_allocated=self._allocated
+        )
         self._queue = ReconcileQueue("kubelet pods", self._advance, rng=rng, workers=POD_WRITES_AT_ONCE)
         self._watch = ObjectWatch(self._client, PODS.path(), self, rng=rng, query={"fieldSelector": "spec.nodeName!="})
 
@@ -130,6 +136,7 @@ class Kubelets:
             group.create_task(self._nodes.run(), name="kubelet nodes")
             group.create_task(self._watch_pods(), name="kubelet pod watch")
             group.create_task(self._queue.run(), name="kubelet pods")
+            group.create_task(self.plugins.run(), name="kubelet device plugins")
 
     async def wait_synced(self) -> None:
         """Waits until the first lists of nodes and pods have been read."""
@@ -197,19 +204,31 @@ class Kubelets:
             self._unplaced.setdefault(node, set()).add(uid)
             return
         self._count(account, run, pod)
-        if _as_number(pod.metadata.resourceVersion) >= run.written_version:
+        if run.refusal is None and self.plugins.takes(pod, account):
+            run.pod = pod
+        elif _as_number(pod.metadata.resourceVersion) >= run.written_version:
             self._plan(run, pod)
+
+    def _allocated(self, uid: str, refusal: Refusal | None) -> None:
+        """Goes on with a pod whose device plugin has answered."""
+        run = self._runs.get(uid)
+        if run is None or run.pod is None:
+            return
+        run.refusal = run.rejection = refusal
+        self._plan(run, run.pod)
 
     def _count(self, account: NodeAccount, run: _PodRun, pod: KubeletPod) -> None:
         uid = pod.metadata.uid
         run.refusal = None
         if pod.is_terminal:
             account.release(uid)
+            self.plugins.end(uid)
             return
         requests = pod_requests(pod)
         if uid in account.pods:
             if account.pods[uid] != requests:  # resized in place
                 account.admit(uid, requests)
+            run.refusal = run.rejection
             return
         is_new = pod.status.phase in ("", "Pending")
         if is_new and pod.metadata.deletionTimestamp is not None:
@@ -249,6 +268,7 @@ class Kubelets:
         if run is None:
             return
         self._nodes.release(run.node, uid)
+        self.plugins.forget(uid, run.node)
         waiting = self._unplaced.get(run.node)
         if waiting is not None:
             waiting.discard(uid)
@@ -278,6 +298,8 @@ class Kubelets:
 
     async def _play(self, run: _PodRun, pod: KubeletPod, stage: Stage) -> None:
         action, meta = stage.next, pod.metadata
+        if action.delete or action.phase in TERMINAL:
+            self.plugins.end(meta.uid)
         if action.delete:
             answer = await self._client.delete(PODS, meta.namespace, meta.name, uid=meta.uid, grace_s=0)
         elif action.phase is not None or action.ready is not None:
@@ -297,7 +319,8 @@ class Kubelets:
 
     async def _reject(self, uid: str, run: _PodRun) -> None:
         """Fails a pod that does not fit, after reading its node again: the watch of nodes may lag behind that of pods."""
-        await self._nodes.refresh(run.node)
+        if run.rejection is None:
+            await self._nodes.refresh(run.node)
         pod, account = run.pod, self._nodes.account(run.node)
         if self._runs.get(uid) is not run or pod is None or account is None or run.refusal is None:
             return

@@ -113,6 +113,11 @@ class NodeKeeper:
         """Returns the account of an existing node that the selector matches; else None."""
         return self.accounts.get(name) if name in self._runs else None
 
+    def meta(self, name: str) -> Meta | None:
+        """Returns the metadata of a known node."""
+        run = self._runs.get(name)
+        return run.node.metadata if run is not None else None
+
     def release(self, name: str, uid: str) -> None:
         """Stops counting a pod; removes the account of a deleted node with its last pod."""
         account = self.accounts.get(name)

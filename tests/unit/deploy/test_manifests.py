@@ -12,6 +12,7 @@ import orjson
 import yaml
 from msgspec.structs import replace
 
+from domains.gpu.dialects import DIALECTS
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -61,6 +62,7 @@ CLUSTER_RULES: set[Rule] = {
     ("metrics.k8s.io", "pods", "list", ()),
     ("", "persistentvolumes", "patch", ()),
     ("", "persistentvolumeclaims", "patch", ()),
+    ("", "nodes", "patch", ()),
     ("", "pods/binding", "create", ()),
     ("", "pods/eviction", "create", ()),
     ("", "pods/status", "patch", ()),
@@ -232,6 +234,15 @@ def test_a_policy_guards_the_annotations_of_other_gpu_dialects() -> None:
 
     assert set(re.findall(r"'([^']+)'", expressions["keys"])) == written
     assert "'system:serviceaccount:multisched-system:multisched'" in expressions["writers"]
+    assert policy["validations"][0]["reason"] == "Forbidden"
+
+
+def test_a_policy_lets_the_scheduler_write_only_locks_of_nodes() -> None:
+    policy = the("ValidatingAdmissionPolicy", "multisched-gpu-locks")["spec"]
+    locks = [dialect.node_lock.annotation for dialect in DIALECTS if dialect.node_lock and dialect.node_lock.is_taken]
+
+    assert "system:serviceaccount:multisched-system:multisched" in policy["matchConditions"][0]["expression"]
+    assert set(re.findall(r"key == '([^']+)'", policy["validations"][0]["expression"])) == set(locks)
     assert policy["validations"][0]["reason"] == "Forbidden"
 
 

@@ -21,6 +21,7 @@ from multisched.framework.registry import implementing
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
 from multisched.queueing.entry import EVERY_POD, Moved, ParkedPodFilter, QueueEntry
+from multisched.queueing.parked_pods import class_of
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -36,6 +37,7 @@ TAKEN_UP_S: Final = 0.03
 """Work that is ready is taken up in less; the timer that looks for what was left lying comes every quarter of a second."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
+GPU_SHARE: Final = "GpuShare"
 RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
 """Plugins by which a change on one node can make another one feasible."""
 _PARKED: Final = (QueueState.UNSCHEDULABLE, QueueState.GATED)
@@ -193,8 +195,16 @@ class RequeueChecker:
         is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined
         if not is_parked or self._worker.queue._parked.has_overdue:
             return False
+        if is_parked and GPU_SHARE in entry.plugins and self._is_woken_by_deputy(entry):
+            return False
         hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
         return hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
+
+    def _is_woken_by_deputy(self, entry: QueueEntry) -> bool:
+        """Reports whether an equal pod is tried before: an event that makes room for one pod queues one (`Hint.QUEUE_ONE`)."""
+        key = class_of(entry.pod)
+        others = (one for one in self._worker.queue._entries.values() if one.state not in _PARKED)
+        return any(class_of(one.pod) == key for one in others)
 
     def _may_miss(self, pod: Pod) -> bool:
         """No event says that a pod was assumed, which counts as company. The watch shows it a moment later."""

@@ -8,13 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.card_row import LOCKED, UNCONFIRMED, parts_of
+from domains.gpu.card_row import UNCONFIRMED, parts_of
 from domains.gpu.cards import NOTHING, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice, NoStamps
 from domains.gpu.dialects.whole import WholeDialect
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold, Share
+from domains.gpu.node_lock import LOCKED, NodeLockKey, read_lock
 from multisched.framework.ledger import rebuild
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
@@ -22,7 +23,7 @@ from multisched.model.objects import Node, Pod
 from multisched.testing.builders import make_node, make_pod
 
 MODES = frozenset({Mode.HAMI})
-ASKS, CHOSEN, REPORTED, CARDS = "t.io/asks", "t.io/chosen", "t.io/allocated", "t.io/cards"
+ASKS, CHOSEN, REPORTED, CARDS, LOCK = "t.io/asks", "t.io/chosen", "t.io/allocated", "t.io/cards", "t.io/lock"
 
 
 class TestedDialect(NoStamps):
@@ -34,7 +35,8 @@ class TestedDialect(NoStamps):
     requested = frozenset({ASKS})
     written = frozenset({CHOSEN})
     reported = frozenset({REPORTED})
-    node_annotations: frozenset[str] = frozenset()
+    node_annotations = frozenset({LOCK})
+    node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=True, held_while=frozenset({"any pod"}))
     reads_objects: tuple[ObjectKind, ...] = ()
     resources: frozenset[str] = frozenset()
 
@@ -188,8 +190,8 @@ def test_a_pod_waits_until_the_plugin_has_answered_the_one_that_it_could_take_it
     assert ledger.arrays.unconfirmed(rows, frozenset({"another"})).tolist() == [False, False]
 
     version, answered = ledger.version(0), asking("first", "five", **annotations, **{REPORTED: "yes"})
-    assert ledger.is_confirmed_by(first, answered)
-    assert not ledger.is_confirmed_by(first, first)
+    assert ledger.confirmed_by(first, answered) == {"any pod"}
+    assert ledger.confirmed_by(first, first) == frozenset()
     ledger.restore(answered, 0)
 
     assert ledger.version(0) > version
@@ -210,13 +212,30 @@ def test_an_answer_confirms_what_is_held_and_changes_nothing_else_of_it() -> Non
 
 def test_a_node_whose_lock_another_scheduler_holds_refuses_pods_that_need_it() -> None:
     ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
+    node = make_node("n0", labels={CARDS: "n"}, annotations={LOCK: "2026-01-01T00:00:00Z,default,another"})
 
-    ledger.set_locked(0, is_locked=True)
+    ledger.set_node(0, node)
 
     assert [ledger.fits(asking("late", "five"), row) for row in (0, 1)] == [LOCKED, ""]
     assert ledger.arrays.locked(np.array([0, 1])).tolist() == [True, False]
-    ledger.set_locked(0, is_locked=False)
+    assert ledger.foreign_locks() == {"n0": (LOCK, read_lock(node.annotations[LOCK]))}
+    twin = rebuild(ledger, [(0, node)], [])
+    assert isinstance(twin, GpuLedger)
+    assert twin.sums(0) == ledger.sums(0)
+    ledger.set_node(0, make_node("n0", labels={CARDS: "n"}))
     assert ledger.fits(asking("late", "five"), 0) == ""
+
+
+def test_a_lock_that_names_a_pod_waiting_on_the_node_is_no_lock_of_another() -> None:
+    ledger = ledger_of({"n": FIRST}, CONFUSED)
+    annotations = ledger.take(asking("first", "five"), 0)
+
+    ledger.set_node(0, make_node("n0", labels={CARDS: "n"}, annotations={LOCK: "2026-01-01T00:00:00Z,default,first"}))
+    assert not ledger.foreign_locks()
+    assert ledger.fits(asking("late", "five"), 0) == UNCONFIRMED
+
+    ledger.restore(asking("first", "five", **annotations, **{REPORTED: "yes"}), 0)
+    assert ledger.fits(asking("late", "five"), 0) == LOCKED, "until the plugin removes it"
 
 
 def test_a_rebuilt_ledger_tells_the_same_of_models_that_it_sees_in_another_order() -> None:

@@ -254,7 +254,7 @@ def test_program_runs_and_outlives_background_tasks_of_plugins() -> None:
     assert walks[3] - walks[2] < 3.0
     known = watchman.rows_known  # type: ignore[attr-defined]
     assert known == [1] * 6, "nothing is learned of a cluster that has not been listed yet"
-    (state,) = program.background.states()
+    (state,) = (state for state in program.background.states() if state.plugin == "Watchman")
     assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
     assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
     told = "forecast/Watchman: its background task has ended 1x, last "

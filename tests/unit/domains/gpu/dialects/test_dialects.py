@@ -18,7 +18,7 @@ from multisched.model.decode_objects import decode_node_devices
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.state.object_store import ObjectStore
-from multisched.testing.builders import make_node, make_pod, node_document, pod_document
+from multisched.testing.builders import container, decode_pod, make_node, make_pod, node_document, pod_document
 
 NOW = datetime(2026, 11, 28, 12, 0, 0, 250_000, tzinfo=UTC)
 GPU = whole.GPU
@@ -213,7 +213,7 @@ def test_cards_that_vanish_and_come_back_stay_held() -> None:
     pod = hami_pod("a", memory=20_000)
     ledger.restore(bound(pod, {hami.ALLOCATED: "GPU-1,NVIDIA,20000,0:;", hami.NODE: "n"}), 0)
     ledger.set_node(0, hami_node(1))
-    assert ledger.cards(0).free_milli == [0], "the card of the hold is unknown, so it counts on every card"
+    assert ledger.cards(0).free_milli == [1000], "a card with an id takes nothing of the others while it is missing"
     ledger.set_node(0, hami_node(2))
 
     assert [free.memory for free in ledger.cards(0).free] == [24_000, 4_000]
@@ -252,6 +252,17 @@ def test_volcano_pods_with_the_same_number_of_cards_wait_for_each_other() -> Non
 
 
 # -- gpushare ----------------------------------------------------------------------------------------------------------
+
+
+def test_volcano_pod_with_cards_in_two_containers_is_refused_with_the_fix() -> None:
+    """The plugin compares the number of one container with the total of the pod."""
+    limits = {volcano.NUMBER: "1", volcano.MEMORY: "1000"}
+    pod = decode_pod(pod_document("p", *(container(name, extra=limits) for name in ("a", "b"))))
+
+    assert demands_of(pod).problem == (
+        "spec.containers[b].resources.limits[volcano.sh/vgpu-number]: several containers request vGPUs, and the device plugin "
+        "compares each with the pod's total; write them in one container"
+    )
 
 
 def share(name: str, memory: int, **labels: str) -> Pod:
