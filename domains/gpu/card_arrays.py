@@ -19,11 +19,14 @@ from multisched.model.objects import Pod
 ROWS_FIRST, CARDS_FIRST = 64, 8
 """Initial sizes of the arrays; both double when needed."""
 
-MEMORY, CORES, SHARERS, SIZE, TOTAL_CORES, MODEL = range(6)
-"""Layers of the array over cards: what is free, then the card's totals, then the number of its model. ABSENT beyond the last card."""
+MEMORY, CORES, SHARERS, SIZE, TOTAL_CORES, MODEL, FREE_MILLI = range(7)
+"""Layers of the array over cards: what is free, then the card's totals, the number of its model, and its free memory in thousandths.
+ABSENT beyond the last card."""
 VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED = range(7)
 """Layers of the array over rows."""
 ABSENT = -1
+MODELS_MAX = 1024
+"""Models with a number before those that no card has are dropped."""
 
 MODES = tuple(Mode)
 MODE_NUMBER: Mapping[Mode, int] = {mode: number for number, mode in enumerate(MODES)}
@@ -35,7 +38,10 @@ class CardArrays:
 
     def __init__(self) -> None:
         self._models: dict[str, int] = {"": 0}
-        self._cards: Int64 = np.full((6, CARDS_FIRST, 0), ABSENT, np.int64)
+        self.models: tuple[str, ...] = ("",)
+        """Number of a model in the layer MODEL -> its name. Replaced at each change."""
+        self._models_max = MODELS_MAX
+        self._cards: Int64 = np.full((7, CARDS_FIRST, 0), ABSENT, np.int64)
         self._sums: Int64 = np.zeros((7, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
         self._awaiting: dict[int, frozenset[str]] = {}
@@ -50,8 +56,9 @@ class CardArrays:
         self._cards[:, count:, row] = ABSENT
         for place, (card, free) in enumerate(zip(cards.node.cards, cards.free, strict=True)):
             total = card.total
-            model = self._models.setdefault(card.model, len(self._models))
-            self._cards[:, place, row] = (*free, total.memory, total.cores, model)
+            model = self._number(card.model)
+            milli = CARD_MILLI * free.memory // card.size
+            self._cards[:, place, row] = (*free, total.memory, total.cores, model, milli)
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         self._sums[:, row] = (
@@ -68,6 +75,27 @@ class CardArrays:
             self._awaiting[row] = awaiting
         else:
             self._awaiting.pop(row, None)
+
+    def _number(self, model: str) -> int:
+        """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
+        known = self._models.get(model)
+        if known is not None:
+            return known
+        if len(self._models) >= self._models_max:
+            self._renumber()
+        number = self._models[model] = len(self._models)
+        self.models = tuple(self._models)
+        return number
+
+    def _renumber(self) -> None:
+        """Numbers anew the models of all cards."""
+        layer, names = self._cards[MODEL], self.models
+        used = sorted({0, *np.unique(layer[layer >= 0]).tolist()})
+        new = np.zeros(len(names), np.int64)
+        new[used] = range(len(used))
+        layer[layer >= 0] = new[layer[layer >= 0]]
+        self._models = {names[number]: place for place, number in enumerate(used)}
+        self._models_max = max(MODELS_MAX, 2 * len(used))
 
     def _grow(self, rows: int, cards: int) -> None:
         _, cards_now, rows_now = self._cards.shape
@@ -90,8 +118,7 @@ class CardArrays:
         """
         self._grow(row + 1, 0)
         cards = self._cards[:, self._cards[SIZE, :, row] >= 0, row]
-        names = list(self._models)
-        models = [names[number] for number in cards[MODEL].tolist()]
+        models = [self.models[number] for number in cards[MODEL].tolist()]
         return cards[:MODEL].tolist(), models, self._sums[VERSION + 1 :, row].tolist()
 
     # -- rows ------------------------------------------------------------------------------------------------------

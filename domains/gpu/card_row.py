@@ -6,7 +6,7 @@ holds and never updated incrementally, so they cannot become inconsistent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -20,6 +20,18 @@ FRACTION_BESIDE_WHOLE: Final = "node(s) had GPUs taken by whole-GPU pods"
 UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not allocated yet"
 LOCKED: Final = "node(s) had a GPU lock held by another scheduler"
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
+
+
+CardOrder = Callable[[int, int], int]
+"""Gets a card's place and free memory; of the cards that have room, those with the lowest result are taken, lowest index first."""
+
+
+def least_free_first(place: int, free: int) -> int:
+    return free
+
+
+def most_free_first(place: int, free: int) -> int:
+    return -free
 
 
 def too_little(resource: str) -> str:
@@ -121,23 +133,23 @@ class CardRow:
             self._take(part, places, taken)
         return self.refusal(demand, modes)
 
-    def choose(self, demand: GpuDemand) -> Choice | None:
-        """Returns the best-fitting cards: the least free ones that are enough, lowest index first. None if it does not fit."""
+    def choose(self, demand: GpuDemand, order: CardOrder = least_free_first) -> Choice | None:
+        """Returns the first cards in the order that have room, lowest index first of equal ones. None if it does not fit."""
+        if demand.prefers:
+            order = most_free_first if demand.prefers == "spread" else least_free_first
         found: list[int] = []
         taken: dict[int, _Taken] = {}
         for part in demand.parts:
-            places = self._best(demand, part, taken)
+            places = self._best(demand, part, taken, order)
             if len(places) < part.count:
                 return None
             self._take(part, places, taken)
             found += sorted(self.node.cards[place].index for place in places)
         return tuple(found)
 
-    def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> list[int]:
+    def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
-        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (one[1], one[0]))
-        if demand.prefers == "spread":
-            fitting.sort(key=lambda one: (-one[1], one[0]))
+        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]))
         places = [place for place, _ in fitting]
         if part.count == 1:
             return places[:1]
