@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, Mode
-from domains.gpu.demand import ANY_CARD, GpuDemand, Part
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Pod
 
@@ -27,6 +27,8 @@ VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED = range(7)
 ABSENT = -1
 MODELS_MAX = 1024
 """Models with a number before those that no card has are dropped."""
+FILTERS_MAX = 256
+"""Filters of cards whose accepted models are kept."""
 
 MODES = tuple(Mode)
 MODE_NUMBER: Mapping[Mode, int] = {mode: number for number, mode in enumerate(MODES)}
@@ -41,6 +43,8 @@ class CardArrays:
         self.models: tuple[str, ...] = ("",)
         """Number of a model in the layer MODEL -> its name. Replaced at each change."""
         self._models_max = MODELS_MAX
+        self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
+        """Filter -> `models`, and which of them it accepts."""
         self._cards: Int64 = np.full((7, CARDS_FIRST, 0), ABSENT, np.int64)
         self._sums: Int64 = np.zeros((7, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
@@ -187,9 +191,18 @@ class CardArrays:
         if part.needs_cores:
             fits &= cards[CORES][:, at] > 0
         if demand.filter is not ANY_CARD:
-            accepted = [number for model, number in self._models.items() if demand.filter.accepts_model(model)]
-            fits &= np.isin(cards[MODEL][:, at], accepted)
+            fits &= self._accepted(demand.filter)[cards[MODEL][:, at]]
         return fits
+
+    def _accepted(self, wanted: CardFilter) -> Bools:
+        """Returns bool[models + 1]: whether each model is accepted; the last one is for missing cards (ABSENT)."""
+        known = self._accepted_by.get(wanted)
+        if known is None or known[0] is not self.models:
+            if len(self._accepted_by) >= FILTERS_MAX:
+                self._accepted_by.clear()
+            found = np.array([*map(wanted.accepts_model, self.models), False])
+            known = self._accepted_by[wanted] = self.models, found
+        return known[1]
 
     def takes_at_most(self, pod: Pod, demand: GpuDemand, rows: Rows) -> Mapping[str, Int64]:
         """Returns annotation or resource -> int64[len(rows)]: the largest number of cards, or amount of each, that would fit."""

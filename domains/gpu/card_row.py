@@ -94,14 +94,14 @@ class CardRow:
 
     def refusal(self, demand: GpuDemand, modes: frozenset[Mode]) -> str:
         """Returns why the demand does not fit; empty if it fits. `modes`: those of nodes that serve the demand's dialect."""
+        return self.barred(demand, modes) or self._room_refusal(demand)
+
+    def barred(self, demand: GpuDemand, modes: frozenset[Mode]) -> str:
+        """Returns why the demand does not fit, whatever is free; empty if that depends on what is free. `modes`: as for `refusal`."""
         if demand.problem:
             return demand.problem
         if self.node.mode not in modes:
             return wrong_mode(self.node.mode, demand)
-        return self.barred(demand) or self._room_refusal(demand)
-
-    def barred(self, demand: GpuDemand) -> str:
-        """Returns why the demand does not fit, whatever is free; empty if that depends on what is free."""
         if demand.confusions:
             if self.is_locked:
                 return LOCKED
@@ -122,16 +122,21 @@ class CardRow:
         """Returns why the demand does not fit on these cards; empty if it fits. Raises ValueError for an invalid choice."""
         if len(choice) != demand.count:
             raise ValueError(f"{choice} are not {demand.count} devices in ascending order")
+        barred = self.barred(demand, modes)
         taken: dict[int, _Taken] = {}
         for part, chosen in parts_of(demand, choice):
             if tuple(sorted(set(chosen))) != chosen:
                 raise ValueError(f"{chosen} are not {part.count} devices in ascending order")
+            if barred:
+                continue
             places = [self._place_of(index) for index in chosen]
-            fitting = {place for place, _ in self._fitting(demand, part, taken)}
-            if not all(place in fitting for place in places):
-                return self.refusal(demand, modes) or CHOSEN_WITHOUT_ROOM
+            if not all(place >= 0 and self._has_room(place, demand, part, taken.get(place)) for place in places):
+                return self._room_refusal(demand) or CHOSEN_WITHOUT_ROOM
+            is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
+            if is_bound and not any(len(group) == part.count for group in self._groups(places, demand)):
+                return CHOSEN_WITHOUT_ROOM
             self._take(part, places, taken)
-        return self.refusal(demand, modes)
+        return barred
 
     def choose(self, demand: GpuDemand, order: CardOrder = least_free_first) -> Choice | None:
         """Returns the first cards in the order that have room, lowest index first of equal ones. None if it does not fit."""
@@ -170,18 +175,22 @@ class CardRow:
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
         """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
-        for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
-            if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
-                continue
-            before = taken.get(place)
-            extra = NOTHING if before is None else before.use
-            use = part.amount.of(card) if before is None else before.with_part(part, part.amount.of(card))
-            if part.needs_unused and (free != card.total or extra != NOTHING):
-                continue
-            if part.needs_cores and free.cores <= extra.cores:
-                continue
-            if use.memory <= free.memory and use.cores <= free.cores and use.sharers <= free.sharers:
+        for place, free in enumerate(self.free):
+            if self._has_room(place, demand, part, taken.get(place)):
                 yield place, free.memory
+
+    def _has_room(self, place: int, demand: GpuDemand, part: Part, before: _Taken | None) -> bool:
+        """Reports whether a card has room for the part. `before`: what earlier parts of the pod take of it."""
+        card, free = self.node.cards[place], self.free[place]
+        if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
+            return False
+        extra = NOTHING if before is None else before.use
+        if part.needs_unused and (free != card.total or extra != NOTHING):
+            return False
+        if part.needs_cores and free.cores <= extra.cores:
+            return False
+        use = part.amount.of(card) if before is None else before.with_part(part, part.amount.of(card))
+        return use.memory <= free.memory and use.cores <= free.cores and use.sharers <= free.sharers
 
     def _take(self, part: Part, places: Sequence[int], taken: dict[int, _Taken]) -> None:
         for place in places:

@@ -30,6 +30,7 @@ class Fragmentation:
     """
 
     name = "fragmentation"
+    scores_pods = True
     scores_all_pods = True
     prefers_first_row = True
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -36,6 +38,9 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
+DEMANDS_MAX: Final = 1024
+"""Pods whose demands are kept: one attempt reads them several times."""
+
 
 class GpuLedger:
     """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `StampingLedger` of `framework.ledger`."""
@@ -58,6 +63,7 @@ class GpuLedger:
         self._served = served
         self._objects = objects
         self._dialects = dialects
+        self._known_demands = lru_cache(DEMANDS_MAX)(self._read_demands)
         self.reads_objects = tuple({kind: None for dialect in dialects for kind in dialect.reads_objects})
         self._rows: dict[int, CardRow] = {}
         self._row_of: dict[str, int] = {}
@@ -190,6 +196,9 @@ class GpuLedger:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
+        return self._known_demands(pod)
+
+    def _read_demands(self, pod: Pod) -> PodDemands:
         return demands_of(pod, self._dialects) if self.concerns(pod) else NO_DEMANDS
 
     def cards(self, row: int) -> CardRow:
@@ -226,9 +235,9 @@ class GpuLedger:
         """Returns what a pod without a node would hold on these cards; unknown cards if it does not fit."""
         if demand.problem or demand.is_counted:
             return None
-        chosen = None if cards.barred(demand) else cards.choose(demand)
+        modes = self.dialect(demand).modes
+        chosen = None if cards.barred(demand, modes) else cards.choose(demand)
         if chosen is None:
-            modes = self.dialect(demand).modes
             return Hold(demand.dialect, demand.count, demand.amount, is_whole=demand.is_whole, modes=modes)
         answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)
         return self.dialect(demand).hold(_with(pod, answer, self.written), is_ours=True)

@@ -61,6 +61,8 @@ GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OT
 
 ALL: Final = slice(None)
 NO_ARGS: Final[Mapping[str, Any]] = {}
+NUMBERS_MAX: Final = 4096
+"""Different demands that have a number in signatures at the same time."""
 _CPU: Final = (CPU,)
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
@@ -89,6 +91,8 @@ class GpuShare:
         )
         self.traits = Traits(reads_objects=DESCRIBING_KINDS, prefers_first_row=self.policy.prefers_first_row)
         self.reasons = ReasonTable(self.name)
+        self._numbers: dict[Hashable, int] = {}
+        self._given = 0
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
@@ -169,7 +173,8 @@ class GpuShare:
     # -- scoring ---------------------------------------------------------------------------------------------------
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
-        return SUCCESS if self.policy.scores_all_pods or self._ledger.demands(pod) else SKIP
+        is_scored = self.policy.scores_pods and (self.policy.scores_all_pods or self._ledger.demands(pod))
+        return SUCCESS if is_scored else SKIP
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """Returns int64[rows], 0..100, by the policy; 0 where the demand does not fit."""
@@ -202,7 +207,7 @@ class GpuShare:
         if self.policy.name == Fragmentation.name:
             memory = max((card.memory for card in cards.node.cards), default=0)
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
-        if demand is None or demand.is_counted or cards.refusal(demand, modes):
+        if demand is None or demand.is_counted or cards.barred(demand, modes):
             return None
         candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
         return cards.choose(demand, self.policy.order(candidate, demand, pod))
@@ -248,9 +253,22 @@ class GpuShare:
     # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """Signs the CPU and the version of the typical pods if scores depend on them."""
-        demands = tuple(self._ledger.demands(pod).by_mode.items())
-        return (demands, pod.requests.get(CPU, 0), self.mix.version) if self.policy.scores_all_pods else demands
+        """Signs the demands; the CPU and the version of the typical pods, too, if scores depend on them."""
+        number = self._number(self._ledger.demands(pod))
+        return (number, pod.requests.get(CPU, 0), self.mix.version) if self.policy.scores_all_pods else number
+
+    def _number(self, demands: PodDemands) -> int:
+        """Returns a number that equal demands share: hashing them in each attempt costs more. No number is ever reused."""
+        if not demands:
+            return 0
+        key = tuple(demands.by_mode.items())
+        number = self._numbers.get(key)
+        if number is None:
+            if len(self._numbers) >= NUMBERS_MAX:
+                self._numbers.clear()
+            self._given += 1
+            number = self._numbers[key] = self._given
+        return number
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (

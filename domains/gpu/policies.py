@@ -63,6 +63,8 @@ class PlacementPolicy(Protocol):
     """How GpuShare scores nodes and chooses cards."""
 
     name: str
+    scores_pods: bool
+    """False: all nodes are equally good."""
     scores_all_pods: bool
     """Scores depend on idle CPU, too, and pods without GPUs are scored on nodes with GPUs."""
     prefers_first_row: bool
@@ -81,6 +83,7 @@ class Packing:
     """Shared cards first, tight ones before others, and used nodes before others: simple, and independent of the workload."""
 
     name = "packing"
+    scores_pods = True
     scores_all_pods = False
     prefers_first_row = True
 
@@ -100,6 +103,7 @@ class BestFit:
     """
 
     name = "best-fit"
+    scores_pods = True
     scores_all_pods = True
     prefers_first_row = True
 
@@ -122,6 +126,7 @@ class Spread:
     """The node with the largest share of its GPU free; the card with the most left. For pods that slow each other down."""
 
     name = "spread"
+    scores_pods = True
     scores_all_pods = False
     prefers_first_row = False
 
@@ -139,6 +144,7 @@ class RandomNode:
     """Any node that fits, and any card: each by a hash of the pod, so that the same pods are placed alike. For comparison."""
 
     name = "random"
+    scores_pods = False
     scores_all_pods = False
     prefers_first_row = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -70,7 +69,6 @@ class PodDemands(msgspec.Struct, frozen=True):
 NO_DEMANDS: Final = PodDemands()
 
 
-@lru_cache(maxsize=1024)
 def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands:
     """Returns the pod's demands. A pod that uses the names of two dialects has a demand with a problem."""
     found = [(dialect, demand) for dialect in dialects if (demand := dialect.demand(pod)) is not None]

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
-from domains.gpu.demand import CardFilter, GpuDemand, Part, invalid
+from domains.gpu.demand import GpuDemand, Part, card_filter, invalid
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_registered
 from domains.gpu.hold import Hold
@@ -59,7 +59,7 @@ class VolcanoDialect:
         problem = next(_problems(containers), "")
         if problem:
             return invalid(self.name, problem)
-        card_filter = CardFilter(
+        accepted = card_filter(
             ids=list_in(pod.annotations.get(USE_ID, "")), ids_without=list_in(pod.annotations.get(NO_ID, ""))
         )
         is_one = len(containers) == 1
@@ -69,7 +69,7 @@ class VolcanoDialect:
             MEMORY,
             amount_key=MEMORY if is_one else "",
             count_key=NUMBER if is_one else "",
-            filter=card_filter,
+            filter=accepted,
             confusions=_confusions(pod),
         )
 
