@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, Mode
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, Card, Mode, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Pod
@@ -58,11 +58,8 @@ class CardArrays:
         count = len(cards.node.cards)
         self._grow(row + 1, count)
         self._cards[:, count:, row] = ABSENT
-        for place, (card, free) in enumerate(zip(cards.node.cards, cards.free, strict=True)):
-            total = card.total
-            model = self._number(card.model)
-            milli = CARD_MILLI * free.memory // card.size
-            self._cards[:, place, row] = (*free, total.memory, total.cores, model, milli)
+        if count:
+            self._cards[:, :count, row] = tuple(zip(*map(self._entries, cards.node.cards, cards.free), strict=True))
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         self._sums[:, row] = (
@@ -74,11 +71,16 @@ class CardArrays:
             cards.has_whole and is_exclusive,
             cards.is_locked,
         )
-        awaiting = frozenset().union(*(hold.awaits for hold in cards.holds.values()))
+        awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
-            self._awaiting[row] = awaiting
+            self._awaiting[row] = frozenset().union(*awaiting)
         else:
             self._awaiting.pop(row, None)
+
+    def _entries(self, card: Card, free: Use) -> tuple[int, ...]:
+        """Returns the card's entries in all layers."""
+        total, milli = card.total, CARD_MILLI * free.memory // card.size
+        return (*free, total.memory, total.cores, self._number(card.model), milli)
 
     def _number(self, model: str) -> int:
         """Returns the model's number. Models that no card has any more lose theirs when there are too many."""

@@ -7,7 +7,6 @@ holds and never updated incrementally, so they cannot become inconsistent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
 from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
@@ -55,11 +54,13 @@ class CardRow:
     whole pods may name the same card, for example because another program wrote the annotation. They still count as one card each.
     """
 
-    __slots__ = ("free", "has_fractions", "has_whole", "holds", "is_locked", "node")
+    __slots__ = ("_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node")
 
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
+        self._uses: dict[str, tuple[tuple[int, Use], ...]] = {}
+        """uid -> what its hold takes of the node's present cards, kept while neither changes."""
         self.free: list[Use] = []
         """What is free of each card, in the order of `node.cards`."""
         self.has_whole = False
@@ -70,19 +71,23 @@ class CardRow:
     def copy(self) -> CardRow:
         copied = CardRow()
         copied.node, copied.holds, copied.free = self.node, dict(self.holds), list(self.free)
+        copied._uses = dict(self._uses)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
 
     def set_node(self, node: NodeCards) -> None:
         self.node = node
+        self._uses.clear()
         self.renew()
 
     def hold(self, uid: str, hold: Hold) -> None:
         self.holds[uid] = hold
+        self._uses.pop(uid, None)
         self.renew()
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
+        self._uses.pop(uid, None)
         self.renew()
 
     @property
@@ -212,31 +217,51 @@ class CardRow:
     def renew(self) -> None:
         """Recomputes the free amounts: first holds with known cards, then the others.
 
-        Processes holds in the order of uids, so that equal holds give equal results.
+        Processes holds in the order of uids if that matters, so that equal holds give equal results.
         """
-        cards = self.node.cards
-        used = [NOTHING] * len(cards)
+        cards, holds = self.node.cards, self.holds
+        self.has_whole = any(hold.is_whole for hold in holds.values())
+        self.has_fractions = not all(hold.is_whole for hold in holds.values())
+        memory, cores, sharers = ([0] * len(cards) for _ in range(3))
         everywhere: list[Hold] = []
         whole_anywhere = 0
-        for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
-            is_of_mode = self.node.mode in hold.modes
-            places = [self._place_of(share.card) for share in hold.shares] if is_of_mode else []
-            is_known = bool(places) and min(places) >= 0
+        for uid in sorted(holds) if self.has_whole else holds:
+            hold = holds[uid]
+            uses = self._uses.get(uid)
+            if uses is None:
+                uses = self._uses[uid] = self._uses_of(hold)
             is_counted = hold.is_whole and not self.node.is_indexed
-            if is_known and not (is_counted and any(used[place] != NOTHING for place in places)):
-                for place, share in zip(places, hold.shares, strict=True):
-                    used[place] = _plus(used[place], _held(hold, share.amount, cards[place]))
-            elif is_counted or not is_of_mode:
+            if uses and not (is_counted and any(memory[at] or cores[at] or sharers[at] for at, _ in uses)):
+                for at, use in uses:
+                    memory[at] += use.memory
+                    cores[at] += use.cores
+                    sharers[at] += use.sharers
+            elif is_counted or self.node.mode not in hold.modes:
                 whole_anywhere += hold.count
             else:
                 everywhere.append(hold)
         for hold in everywhere:
-            used = [_plus(before, _held(hold, hold.amount, card)) for before, card in zip(used, cards, strict=True)]
+            for at, card in enumerate(cards):
+                use = _held(hold, hold.amount, card)
+                memory[at] += use.memory
+                cores[at] += use.cores
+                sharers[at] += use.sharers
+        used = zip(memory, cores, sharers, strict=True)
         self.free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
-        for place in self._freest_first()[:whole_anywhere]:
+        for place in self._freest_first()[:whole_anywhere] if whole_anywhere else ():
             self.free[place] = NOTHING
-        self.has_whole = any(hold.is_whole for hold in self.holds.values())
-        self.has_fractions = any(not hold.is_whole for hold in self.holds.values())
+
+    def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...]:
+        """Returns place and use of each card of the hold; empty if some card is unknown or missing."""
+        if self.node.mode not in hold.modes:
+            return ()
+        places = [self._place_of(share.card) for share in hold.shares]
+        if not places or min(places) < 0:
+            return ()
+        cards = self.node.cards
+        return tuple(
+            (place, _held(hold, share.amount, cards[place])) for place, share in zip(places, hold.shares, strict=True)
+        )
 
     def _freest_first(self) -> list[int]:
         """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""
@@ -288,8 +313,9 @@ def _most(one: Use, other: Use) -> Use:
     return Use(max(one.memory, other.memory), max(one.cores, other.cores), max(one.sharers, other.sharers))
 
 
-def _minus(total: Use, used: Use) -> Use:
+def _minus(total: Use, used: tuple[int, int, int]) -> Use:
     """Returns what is left, at least nothing: what pods hold can exceed a card that was replaced by a smaller one."""
-    return Use(
-        max(0, total.memory - used.memory), max(0, total.cores - used.cores), max(0, total.sharers - used.sharers)
-    )
+    if used == NOTHING:
+        return total
+    memory, cores, sharers = used
+    return Use(max(0, total.memory - memory), max(0, total.cores - cores), max(0, total.sharers - sharers))

@@ -8,9 +8,8 @@ the same. Written only by the cache and commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -39,7 +38,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
 DEMANDS_MAX: Final = 1024
-"""Pods whose demands are kept: one attempt reads them several times."""
+"""Different demands, and kinds of pods, that are kept: one attempt reads them several times."""
 
 
 class GpuLedger:
@@ -63,7 +62,10 @@ class GpuLedger:
         self._served = served
         self._objects = objects
         self._dialects = dialects
-        self._known_demands = lru_cache(DEMANDS_MAX)(self._read_demands)
+        self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
+        """Ids of spec, annotations and labels, which the pods of a workload share -> a pod with these, and its demands."""
+        self._numbers: dict[Hashable, int] = {}
+        self._given = 0
         self.reads_objects = tuple({kind: None for dialect in dialects for kind in dialect.reads_objects})
         self._rows: dict[int, CardRow] = {}
         self._row_of: dict[str, int] = {}
@@ -196,10 +198,29 @@ class GpuLedger:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
-        return self._known_demands(pod)
+        key = id(pod.spec), id(pod.annotations), id(pod.labels)
+        known = self._demands.get(key)
+        if known is not None and pod.held is None:
+            return known[1]
+        if not self.concerns(pod):
+            return NO_DEMANDS
+        found = demands_of(pod, self._dialects)
+        found = msgspec.structs.replace(found, number=self._number(tuple(found.by_mode.items())))
+        if pod.held is None:
+            if len(self._demands) >= DEMANDS_MAX:
+                self._demands.clear()
+            self._demands[key] = pod, found
+        return found
 
-    def _read_demands(self, pod: Pod) -> PodDemands:
-        return demands_of(pod, self._dialects) if self.concerns(pod) else NO_DEMANDS
+    def _number(self, demands: Hashable) -> int:
+        """Returns a number for equal demands. No number is ever reused."""
+        number = self._numbers.get(demands)
+        if number is None:
+            if len(self._numbers) >= DEMANDS_MAX:
+                self._numbers.clear()
+            self._given += 1
+            number = self._numbers[demands] = self._given
+        return number
 
     def cards(self, row: int) -> CardRow:
         """Returns the row's cards, read only; use `copy()` for an overlay."""

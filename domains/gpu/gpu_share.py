@@ -43,7 +43,7 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.node_view import Amount, Codes, Float64, Int64, NodeView, Rows, Scores
+from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
@@ -61,9 +61,6 @@ GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OT
 
 ALL: Final = slice(None)
 NO_ARGS: Final[Mapping[str, Any]] = {}
-NUMBERS_MAX: Final = 4096
-"""Different demands that have a number in signatures at the same time."""
-_CPU: Final = (CPU,)
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
 
@@ -91,8 +88,6 @@ class GpuShare:
         )
         self.traits = Traits(reads_objects=DESCRIBING_KINDS, prefers_first_row=self.policy.prefers_first_row)
         self.reasons = ReasonTable(self.name)
-        self._numbers: dict[Hashable, int] = {}
-        self._given = 0
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
@@ -196,9 +191,7 @@ class GpuShare:
         return found.of(candidates.left, candidates.cpu_milli, candidates.models)
 
     def _candidates(self, nodes: NodeView, rows: Rows) -> Candidates:
-        read = nodes.amounts
-        idle = read(Amount.ALLOCATABLE, _CPU, rows)[0] - read(Amount.REQUESTED, _CPU, rows)[0]
-        return Candidates(self._ledger.arrays, rows, np.maximum(idle, 0))
+        return Candidates(self._ledger.arrays, rows, nodes)
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
         """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit."""
@@ -254,21 +247,8 @@ class GpuShare:
 
     def sign(self, pod: Pod) -> Hashable:
         """Signs the demands; the CPU and the version of the typical pods, too, if scores depend on them."""
-        number = self._number(self._ledger.demands(pod))
+        number = self._ledger.demands(pod).number
         return (number, pod.requests.get(CPU, 0), self.mix.version) if self.policy.scores_all_pods else number
-
-    def _number(self, demands: PodDemands) -> int:
-        """Returns a number that equal demands share: hashing them in each attempt costs more. No number is ever reused."""
-        if not demands:
-            return 0
-        key = tuple(demands.by_mode.items())
-        number = self._numbers.get(key)
-        if number is None:
-            if len(self._numbers) >= NUMBERS_MAX:
-                self._numbers.clear()
-            self._given += 1
-            number = self._numbers[key] = self._given
-        return number
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (
@@ -298,10 +278,10 @@ class GpuShare:
         return Hint.QUEUE if self._ledger.has_new_cards(before, new) else Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        changed = (
-            isinstance(old, Pod) and isinstance(new, Pod) and self._ledger.demands(old) != self._ledger.demands(new)
-        )
-        return Hint.QUEUE if changed else Hint.SKIP
+        if not (isinstance(old, Pod) and isinstance(new, Pod)):
+            return Hint.SKIP
+        before, after = self._ledger.demands(old), self._ledger.demands(new)
+        return Hint.QUEUE if before.by_mode != after.by_mode else Hint.SKIP
 
 
 def _trial_row(state: CycleState, ledger: GpuLedger, row: int) -> CardRow:

@@ -17,9 +17,9 @@ from domains.gpu.card_arrays import FREE_MILLI, MEMORY, MODEL, SIZE, CardArrays
 from domains.gpu.card_row import CardOrder, least_free_first, most_free_first
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT
 from domains.gpu.demand import GpuDemand, Part
-from multisched.framework.node_view import Int64, Rows, Scores
+from multisched.framework.node_view import Amount, Int64, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
-from multisched.model.objects import Pod
+from multisched.model.objects import CPU, Pod
 
 SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
 """Parts of a fraction's score by `packing`: cards that are already shared, little left on them, utilization of the node."""
@@ -28,6 +28,7 @@ BEST_FIT_GPU_MILLI: Final = 8_000
 """`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as so much."""
 _FULL: Final = np.iinfo(np.int64).max
 POINTS_MILLI: Final = 1000
+_CPU: Final = (CPU,)
 
 
 class Candidates(msgspec.Struct):
@@ -36,8 +37,14 @@ class Candidates(msgspec.Struct):
     arrays: CardArrays
     rows: Rows
     """Ascending."""
-    cpu_milli: Int64
-    """int64[rows]: idle CPU, without the pod."""
+    nodes: NodeView
+
+    @property
+    def cpu_milli(self) -> Int64:
+        """int64[rows]: idle CPU, without the pod."""
+        read = self.nodes.amounts
+        found = read(Amount.ALLOCATABLE, _CPU, self.rows)[0] - read(Amount.REQUESTED, _CPU, self.rows)[0]
+        return np.maximum(found, 0)
 
     @property
     def left(self) -> Int64:

@@ -41,6 +41,8 @@ class PodDemands(msgspec.Struct, frozen=True):
     """A pod's demand in each mode of nodes that serves it. False if the pod requests no GPU."""
 
     by_mode: Mapping[Mode, GpuDemand] = {}
+    number: int = 0
+    """Equal for equal demands that one ledger has read, for signatures: hashing demands in each attempt costs more."""
 
     def __bool__(self) -> bool:
         return bool(self.by_mode)
