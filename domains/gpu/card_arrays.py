@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, Card, Mode, Use
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, SHARERS_MAX, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Pod
@@ -19,14 +19,17 @@ from multisched.model.objects import Pod
 ROWS_FIRST, CARDS_FIRST = 64, 8
 """Initial sizes of the arrays; both double when needed."""
 
-MEMORY, CORES, SHARERS, SIZE, TOTAL_CORES, MODEL, FREE_MILLI = range(7)
-"""Layers of the array over cards: what is free, then the card's totals, the number of its model, and its free memory in thousandths.
-ABSENT beyond the last card."""
-VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED = range(7)
-"""Layers of the array over rows."""
+MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL = range(8)
+"""Layers of the array over cards, ABSENT beyond the last card: what is free, also in thousandths; the largest number of thousandths
+that fits, see `Amount.of`; the card's totals and the number of its model."""
+CHANGING = slice(MEMORY, SIZE)
+"""The layers that change with what pods hold."""
+VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE = range(9)
+"""Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits."""
 ABSENT = -1
 MODELS_MAX = 1024
 """Models with a number before those that no card has are dropped."""
+SHARERS_FEW = SHARERS_MAX // 2
 FILTERS_MAX = 256
 """Filters of cards whose accepted models are kept."""
 
@@ -45,9 +48,11 @@ class CardArrays:
         self._models_max = MODELS_MAX
         self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
         """Filter -> `models`, and which of them it accepts."""
-        self._cards: Int64 = np.full((7, CARDS_FIRST, 0), ABSENT, np.int64)
-        self._sums: Int64 = np.zeros((7, 0), np.int64)
+        self._cards: Int64 = np.full((8, CARDS_FIRST, 0), ABSENT, np.int64)
+        self._sums: Int64 = np.zeros((9, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
+        self._has_few_sharers = False
+        """Some card has had so few sharers left that their number may decide."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
 
@@ -57,9 +62,17 @@ class CardArrays:
         """Writes a row's cards and increases the row's version."""
         count = len(cards.node.cards)
         self._grow(row + 1, count)
-        self._cards[:, count:, row] = ABSENT
-        if count:
-            self._cards[:, :count, row] = tuple(zip(*map(self._entries, cards.node.cards, cards.free), strict=True))
+        changed = cards.written(row)
+        if changed is None:
+            self._write_totals(row, cards)
+        fits = self._cards[FITS_MILLI, :count, row]
+        for place in range(count) if changed is None else changed:
+            free, size = cards.free[place], cards.node.cards[place].size
+            milli = CARD_MILLI * free.memory
+            most = (milli + CARD_MILLI - 1) // size if free.sharers else 0
+            self._cards[CHANGING, place, row] = (*free, milli // size, most)
+            self._has_few_sharers |= free.sharers < SHARERS_FEW
+        fitting = fits.tolist()
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         self._sums[:, row] = (
@@ -70,6 +83,8 @@ class CardArrays:
             cards.has_fractions and is_exclusive,
             cards.has_whole and is_exclusive,
             cards.is_locked,
+            max(fitting, default=0),
+            sum(milli >= CARD_MILLI for milli in fitting),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
@@ -77,10 +92,12 @@ class CardArrays:
         else:
             self._awaiting.pop(row, None)
 
-    def _entries(self, card: Card, free: Use) -> tuple[int, ...]:
-        """Returns the card's entries in all layers."""
-        total, milli = card.total, CARD_MILLI * free.memory // card.size
-        return (*free, total.memory, total.cores, self._number(card.model), milli)
+    def _write_totals(self, row: int, cards: CardRow) -> None:
+        count = len(cards.node.cards)
+        self._cards[:, count:, row] = ABSENT
+        for place, card in enumerate(cards.node.cards):
+            total = card.total
+            self._cards[SIZE:, place, row] = (total.memory, total.cores, self._number(card.model))
 
     def _number(self, model: str) -> int:
         """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
@@ -174,6 +191,21 @@ class CardArrays:
 
     # -- what would fit --------------------------------------------------------------------------------------------
 
+    def has_room(self, demand: GpuDemand, part: Part, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether enough cards have room for the part, if it is the pod's first."""
+        amount = part.amount
+        is_plain = (
+            amount.milli and demand.filter is ANY_CARD and not (amount.cores or part.needs_unused or part.needs_cores)
+        )
+        if is_plain and not (self._has_few_sharers and amount.sharers > 1):
+            if part.count == 1:
+                return self._sum(MOST_MILLI, rows) >= amount.milli
+            if amount.milli == CARD_MILLI:
+                return self._sum(IDLE, rows) >= part.count
+        fits = self.fitting(demand, part, rows)
+        found: Bools = fits.any(axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
+        return found
+
     def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
         at, amount = self._at(rows), part.amount
@@ -185,7 +217,8 @@ class CardArrays:
             fits &= whole * memory + (whole - 1) >= portion * size
         else:
             fits &= memory >= amount.memory * self._sums[SCALE, at]
-        fits &= cards[SHARERS][:, at] >= amount.sharers
+        if self._has_few_sharers:
+            fits &= cards[SHARERS][:, at] >= amount.sharers
         if amount.cores:
             fits &= cards[CORES][:, at] >= amount.cores
         if part.needs_unused:

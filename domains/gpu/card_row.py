@@ -6,7 +6,7 @@ holds and never updated incrementally, so they cannot become inconsistent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
@@ -54,13 +54,16 @@ class CardRow:
     whole pods may name the same card, for example because another program wrote the annotation. They still count as one card each.
     """
 
-    __slots__ = ("_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node")
+    __slots__ = ("_changed", "_row", "_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node")
 
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
         self._uses: dict[str, tuple[tuple[int, Use], ...]] = {}
         """uid -> what its hold takes of the node's present cards, kept while neither changes."""
+        self._changed: set[int] | None = None
+        self._row = -1
+        """The row that `written` was last called for."""
         self.free: list[Use] = []
         """What is free of each card, in the order of `node.cards`."""
         self.has_whole = False
@@ -78,6 +81,7 @@ class CardRow:
     def set_node(self, node: NodeCards) -> None:
         self.node = node
         self._uses.clear()
+        self._changed = None
         self.renew()
 
     def hold(self, uid: str, hold: Hold) -> None:
@@ -247,9 +251,12 @@ class CardRow:
                 cores[at] += use.cores
                 sharers[at] += use.sharers
         used = zip(memory, cores, sharers, strict=True)
-        self.free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
-        for place in self._freest_first()[:whole_anywhere] if whole_anywhere else ():
-            self.free[place] = NOTHING
+        free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
+        for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
+            free[place] = NOTHING
+        if self._changed is not None:
+            self._changed.update(place for place, amounts in enumerate(free) if amounts != self.free[place])
+        self.free = free
 
     def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...]:
         """Returns place and use of each card of the hold; empty if some card is unknown or missing."""
@@ -263,9 +270,15 @@ class CardRow:
             (place, _held(hold, share.amount, cards[place])) for place, share in zip(places, hold.shares, strict=True)
         )
 
-    def _freest_first(self) -> list[int]:
+    def _freest_first(self, free: Sequence[Use]) -> list[int]:
         """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""
-        return sorted(range(len(self.free)), key=lambda place: (-self.free[place].memory, place))
+        return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
+
+    def written(self, row: int) -> Collection[int] | None:
+        """Returns the places whose free amounts have changed since the last call for this row; None: all. For `CardArrays`."""
+        changed = self._changed if self._row == row else None
+        self._changed, self._row = set(), row
+        return changed
 
 
 class _Taken:

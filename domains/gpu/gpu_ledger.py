@@ -184,7 +184,8 @@ class GpuLedger:
         return self.arrays.sums(row)
 
     def recount(self, row: int) -> None:
-        self._rows.setdefault(row, CardRow()).renew()
+        cards = self._rows.setdefault(row, CardRow())
+        cards.set_node(cards.node)  # everything anew
         self.arrays.write(row, self._rows[row])
         self._drop_if_empty(row)
 
@@ -241,7 +242,7 @@ class GpuLedger:
             return np.ones(len(rows), np.bool_)
         found: Bools = np.ones(len(rows), np.bool_)
         for part in demand.parts:
-            found &= self.arrays.fitting(demand, part, rows).sum(axis=0) >= part.count
+            found &= self.arrays.has_room(demand, part, rows)
         is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
         if is_simple and not (demand.filter.ids or demand.filter.ids_without):
             return found
