@@ -31,7 +31,7 @@ class Fragments:
         pods = [one for one in typical if one.shape.count]
         kinds = sorted({(one.shape.milli, one.shape.count) for one in pods})
         levels = sorted({one.shape.cpu_milli for one in pods})
-        self.models = len(models)
+        self._is_known = bool(typical)
         self._cpu_milli = np.array(levels, np.int64)
         self._milli: NDArray[np.int32] = np.array([milli for milli, _ in kinds], np.int32)
         self._count: NDArray[np.int32] = np.array([count for _, count in kinds], np.int32)
@@ -46,8 +46,10 @@ class Fragments:
         """Returns float64[states]: fragments in thousandths of a card.
 
         `left`: int64[cards, states], thousandths left of each card, 0 for a missing one; `cpu_milli`: idle CPU; `model`: the
-        number of the model of the cards.
+        number of the model of the cards. Without typical pods nothing is a fragment.
         """
+        if not self._is_known:
+            return np.zeros(len(cpu_milli))
         small = left.astype(np.int32)
         enough = small >= self._milli[:, None, None]
         usable = (enough * small).sum(axis=1, dtype=np.int32)

@@ -177,6 +177,7 @@ class GpuLedger:
             if cards.node.problems:
                 copied._rows[row] = kept = CardRow()
                 kept.set_node(cards.node)
+                copied.arrays.write(row, kept)
         return copied
 
     def sums(self, row: int) -> object:

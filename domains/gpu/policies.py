@@ -159,13 +159,21 @@ class RandomNode:
         return np.zeros(len(candidates.rows), np.int64)
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
-        return lambda place, free: zlib.crc32(f"{pod.uid}/{place}".encode())
+        hashed = zlib.crc32(pod.uid.encode())
+        return lambda place, free: _mixed(hashed + place)
 
 
 SIMPLE_POLICIES: Final[dict[str, Callable[[], PlacementPolicy]]] = {
     one.name: one for one in (BestFit, Packing, Spread, RandomNode)
 }
 """The policies that need nothing but the cards."""
+
+
+def _mixed(number: int) -> int:
+    """Returns 32 bits in which each bit of the number changes many: neighbours, and sums that differ by a constant, get unlike results."""
+    number = (number * 0x9E3779B1) & 0xFFFFFFFF
+    number = ((number ^ number >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
+    return number ^ number >> 13
 
 
 def _score_whole(arrays: CardArrays, demand: GpuDemand, rows: Rows) -> Scores:
