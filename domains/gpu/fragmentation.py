@@ -59,10 +59,15 @@ class Fragmentation:
         at, after = _placed(left, fits, candidates.needed_milli(part), part)
         if len(at):
             rows = np.flatnonzero(np.bincount(at, minlength=len(scores)))
+            both, rest = np.concatenate((rows, at)), np.maximum(idle - cpu_milli, 0)
+            found = fragments.of(
+                np.concatenate((left.take(rows, axis=1), after), axis=1),
+                np.concatenate((idle.take(rows), rest.take(at))),
+                model.take(both),
+            )
             before = np.zeros(len(scores))
-            before[rows] = fragments.of(left[:, rows], idle[rows], model[rows])
-            then = fragments.of(after, np.maximum(idle - cpu_milli, 0)[at], model[at])
-            np.maximum.at(scores, at, _points(before[at], then))
+            before[rows] = found[: len(rows)]
+            np.maximum.at(scores, at, _points(before.take(at), found[len(rows) :]))
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.typical_pods import Typical
-from multisched.framework.node_view import Float64, Int64
+from multisched.framework.node_view import Float64, Int64, Rows
 
 
 class Fragments:
@@ -33,8 +33,12 @@ class Fragments:
         levels = sorted({one.shape.cpu_milli for one in pods})
         self._is_known = bool(typical)
         self._cpu_milli = np.array(levels, np.int64)
-        self._milli: NDArray[np.int32] = np.array([milli for milli, _ in kinds], np.int32)
-        self._count: NDArray[np.int32] = np.array([count for _, count in kinds], np.int32)
+        amounts = sorted({milli for milli, _ in kinds})
+        self._milli: NDArray[np.int32] = np.array(amounts, np.int32)[:, None, None]
+        self._amount_of: Rows = np.array([amounts.index(milli) for milli, _ in kinds], np.intp)
+        """Kind -> place of its amount in `_milli`."""
+        self._several = [(at, amounts.index(milli), count) for at, (milli, count) in enumerate(kinds) if count > 1]
+        """Kinds of more than one card: kind, place of its amount, and count."""
         self._shares: Float64 = np.zeros((len(models), len(levels) + 1, len(kinds)))
         """Share of the pods of each kind that accept the model and need at most the CPU of the level before."""
         for one in pods:
@@ -51,9 +55,13 @@ class Fragments:
         if not self._is_known:
             return np.zeros(len(cpu_milli))
         small = left.astype(np.int32)
-        enough = small >= self._milli[:, None, None]
-        usable = (enough * small).sum(axis=1, dtype=np.int32)
-        usable *= enough.sum(axis=1, dtype=np.int32) >= self._count[:, None]
+        enough = small >= self._milli
+        usable = np.add.reduce(np.where(enough, small, _NOTHING), axis=1).take(self._amount_of, axis=0)
+        for kind, amount, count in self._several:  # of one card, nothing is usable if it is lacking
+            usable[kind, np.add.reduce(enough[amount], axis=0, dtype=np.int32) < count] = 0
         shares = self._shares[model, self._cpu_milli.searchsorted(cpu_milli, "right")]
-        found: Float64 = small.sum(axis=0) - np.einsum("sk,ks->s", shares, usable)
+        found: Float64 = np.add.reduce(small, axis=0) - np.einsum("sk,ks->s", shares, usable)
         return found
+
+
+_NOTHING = np.int32(0)
