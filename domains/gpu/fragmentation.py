@@ -48,36 +48,39 @@ class Fragmentation:
 
     def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
         fragments = self.fragments(candidates.arrays.models)
-        left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
-        scores = np.zeros(len(left[0]), np.int64)
         if demand is None:
-            return _points(fragments.of(left, idle, model), fragments.of(left, np.maximum(idle - cpu_milli, 0), model))
-        part = demand.parts[0]
-        if part.count > len(left):
+            left, model, idle = candidates.left, candidates.models, candidates.cpu_milli
+            rest = np.maximum(idle - cpu_milli, 0)
+            return _points(fragments.of(left, idle, model), fragments.of(left, rest, model))
+        part, arrays = demand.parts[0], candidates.arrays
+        scores = np.zeros(len(candidates.rows), np.int64)
+        fitting = np.flatnonzero(arrays.has_room(demand, part, candidates.rows))
+        if not len(fitting):
             return scores
-        fits = candidates.arrays.fitting(demand, part, candidates.rows)
-        at, after = _placed(left, fits, candidates.needed_milli(part), part)
-        if len(at):
-            rows = np.flatnonzero(np.bincount(at, minlength=len(scores)))
-            both, rest = np.concatenate((rows, at)), np.maximum(idle - cpu_milli, 0)
-            found = fragments.of(
-                np.concatenate((left.take(rows, axis=1), after), axis=1),
-                np.concatenate((idle.take(rows), rest.take(at))),
-                model.take(both),
-            )
-            before = np.zeros(len(scores))
-            before[rows] = found[: len(rows)]
-            np.maximum.at(scores, at, _points(before.take(at), found[len(rows) :]))
+        some = candidates.at(fitting)
+        left, model, idle = some.left, some.models, some.cpu_milli
+        at, after = _placed(left, arrays.fitting(demand, part, some.rows), some.needed_milli(part), part)
+        rest = np.maximum(idle - cpu_milli, 0)
+        found = fragments.of(
+            np.concatenate((left, after), axis=1),
+            np.concatenate((idle, rest.take(at))),
+            np.concatenate((model, model.take(at))),
+        )
+        best = np.zeros(len(fitting), np.int64)
+        np.maximum.at(best, at, _points(found.take(at), found[len(fitting) :]))
+        scores[fitting] = best
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
         """Orders cards by score, the best first; by what is left, the least first, if several are needed."""
         part = demand.parts[0]
         places = np.flatnonzero(candidate.arrays.fitting(demand, part, candidate.rows)[:, 0])
-        if len(demand.parts) > 1 or part.count > 1 or len(places) < 2:
+        left = candidate.left
+        is_one = len(demand.parts) == 1 and part.count == 1
+        if not is_one or len(set(left[places, 0].tolist())) < 2:
             return least_free_first
         fragments = self.fragments(candidate.arrays.models)
-        left, model, idle = candidate.left, candidate.models, candidate.cpu_milli
+        model, idle = candidate.models, candidate.cpu_milli
         after = np.repeat(left, len(places), axis=1)
         after[places, np.arange(len(places))] -= candidate.needed_milli(part)
         np.maximum(after, 0, out=after)

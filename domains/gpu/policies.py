@@ -39,6 +39,12 @@ class Candidates(msgspec.Struct):
     """Ascending."""
     nodes: NodeView
 
+    def at(self, positions: Rows) -> Candidates:
+        """Returns some of the rows, by position."""
+        return (
+            self if len(positions) == len(self.rows) else Candidates(self.arrays, self.rows.take(positions), self.nodes)
+        )
+
     @property
     def cpu_milli(self) -> Int64:
         """int64[rows]: idle CPU, without the pod."""
