@@ -5,7 +5,7 @@ Source of the procedure: Weng et al., "Beware of Fragmentation", USENIX ATC 2023
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -63,19 +63,15 @@ class TraceOutcome(msgspec.Struct, frozen=True):
 def play(trace: Trace, policy: Policy, seed: int) -> TraceOutcome:
     """Plays the trace on the core of the policy. Deterministic in its arguments."""
     rng = np.random.default_rng(seed)
-    core = BareCore(policy, seed)
-    for number in rng.permutation(len(trace.nodes)).tolist():  # equally good nodes are taken in this order
-        core.add_node(node_document(trace.nodes[number]))
-    arrivals = arrivals_of(trace, rng)
-    read = {number: core.read_pod(pod_document(trace.pods[number], policy.scheduler_name)) for number in set(arrivals)}
-    load_milli, allocated, arrived, dropped = trace.load * trace.capacity_milli, 0, 0, 0
+    core = core_of(trace, policy, seed, rng)
+    load_milli, allocated, arrived_milli, arrived, dropped = trace.load * trace.capacity_milli, 0, 0, 0, 0
     noted: list[float] = []
-    for position, number in enumerate(arrivals):
-        is_placed = bool(core.place(_copy(read[number], position)))
-        allocated += trace.pods[number].gpu_milli * is_placed
-        arrived += trace.pods[number].gpu_milli
-        dropped += not is_placed
-        while len(noted) < STEPS and arrived * STEPS >= load_milli * (len(noted) + 1):
+    for of_trace, pod in arrived_pods(trace, policy, core, rng):
+        is_placed = bool(core.place(pod))
+        allocated += of_trace.gpu_milli * is_placed
+        arrived_milli += of_trace.gpu_milli
+        arrived, dropped = arrived + 1, dropped + (not is_placed)
+        while len(noted) < STEPS and arrived_milli * STEPS >= load_milli * (len(noted) + 1):
             noted.append(100 * allocated / trace.capacity_milli)
     noted += [100 * allocated / trace.capacity_milli] * (STEPS - len(noted))
     fragmented = _fragmented_milli(core, trace)
@@ -83,10 +79,30 @@ def play(trace: Trace, policy: Policy, seed: int) -> TraceOutcome:
         seed,
         (*noted[:-1], 100 * allocated / trace.capacity_milli),
         100 * fragmented / trace.capacity_milli,
-        len(arrivals),
+        arrived,
         dropped,
         core.failures(),
     )
+
+
+def core_of(trace: Trace, policy: Policy, seed: int, rng: np.random.Generator) -> BareCore:
+    """Returns a core with the nodes of the trace in random order: equally good nodes are taken in this order."""
+    core = BareCore(policy, seed)
+    for number in rng.permutation(len(trace.nodes)).tolist():
+        core.add_node(node_document(trace.nodes[number]))
+    return core
+
+
+def arrived_pods(
+    trace: Trace, policy: Policy, core: BareCore, rng: np.random.Generator
+) -> Iterator[tuple[TracePod, Pod]]:
+    """Yields the arriving pods, each as in the trace and as the core knows it. Copies share spec and annotations."""
+    read: dict[int, Pod] = {}
+    for position, number in enumerate(arrivals_of(trace, rng)):
+        if number not in read:
+            read[number] = core.read_pod(pod_document(trace.pods[number], policy.scheduler_name))
+        name = f"pod-{position}"
+        yield trace.pods[number], msgspec.structs.replace(read[number], name=name, uid=name)
 
 
 def arrivals_of(trace: Trace, rng: np.random.Generator) -> list[int]:
@@ -101,12 +117,6 @@ def arrivals_of(trace: Trace, rng: np.random.Generator) -> list[int]:
             found.append(number)
             left_milli -= trace.pods[number].gpu_milli
         drawn = rng.integers(len(trace.pods), size=len(trace.pods)).tolist()
-
-
-def _copy(pod: Pod, position: int) -> Pod:
-    """Returns another pod like this one."""
-    name = f"pod-{position}"
-    return msgspec.structs.replace(pod, name=name, uid=name)
 
 
 def _fragmented_milli(core: BareCore, trace: Trace) -> float:
