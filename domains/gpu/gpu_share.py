@@ -194,16 +194,18 @@ class GpuShare:
         return Candidates(self._ledger.arrays, rows, nodes)
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
-        """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit."""
+        """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit. Counts the pod
+        for the typical pods."""
         demands, cards = self._ledger.demands(pod), self._ledger.cards(row)
         demand, modes = demands.on(cards.node.mode) if demands else (None, frozenset[Mode]())
-        if self.policy.name == Fragmentation.name:
+        found = None
+        if demand is not None and not demand.is_counted and not cards.barred(demand, modes):
+            candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
+            found = cards.choose(demand, self.policy.order(candidate, demand, pod))
+        if self.policy.name == Fragmentation.name:  # last: the choice is by the typical pods of the score
             memory = max((card.memory for card in cards.node.cards), default=0)
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
-        if demand is None or demand.is_counted or cards.barred(demand, modes):
-            return None
-        candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
-        return cards.choose(demand, self.policy.order(candidate, demand, pod))
+        return found
 
     # -- typical pods ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from domains.gpu.fragments import Fragments
 from domains.gpu.typical_pods import PodShape, TypicalPod, distance, typical_of
-from tests.unit.domains.gpu import plain_fragments
+from tests.kit.checkers import plain_fragments
 
 MODELS = ("", "T4", "V100")
 

@@ -19,7 +19,7 @@ from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import all_rows, make_context, make_node, make_pod, make_view, row_of
-from tests.unit.domains.gpu import plain_fragments
+from tests.kit.checkers import plain_fragments
 
 QUARTER_AND_WHOLE = [
     {"cpu": "1", "gpuMilli": 250, "gpuCount": 1, "share": 3},
