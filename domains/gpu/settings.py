@@ -9,13 +9,13 @@ import msgspec
 
 from domains.gpu.cards import CARD_MILLI, CARDS_MAX
 from domains.gpu.fragmentation import Fragmentation
-from domains.gpu.policies import SIMPLE_POLICIES, Packing
+from domains.gpu.policies import SIMPLE_POLICIES
 from domains.gpu.typical_pods import PodShape, Typical, TypicalPod
 from multisched.framework.plugin_args import Fields
 from multisched.model.quantity import QuantityError, parse_milli
 
 POLICIES: Final = (Fragmentation.name, *SIMPLE_POLICIES)
-DEFAULT_POLICY: Final = Packing.name
+DEFAULT_POLICY: Final = Fragmentation.name
 TYPICAL_LISTED_MAX: Final = 1024
 CPU_MAX_MILLI: Final = 10**9
 SHARE_MAX: Final = 1e9
