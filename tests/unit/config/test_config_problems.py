@@ -311,10 +311,10 @@ def test_no_plugin_takes_args_that_it_does_not_know(plugin: str) -> None:
 
 def test_args_of_a_plugin_without_any_are_refused_where_they_stand() -> None:
     at = "domains[0].profile.plugins.enabled[0].args"
-    told = one_plugin("{name: GpuShare, args: {x: 1}}")
+    told = one_plugin("{name: NodeName, args: {x: 1}}")
     assert problems(told) == [f"f.yaml:6:{told.splitlines()[5].index('args') + 1}: {at}: takes no args; remove them"]
     assert f"{at}: takes no args" in problems(one_plugin(f"{{name: '{__name__}:Plain', args: {{x: 1}}}}"))[0]
-    loading.parse(one_plugin("{name: GpuShare, args: {}}"), "f.yaml")
+    loading.parse(one_plugin("{name: NodeName, args: {}}"), "f.yaml")
 
 
 class Plain:
