@@ -24,8 +24,9 @@ MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL = range
 that fits, see `Amount.of`; the card's totals and the number of its model."""
 CHANGING = slice(MEMORY, SIZE)
 """The layers that change with what pods hold."""
-VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE = range(9)
-"""Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits."""
+VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE, UNUSED = range(10)
+"""Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
+UNUSED: cards that no pod uses."""
 ABSENT = -1
 MODELS_MAX = 1024
 """Models with a number before those that no card has are dropped."""
@@ -49,7 +50,7 @@ class CardArrays:
         self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
         """Filter -> `models`, and which of them it accepts."""
         self._cards: Int64 = np.full((8, CARDS_FIRST, 0), ABSENT, np.int64)
-        self._sums: Int64 = np.zeros((9, 0), np.int64)
+        self._sums: Int64 = np.zeros((10, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
         self._has_few_sharers = False
         """Some card has had so few sharers left that their number may decide."""
@@ -85,6 +86,7 @@ class CardArrays:
             cards.is_locked,
             max(fitting, default=0),
             sum(milli >= CARD_MILLI for milli in fitting),
+            sum(free == card.total and card.is_healthy for card, free in zip(node.cards, cards.free, strict=True)),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
@@ -194,14 +196,12 @@ class CardArrays:
     def has_room(self, demand: GpuDemand, part: Part, rows: Rows) -> Bools:
         """Returns bool[len(rows)]: whether enough cards have room for the part, if it is the pod's first."""
         amount = part.amount
-        is_plain = (
-            amount.milli and demand.filter is ANY_CARD and not (amount.cores or part.needs_unused or part.needs_cores)
-        )
-        if is_plain and not (self._has_few_sharers and amount.sharers > 1):
-            if part.count == 1:
-                return self._sum(MOST_MILLI, rows) >= amount.milli
-            if amount.milli == CARD_MILLI:
-                return self._sum(IDLE, rows) >= part.count
+        is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
+        is_plain = is_plain and not (amount.cores or part.needs_cores)
+        if is_plain and amount.milli == CARD_MILLI:
+            return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= part.count
+        if is_plain and part.count == 1 and not part.needs_unused:
+            return self._sum(MOST_MILLI, rows) >= amount.milli
         fits = self.fitting(demand, part, rows)
         found: Bools = fits.any(axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
         return found
