@@ -11,5 +11,8 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 """Command -> where its `typer.Typer` is, as in an entry point; imported when it is used (`multisched.cli.domain_commands`)."""
 
-SIMULATIONS: Final[Mapping[str, str]] = {"forecast": "domains.forecast.simulation.contribution:SIMULATION"}
+SIMULATIONS: Final[Mapping[str, str]] = {
+    "forecast": "domains.forecast.simulation.contribution:SIMULATION",
+    "gpu": "domains.gpu.simulation.contribution:SIMULATION",
+}
 """Domain -> where its `Contribution` to `multisched simulate` is; imported when a scenario is read (`multisched.simulate.contribution`)."""

@@ -11,19 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, Mode
-from domains.gpu.demand import ANY_CARD, GpuDemand, Part
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, SHARERS_MAX, Mode
+from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Pod
 
 ROWS_FIRST, CARDS_FIRST = 64, 8
 """Initial sizes of the arrays; both double when needed."""
 
-MEMORY, CORES, SHARERS, SIZE, TOTAL_CORES, MODEL = range(6)
-"""Layers of the array over cards: what is free, then the card's totals, then the number of its model. ABSENT beyond the last card."""
-VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED = range(7)
-"""Layers of the array over rows."""
+MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL = range(8)
+"""Layers of the array over cards, ABSENT beyond the last card: what is free, also in thousandths; the largest number of thousandths
+that fits, see `Amount.of`; the card's totals and the number of its model."""
+CHANGING = slice(MEMORY, SIZE)
+"""The layers that change with what pods hold."""
+VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE, UNUSED = range(10)
+"""Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
+UNUSED: cards that no pod uses."""
 ABSENT = -1
+MODELS_MAX = 1024
+"""Models with a number before those that no card has are dropped."""
+SHARERS_FEW = SHARERS_MAX // 2
+FILTERS_MAX = 256
+"""Filters of cards whose accepted models are kept."""
 
 MODES = tuple(Mode)
 MODE_NUMBER: Mapping[Mode, int] = {mode: number for number, mode in enumerate(MODES)}
@@ -35,9 +44,16 @@ class CardArrays:
 
     def __init__(self) -> None:
         self._models: dict[str, int] = {"": 0}
-        self._cards: Int64 = np.full((6, CARDS_FIRST, 0), ABSENT, np.int64)
-        self._sums: Int64 = np.zeros((7, 0), np.int64)
+        self.models: tuple[str, ...] = ("",)
+        """Number of a model in the layer MODEL -> its name. Replaced at each change."""
+        self._models_max = MODELS_MAX
+        self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
+        """Filter -> `models`, and which of them it accepts."""
+        self._cards: Int64 = np.full((8, CARDS_FIRST, 0), ABSENT, np.int64)
+        self._sums: Int64 = np.zeros((10, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
+        self._has_few_sharers = False
+        """Some card has had so few sharers left that their number may decide."""
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
 
@@ -47,11 +63,17 @@ class CardArrays:
         """Writes a row's cards and increases the row's version."""
         count = len(cards.node.cards)
         self._grow(row + 1, count)
-        self._cards[:, count:, row] = ABSENT
-        for place, (card, free) in enumerate(zip(cards.node.cards, cards.free, strict=True)):
-            total = card.total
-            model = self._models.setdefault(card.model, len(self._models))
-            self._cards[:, place, row] = (*free, total.memory, total.cores, model)
+        changed = cards.written(row)
+        if changed is None:
+            self._write_totals(row, cards)
+        fits = self._cards[FITS_MILLI, :count, row]
+        for place in range(count) if changed is None else changed:
+            free, size = cards.free[place], cards.node.cards[place].size
+            milli = CARD_MILLI * free.memory
+            most = (milli + CARD_MILLI - 1) // size if free.sharers else 0
+            self._cards[CHANGING, place, row] = (*free, milli // size, most)
+            self._has_few_sharers |= free.sharers < SHARERS_FEW
+        fitting = fits.tolist()
         node = cards.node
         is_exclusive = node.mode is Mode.WHOLE and not node.is_indexed
         self._sums[:, row] = (
@@ -62,12 +84,43 @@ class CardArrays:
             cards.has_fractions and is_exclusive,
             cards.has_whole and is_exclusive,
             cards.is_locked,
+            max(fitting, default=0),
+            sum(milli >= CARD_MILLI for milli in fitting),
+            sum(free == card.total and card.is_healthy for card, free in zip(node.cards, cards.free, strict=True)),
         )
-        awaiting = frozenset().union(*(hold.awaits for hold in cards.holds.values()))
+        awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
-            self._awaiting[row] = awaiting
+            self._awaiting[row] = frozenset().union(*awaiting)
         else:
             self._awaiting.pop(row, None)
+
+    def _write_totals(self, row: int, cards: CardRow) -> None:
+        count = len(cards.node.cards)
+        self._cards[:, count:, row] = ABSENT
+        for place, card in enumerate(cards.node.cards):
+            total = card.total
+            self._cards[SIZE:, place, row] = (total.memory, total.cores, self._number(card.model))
+
+    def _number(self, model: str) -> int:
+        """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
+        known = self._models.get(model)
+        if known is not None:
+            return known
+        if len(self._models) >= self._models_max:
+            self._renumber()
+        number = self._models[model] = len(self._models)
+        self.models = tuple(self._models)
+        return number
+
+    def _renumber(self) -> None:
+        """Numbers anew the models of all cards."""
+        layer, names = self._cards[MODEL], self.models
+        used = sorted({0, *np.unique(layer[layer >= 0]).tolist()})
+        new = np.zeros(len(names), np.int64)
+        new[used] = range(len(used))
+        layer[layer >= 0] = new[layer[layer >= 0]]
+        self._models = {names[number]: place for place, number in enumerate(used)}
+        self._models_max = max(MODELS_MAX, 2 * len(used))
 
     def _grow(self, rows: int, cards: int) -> None:
         _, cards_now, rows_now = self._cards.shape
@@ -90,8 +143,7 @@ class CardArrays:
         """
         self._grow(row + 1, 0)
         cards = self._cards[:, self._cards[SIZE, :, row] >= 0, row]
-        names = list(self._models)
-        models = [names[number] for number in cards[MODEL].tolist()]
+        models = [self.models[number] for number in cards[MODEL].tolist()]
         return cards[:MODEL].tolist(), models, self._sums[VERSION + 1 :, row].tolist()
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -141,6 +193,19 @@ class CardArrays:
 
     # -- what would fit --------------------------------------------------------------------------------------------
 
+    def has_room(self, demand: GpuDemand, part: Part, rows: Rows) -> Bools:
+        """Returns bool[len(rows)]: whether enough cards have room for the part, if it is the pod's first."""
+        amount = part.amount
+        is_plain = amount.milli and amount.sharers <= 1 and demand.filter is ANY_CARD
+        is_plain = is_plain and not (amount.cores or part.needs_cores)
+        if is_plain and amount.milli == CARD_MILLI:
+            return self._sum(UNUSED if part.needs_unused else IDLE, rows) >= part.count
+        if is_plain and part.count == 1 and not part.needs_unused:
+            return self._sum(MOST_MILLI, rows) >= amount.milli
+        fits = self.fitting(demand, part, rows)
+        found: Bools = fits.any(axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
+        return found
+
     def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
         at, amount = self._at(rows), part.amount
@@ -152,7 +217,8 @@ class CardArrays:
             fits &= whole * memory + (whole - 1) >= portion * size
         else:
             fits &= memory >= amount.memory * self._sums[SCALE, at]
-        fits &= cards[SHARERS][:, at] >= amount.sharers
+        if self._has_few_sharers:
+            fits &= cards[SHARERS][:, at] >= amount.sharers
         if amount.cores:
             fits &= cards[CORES][:, at] >= amount.cores
         if part.needs_unused:
@@ -160,9 +226,18 @@ class CardArrays:
         if part.needs_cores:
             fits &= cards[CORES][:, at] > 0
         if demand.filter is not ANY_CARD:
-            accepted = [number for model, number in self._models.items() if demand.filter.accepts_model(model)]
-            fits &= np.isin(cards[MODEL][:, at], accepted)
+            fits &= self._accepted(demand.filter)[cards[MODEL][:, at]]
         return fits
+
+    def _accepted(self, wanted: CardFilter) -> Bools:
+        """Returns bool[models + 1]: whether each model is accepted; the last one is for missing cards (ABSENT)."""
+        known = self._accepted_by.get(wanted)
+        if known is None or known[0] is not self.models:
+            if len(self._accepted_by) >= FILTERS_MAX:
+                self._accepted_by.clear()
+            found = np.array([*map(wanted.accepts_model, self.models), False])
+            known = self._accepted_by[wanted] = self.models, found
+        return known[1]
 
     def takes_at_most(self, pod: Pod, demand: GpuDemand, rows: Rows) -> Mapping[str, Int64]:
         """Returns annotation or resource -> int64[len(rows)]: the largest number of cards, or amount of each, that would fit."""

@@ -6,8 +6,7 @@ holds and never updated incrementally, so they cannot become inconsistent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
@@ -20,6 +19,18 @@ WHOLE_BESIDE_FRACTIONS: Final = "node(s) had GPUs shared by fractional pods"
 FRACTION_BESIDE_WHOLE: Final = "node(s) had GPUs taken by whole-GPU pods"
 UNCONFIRMED: Final = "node(s) had a pod whose GPUs the device plugin has not allocated yet"
 CHOSEN_WITHOUT_ROOM: Final = "the chosen GPUs no longer have enough free capacity"
+
+
+CardOrder = Callable[[int, int], int]
+"""Gets a card's place and free memory; of the cards that have room, those with the lowest result are taken, lowest index first."""
+
+
+def least_free_first(place: int, free: int) -> int:
+    return free
+
+
+def most_free_first(place: int, free: int) -> int:
+    return -free
 
 
 def too_little(resource: str) -> str:
@@ -44,11 +55,16 @@ class CardRow:
     wrote the annotation. They still count as one card each.
     """
 
-    __slots__ = ("free", "has_fractions", "has_whole", "holds", "is_locked", "node")
+    __slots__ = ("_changed", "_row", "_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node")
 
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
         self.holds: dict[str, Hold] = {}
+        self._uses: dict[str, tuple[tuple[int, Use], ...] | None] = {}
+        """uid -> what its hold takes of the node's present cards, kept while neither changes."""
+        self._changed: set[int] | None = None
+        self._row = -1
+        """The row that `written` was last called for."""
         self.free: list[Use] = []
         """What is free of each card, in the order of `node.cards`."""
         self.has_whole = False
@@ -59,19 +75,24 @@ class CardRow:
     def copy(self) -> CardRow:
         copied = CardRow()
         copied.node, copied.holds, copied.free = self.node, dict(self.holds), list(self.free)
+        copied._uses = dict(self._uses)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
 
     def set_node(self, node: NodeCards) -> None:
         self.node = node
+        self._uses.clear()
+        self._changed = None
         self.renew()
 
     def hold(self, uid: str, hold: Hold) -> None:
         self.holds[uid] = hold
+        self._uses.pop(uid, None)
         self.renew()
 
     def give(self, uid: str) -> None:
         self.holds.pop(uid, None)
+        self._uses.pop(uid, None)
         self.renew()
 
     @property
@@ -83,14 +104,14 @@ class CardRow:
 
     def refusal(self, demand: GpuDemand, modes: frozenset[Mode]) -> str:
         """Returns why the demand does not fit; empty if it fits. `modes`: those of nodes that serve the demand's dialect."""
+        return self.barred(demand, modes) or self._room_refusal(demand)
+
+    def barred(self, demand: GpuDemand, modes: frozenset[Mode]) -> str:
+        """Returns why the demand does not fit, whatever is free; empty if that depends on what is free. `modes`: as for `refusal`."""
         if demand.problem:
             return demand.problem
         if self.node.mode not in modes:
             return wrong_mode(self.node.mode, demand)
-        return self.barred(demand) or self._room_refusal(demand)
-
-    def barred(self, demand: GpuDemand) -> str:
-        """Returns why the demand does not fit, whatever is free; empty if that depends on what is free."""
         if demand.confusions:
             if any(not demand.confusions.isdisjoint(hold.awaits) for hold in self.holds.values()):
                 return UNCONFIRMED
@@ -111,34 +132,39 @@ class CardRow:
         """Returns why the demand does not fit on these cards; empty if it fits. Raises ValueError for an invalid choice."""
         if len(choice) != demand.count:
             raise ValueError(f"{choice} are not {demand.count} devices in ascending order")
+        barred = self.barred(demand, modes)
         taken: dict[int, _Taken] = {}
         for part, chosen in parts_of(demand, choice):
             if tuple(sorted(set(chosen))) != chosen:
                 raise ValueError(f"{chosen} are not {part.count} devices in ascending order")
+            if barred:
+                continue
             places = [self._place_of(index) for index in chosen]
-            fitting = {place for place, _ in self._fitting(demand, part, taken)}
-            if not all(place in fitting for place in places):
-                return self.refusal(demand, modes) or CHOSEN_WITHOUT_ROOM
+            if not all(place >= 0 and self._has_room(place, demand, part, taken.get(place)) for place in places):
+                return self._room_refusal(demand) or CHOSEN_WITHOUT_ROOM
+            is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
+            if is_bound and not any(len(group) == part.count for group in self._groups(places, demand)):
+                return CHOSEN_WITHOUT_ROOM
             self._take(part, places, taken)
-        return self.refusal(demand, modes)
+        return barred
 
-    def choose(self, demand: GpuDemand) -> Choice | None:
-        """Returns the best-fitting cards: the least free ones that are enough, lowest index first. None if it does not fit."""
+    def choose(self, demand: GpuDemand, order: CardOrder = least_free_first) -> Choice | None:
+        """Returns the first cards in the order that have room, lowest index first of equal ones. None if it does not fit."""
+        if demand.prefers:
+            order = most_free_first if demand.prefers == "spread" else least_free_first
         found: list[int] = []
         taken: dict[int, _Taken] = {}
         for part in demand.parts:
-            places = self._best(demand, part, taken)
+            places = self._best(demand, part, taken, order)
             if len(places) < part.count:
                 return None
             self._take(part, places, taken)
             found += sorted(self.node.cards[place].index for place in places)
         return tuple(found)
 
-    def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> list[int]:
+    def _best(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken], order: CardOrder) -> list[int]:
         """Returns the places of the part's cards, fewer if too few fit: from one link group or NUMA node if possible."""
-        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (one[1], one[0]))
-        if demand.prefers == "spread":
-            fitting.sort(key=lambda one: (-one[1], one[0]))
+        fitting = sorted(self._fitting(demand, part, taken), key=lambda one: (order(*one), one[0]))
         places = [place for place, _ in fitting]
         if part.count == 1:
             return places[:1]
@@ -159,18 +185,22 @@ class CardRow:
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
         """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
-        for place, (card, free) in enumerate(zip(self.node.cards, self.free, strict=True)):
-            if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
-                continue
-            before = taken.get(place)
-            extra = NOTHING if before is None else before.use
-            use = part.amount.of(card) if before is None else before.with_part(part, part.amount.of(card))
-            if part.needs_unused and (free != card.total or extra != NOTHING):
-                continue
-            if part.needs_cores and free.cores <= extra.cores:
-                continue
-            if use.memory <= free.memory and use.cores <= free.cores and use.sharers <= free.sharers:
+        for place, free in enumerate(self.free):
+            if self._has_room(place, demand, part, taken.get(place)):
                 yield place, free.memory
+
+    def _has_room(self, place: int, demand: GpuDemand, part: Part, before: _Taken | None) -> bool:
+        """Reports whether a card has room for the part. `before`: what earlier parts of the pod take of it."""
+        card, free = self.node.cards[place], self.free[place]
+        if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
+            return False
+        extra = NOTHING if before is None else before.use
+        if part.needs_unused and (free != card.total or extra != NOTHING):
+            return False
+        if part.needs_cores and free.cores <= extra.cores:
+            return False
+        use = part.amount.of(card) if before is None else before.with_part(part, part.amount.of(card))
+        return use.memory <= free.memory and use.cores <= free.cores and use.sharers <= free.sharers
 
     def _take(self, part: Part, places: Sequence[int], taken: dict[int, _Taken]) -> None:
         for place in places:
@@ -192,37 +222,69 @@ class CardRow:
     def renew(self) -> None:
         """Recomputes the free amounts: first holds with known cards, then the others.
 
-        Processes holds in the order of uids, so that equal holds give equal results.
+        Processes holds in the order of uids if that matters, so that equal holds give equal results.
         """
-        cards = self.node.cards
-        used = [NOTHING] * len(cards)
+        cards, holds = self.node.cards, self.holds
+        self.has_whole = any(hold.is_whole for hold in holds.values())
+        self.has_fractions = not all(hold.is_whole for hold in holds.values())
+        memory, cores, sharers = ([0] * len(cards) for _ in range(3))
         everywhere: list[Hold] = []
         whole_anywhere = 0
-        for _, hold in sorted(self.holds.items(), key=itemgetter(0)):
-            is_of_mode = self.node.mode in hold.modes
-            places = [self._place_of(share.card) for share in hold.shares] if is_of_mode else []
-            is_known = bool(places) and (min(places) >= 0 or all(isinstance(share.card, str) for share in hold.shares))
+        for uid in sorted(holds) if self.has_whole else holds:
+            hold = holds[uid]
+            if uid not in self._uses:
+                self._uses[uid] = self._uses_of(hold)
+            uses = self._uses[uid]
             is_counted = hold.is_whole and not self.node.is_indexed
-            if is_known and not (is_counted and any(used[place] != NOTHING for place in places)):
-                for place, share in zip(places, hold.shares, strict=True):
-                    if place < 0:  # a card with an id that is missing now: the others are still what they were
-                        continue
-                    used[place] = _plus(used[place], _held(hold, share.amount, cards[place]))
-            elif is_counted or not is_of_mode:
+            if uses is not None and not (is_counted and any(memory[at] or cores[at] or sharers[at] for at, _ in uses)):
+                for at, use in uses:
+                    memory[at] += use.memory
+                    cores[at] += use.cores
+                    sharers[at] += use.sharers
+            elif is_counted or self.node.mode not in hold.modes:
                 whole_anywhere += hold.count
             else:
                 everywhere.append(hold)
         for hold in everywhere:
-            used = [_plus(before, _held(hold, hold.amount, card)) for before, card in zip(used, cards, strict=True)]
-        self.free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
-        for place in self._freest_first()[:whole_anywhere]:
-            self.free[place] = NOTHING
-        self.has_whole = any(hold.is_whole for hold in self.holds.values())
-        self.has_fractions = any(not hold.is_whole for hold in self.holds.values())
+            for at, card in enumerate(cards):
+                use = _held(hold, hold.amount, card)
+                memory[at] += use.memory
+                cores[at] += use.cores
+                sharers[at] += use.sharers
+        used = zip(memory, cores, sharers, strict=True)
+        free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
+        for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
+            free[place] = NOTHING
+        if self._changed is not None:
+            self._changed.update(place for place, amounts in enumerate(free) if amounts != self.free[place])
+        self.free = free
 
-    def _freest_first(self) -> list[int]:
+    def _uses_of(self, hold: Hold) -> tuple[tuple[int, Use], ...] | None:
+        """Returns place and use of each present card of the hold; None if its cards are unknown, or one without an id is missing.
+
+        If a card with an id is missing, the others are still what they were.
+        """
+        if self.node.mode not in hold.modes or not hold.shares:
+            return None
+        cards = self.node.cards
+        uses: list[tuple[int, Use]] = []
+        for share in hold.shares:
+            place = self._place_of(share.card)
+            if place >= 0:
+                uses.append((place, _held(hold, share.amount, cards[place])))
+            elif not all(isinstance(one.card, str) for one in hold.shares):
+                return None
+        return tuple(uses)
+
+    def _freest_first(self, free: Sequence[Use]) -> list[int]:
         """Returns the places of the cards, completely free ones first, since no whole pod can be on the others."""
-        return sorted(range(len(self.free)), key=lambda place: (-self.free[place].memory, place))
+        return sorted(range(len(free)), key=lambda place: (-free[place].memory, place))
+
+    def written(self, row: int) -> Collection[int] | None:
+        """Returns the places whose free amounts have changed since the last call for this row; None: all. For `CardArrays`."""
+        changed = self._changed if self._row == row else None
+        self._changed, self._row = set(), row
+        return changed
 
 
 class _Taken:
@@ -270,8 +332,9 @@ def _most(one: Use, other: Use) -> Use:
     return Use(max(one.memory, other.memory), max(one.cores, other.cores), max(one.sharers, other.sharers))
 
 
-def _minus(total: Use, used: Use) -> Use:
+def _minus(total: Use, used: tuple[int, int, int]) -> Use:
     """Returns what is left, at least nothing: what pods hold can exceed a card that was replaced by a smaller one."""
-    return Use(
-        max(0, total.memory - used.memory), max(0, total.cores - used.cores), max(0, total.sharers - used.sharers)
-    )
+    if used == NOTHING:
+        return total
+    memory, cores, sharers = used
+    return Use(max(0, total.memory - memory), max(0, total.cores - cores), max(0, total.sharers - sharers))

@@ -42,6 +42,20 @@ class CardFilter(msgspec.Struct, frozen=True):
 
 
 ANY_CARD: Final = CardFilter()
+"""A demand that accepts all cards has this object, which costs nothing for each card."""
+
+
+def card_filter(
+    models: tuple[str, ...] = (),
+    models_with: tuple[str, ...] = (),
+    models_without: tuple[str, ...] = (),
+    ids: tuple[str, ...] = (),
+    ids_without: tuple[str, ...] = (),
+) -> CardFilter:
+    """Returns the filter; ANY_CARD if it accepts all cards."""
+    if models or models_with or models_without or ids or ids_without:
+        return CardFilter(models, models_with, models_without, ids, ids_without)
+    return ANY_CARD
 
 
 class Part(msgspec.Struct, frozen=True):

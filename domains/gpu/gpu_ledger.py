@@ -8,8 +8,9 @@ the same. Written only by the cache and commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -40,6 +41,9 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
+DEMANDS_MAX: Final = 1024
+"""Different demands, and kinds of pods, that are kept: one attempt reads them several times."""
+
 
 class GpuLedger:
     """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `StampingLedger` of `framework.ledger`."""
@@ -62,6 +66,10 @@ class GpuLedger:
         self._served = served
         self._objects = objects
         self._dialects = dialects
+        self._demands: dict[tuple[int, int, int], tuple[Pod, PodDemands]] = {}
+        """Ids of spec, annotations and labels, which the pods of a workload share -> a pod with these, and its demands."""
+        self._numbers: dict[Hashable, int] = {}
+        self._given = 0
         self.reads_objects = tuple({kind: None for dialect in dialects for kind in dialect.reads_objects})
         self._rows: dict[int, CardRow] = {}
         self._row_of: dict[str, int] = {}
@@ -180,6 +188,7 @@ class GpuLedger:
             if cards.node.problems:
                 copied._rows[row] = kept = CardRow()
                 kept.set_node(cards.node)
+                copied.arrays.write(row, kept)
         return copied
 
     def sums(self, row: int) -> object:
@@ -187,7 +196,8 @@ class GpuLedger:
         return self.arrays.sums(row)
 
     def recount(self, row: int) -> None:
-        self._rows.setdefault(row, CardRow()).renew()
+        cards = self._rows.setdefault(row, CardRow())
+        cards.set_node(cards.node)  # everything anew
         self.arrays.write(row, self._rows[row])
         self._drop_if_empty(row)
 
@@ -201,7 +211,29 @@ class GpuLedger:
 
     def demands(self, pod: Pod) -> PodDemands:
         """Returns the pod's demand in each mode of nodes; false if it requests no GPU."""
-        return demands_of(pod, self._dialects) if self.concerns(pod) else NO_DEMANDS
+        key = id(pod.spec), id(pod.annotations), id(pod.labels)
+        known = self._demands.get(key)
+        if known is not None and pod.held is None:
+            return known[1]
+        if not self.concerns(pod):
+            return NO_DEMANDS
+        found = demands_of(pod, self._dialects)
+        found = msgspec.structs.replace(found, number=self._number(tuple(found.by_mode.items())))
+        if pod.held is None:
+            if len(self._demands) >= DEMANDS_MAX:
+                self._demands.clear()
+            self._demands[key] = pod, found
+        return found
+
+    def _number(self, demands: Hashable) -> int:
+        """Returns a number for equal demands. No number is ever reused."""
+        number = self._numbers.get(demands)
+        if number is None:
+            if len(self._numbers) >= DEMANDS_MAX:
+                self._numbers.clear()
+            self._given += 1
+            number = self._numbers[demands] = self._given
+        return number
 
     def cards(self, row: int) -> CardRow:
         """Returns the row's cards, read only; use `copy()` for an overlay."""
@@ -236,7 +268,7 @@ class GpuLedger:
             return np.ones(len(rows), np.bool_)
         found: Bools = np.ones(len(rows), np.bool_)
         for part in demand.parts:
-            found &= self.arrays.fitting(demand, part, rows).sum(axis=0) >= part.count
+            found &= self.arrays.has_room(demand, part, rows)
         is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
         if is_simple and not (demand.filter.ids or demand.filter.ids_without):
             return found
@@ -251,9 +283,9 @@ class GpuLedger:
         """Returns what a pod without a node would hold on these cards; unknown cards if it does not fit."""
         if demand.problem or demand.is_counted:
             return None
-        chosen = None if cards.barred(demand) else cards.choose(demand)
+        modes = self.dialect(demand).modes
+        chosen = None if cards.barred(demand, modes) else cards.choose(demand)
         if chosen is None:
-            modes = self.dialect(demand).modes
             return Hold(demand.dialect, demand.count, demand.amount, is_whole=demand.is_whole, modes=modes)
         answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)
         return self.dialect(demand).hold(_with(pod, answer, self.written), is_ours=True)

@@ -6,8 +6,8 @@ What pods hold is in `GpuLedger`; this plugin reads its arrays, whole rows at a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,11 +23,16 @@ from domains.gpu.card_row import (
 from domains.gpu.cards import Mode
 from domains.gpu.demand import GpuDemand
 from domains.gpu.dialects import DIALECTS, PodDemands
+from domains.gpu.fragmentation import Fragmentation
+from domains.gpu.fragments import Fragments
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold
 from domains.gpu.lock_keeper import LockKeeper
 from domains.gpu.node_lock import LOCKED
-from domains.gpu.policies import score_cards
+from domains.gpu.pod_mix import PodMix
+from domains.gpu.policies import SIMPLE_POLICIES, Candidates, PlacementPolicy
+from domains.gpu.settings import gpu_settings
+from domains.gpu.typical_pods import PodShape, Typical, shape_of
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState, StateKey
@@ -41,14 +46,14 @@ from multisched.framework.events import (
     Hint,
     Resource,
 )
-from multisched.framework.node_view import Codes, Int64, Rows, Scores
+from multisched.framework.node_view import Codes, Float64, Int64, NodeView, Rows, Scores
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, ViewPorts, ViewQuery
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import CPU, Node, Pod
 
 NODE_GPUS_CHANGED: Final = ClusterEvent(
     Resource.NODE,
@@ -62,6 +67,7 @@ GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OT
 LOCK_MAX_S: Final = 60.0
 """Timeout of PreBind: the writes of a lock, with their retries."""
 ALL: Final = slice(None)
+NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
 
@@ -74,9 +80,10 @@ class GpuShare:
     name = "GpuShare"
     view = "gpu"
     depends_on = Dependency.ROW
-    traits = Traits(reads_objects=DESCRIBING_KINDS, pre_bind_timeout_s=LOCK_MAX_S)
 
-    def __init__(self, context: PluginContext) -> None:
+    def __init__(self, context: PluginContext, args: Mapping[str, Any] = NO_ARGS) -> None:
+        """Raises PluginArgsError."""
+        settings = gpu_settings(args)
         ledger = context.hold.register(GpuLedger(context.scheduler_names, context.objects))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
@@ -85,6 +92,17 @@ class GpuShare:
         if context.node_locks is not None:
             self._locks = LockKeeper(ledger, context.node_locks, context.scheduler_names, context.rows)
             ledger.watch_locks(context.domain, self._locks.wake)
+        self.mix = PodMix(settings.typical, self._running)
+        self.policy: PlacementPolicy = (
+            Fragmentation(lambda: self.mix.typical)
+            if settings.policy == Fragmentation.name
+            else SIMPLE_POLICIES[settings.policy]()
+        )
+        self.traits = Traits(
+            reads_objects=DESCRIBING_KINDS,
+            pre_bind_timeout_s=LOCK_MAX_S,
+            prefers_first_row=self.policy.prefers_first_row,
+        )
         self.reasons = ReasonTable(self.name)
 
     # -- filtering -------------------------------------------------------------------------------------------------
@@ -166,24 +184,69 @@ class GpuShare:
     # -- scoring ---------------------------------------------------------------------------------------------------
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
-        return SUCCESS if self._ledger.demands(pod) else SKIP
+        is_scored = self.policy.scores_pods and (self.policy.scores_all_pods or self._ledger.demands(pod))
+        return SUCCESS if is_scored else SKIP
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        """Returns int64[rows], 0..100: how tightly the demand is packed; 0 if it does not fit."""
-        demands = self._ledger.demands(pod)
+        """Returns int64[rows], 0..100, by the policy; 0 where the demand does not fit."""
+        demands, cpu_milli = self._ledger.demands(pod), pod.requests.get(CPU, 0)
+        if not demands:
+            if not self.policy.scores_all_pods:
+                return np.zeros(len(rows), np.int64)
+            return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
         scores = np.zeros(len(rows), np.int64)
-        for mode, where, demand in self._by_mode(demands, rows) if demands else ():
+        for mode, where, demand in self._by_mode(demands, rows):
             if mode in demands.by_mode and not demand.is_counted:
-                scores[where] = score_cards(self._ledger.arrays, demand, rows[where])
+                scores[where] = self.policy.score(self._candidates(cycle.nodes, rows[where]), demand, cpu_milli)
         return scores
 
+    def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
+        """Returns float64[rows]: idle thousandths that typical pods could not use, by default those of the policy."""
+        candidates = self._candidates(nodes, rows)
+        found = Fragments(self.mix.typical if typical is None else typical, self._ledger.arrays.models)
+        return found.of(candidates.left, candidates.cpu_milli, candidates.models)
+
+    def _candidates(self, nodes: NodeView, rows: Rows) -> Candidates:
+        return Candidates(self._ledger.arrays, rows, nodes)
+
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
-        """Returns the best-fitting cards, for which `score` was computed; None if the demand does not fit."""
+        """Returns the cards that the policy takes, for which `score` was computed; None if the demand does not fit. Counts the pod
+        for the typical pods."""
         demands, cards = self._ledger.demands(pod), self._ledger.cards(row)
-        if not demands:
-            return None
-        demand, modes = demands.on(cards.node.mode)
-        return None if demand.is_counted or cards.refusal(demand, modes) else cards.choose(demand)
+        demand, modes = demands.on(cards.node.mode) if demands else (None, frozenset[Mode]())
+        found = None
+        if demand is not None and not demand.is_counted and not cards.barred(demand, modes):
+            candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
+            found = cards.choose(demand, self.policy.order(candidate, demand, pod))
+        if self.policy.name == Fragmentation.name:  # last: the choice is by the typical pods of the score
+            memory = max((card.memory for card in cards.node.cards), default=0)
+            self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
+        return found
+
+    # -- typical pods ----------------------------------------------------------------------------------------------
+
+    def _running(self) -> Iterator[PodShape]:
+        """Yields the shapes of the pods that hold GPUs. Amounts of memory are left out: the card is not known here."""
+        return self._shapes(pod for pod in self._context.hold.pods() if self._ledger.concerns(pod))
+
+    def _waiting(self) -> Iterator[PodShape]:
+        """Yields the shapes of pending pods that request GPUs, like `_running`."""
+        return self._shapes(pod for pod in self._context.pending() if self._ledger.concerns(pod))
+
+    def _shapes(self, pods: Iterable[Pod]) -> Iterator[PodShape]:
+        for pod in pods:
+            demands = self._ledger.demands(pod)
+            shape = shape_of(demands.first, pod.requests.get(CPU, 0)) if demands else None
+            if shape is not None:
+                yield shape
+
+    def export_state(self) -> object:
+        """See `framework.introspection.StateExportPlugin`: the learned typical pods."""
+        return self.mix.typical
+
+    def import_state(self, handed: object) -> None:
+        assert isinstance(handed, tuple), "the export of another GpuShare"
+        self.mix.adopt(handed)
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
         """See `framework.introspection.RoomPlugin`: the largest amounts that would fit, by the name that the pod requests."""
@@ -253,7 +316,9 @@ class GpuShare:
     # -- signature and queueing hints --------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        return tuple(self._ledger.demands(pod).by_mode.items())
+        """Signs the demands; the CPU and the version of the typical pods, too, if scores depend on them."""
+        number = self._ledger.demands(pod).number
+        return (number, pod.requests.get(CPU, 0), self.mix.version) if self.policy.scores_all_pods else number
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (
@@ -302,10 +367,10 @@ class GpuShare:
         return any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        changed = (
-            isinstance(old, Pod) and isinstance(new, Pod) and self._ledger.demands(old) != self._ledger.demands(new)
-        )
-        return Hint.QUEUE if changed else Hint.SKIP
+        if not (isinstance(old, Pod) and isinstance(new, Pod)):
+            return Hint.SKIP
+        before, after = self._ledger.demands(old), self._ledger.demands(new)
+        return Hint.QUEUE if before.by_mode != after.by_mode else Hint.SKIP
 
 
 def _trial_row(state: CycleState, ledger: GpuLedger, row: int) -> CardRow:

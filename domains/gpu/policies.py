@@ -1,30 +1,185 @@
-"""Scores of nodes by their cards."""
+"""The placement policies: scores of nodes for a pod, and the order in which the cards of the chosen node are taken.
+
+Each policy computes for many rows at once, from the arrays of the ledger and the idle CPU. `settings` selects one.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import zlib
+from collections.abc import Callable
+from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.gpu.card_arrays import MEMORY, SIZE, CardArrays
+from domains.gpu.card_arrays import FREE_MILLI, MEMORY, MODEL, SIZE, CardArrays
+from domains.gpu.card_row import CardOrder, least_free_first, most_free_first
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT
 from domains.gpu.demand import GpuDemand, Part
-from multisched.framework.node_view import Int64, Rows, Scores
+from multisched.framework.node_view import Amount, Int64, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
+from multisched.model.objects import CPU, Pod
 
 SHARED_POINTS, TIGHT_POINTS, FULL_POINTS = 50, 40, 10
-"""Parts of a fraction's score: cards that are already shared, little left on them, utilization of the node.
-
-Of the simple rules, filling used cards first and used nodes next leaves the fewest fragments (performance 2.1).
-"""
+"""Parts of a fraction's score by `packing`: cards that are already shared, little left on them, utilization of the node."""
+BEST_FIT_CPU_MILLI: Final = 128_000
+BEST_FIT_GPU_MILLI: Final = 8_000
+"""`best-fit` weighs idle CPU and idle GPU against these amounts of one large node; more counts as so much."""
 _FULL: Final = np.iinfo(np.int64).max
 POINTS_MILLI: Final = 1000
+_CPU: Final = (CPU,)
 
 
-def score_cards(arrays: CardArrays, demand: GpuDemand, rows: Rows) -> Scores:
-    """Returns int64[rows], 0..100, for rows whose mode serves the demand; 0 where it does not fit."""
-    return _score_whole(arrays, demand, rows) if demand.is_whole else _score_fraction(arrays, demand, rows)
+class Candidates(msgspec.Struct):
+    """The rows that a policy scores for one pod. All of them have the mode for which the demand is."""
+
+    arrays: CardArrays
+    rows: Rows
+    """Ascending."""
+    nodes: NodeView
+
+    def at(self, positions: Rows) -> Candidates:
+        """Returns some of the rows, by position."""
+        return (
+            self if len(positions) == len(self.rows) else Candidates(self.arrays, self.rows.take(positions), self.nodes)
+        )
+
+    @property
+    def cpu_milli(self) -> Int64:
+        """int64[rows]: idle CPU, without the pod."""
+        read = self.nodes.amounts
+        found = read(Amount.ALLOCATABLE, _CPU, self.rows)[0] - read(Amount.REQUESTED, _CPU, self.rows)[0]
+        return np.maximum(found, 0)
+
+    @property
+    def left(self) -> Int64:
+        """int64[cards, rows]: thousandths left of each card; 0 for a missing one."""
+        found: Int64 = np.maximum(self.arrays.layer(FREE_MILLI, self.rows), 0)
+        return found
+
+    @property
+    def models(self) -> Int64:
+        """int64[rows]: number of the model of the first card, see `CardArrays.models`."""
+        found: Int64 = np.maximum(self.arrays.layer(MODEL, self.rows)[0], 0)
+        return found
+
+    def needed_milli(self, part: Part) -> Int64:
+        """Returns int64[rows]: thousandths that the part takes of the row's largest card, rounded up."""
+        if part.amount.milli:
+            return np.full(len(self.rows), part.amount.milli)
+        size = np.maximum(self.arrays.layer(SIZE, self.rows).max(axis=0), 1)
+        return -(-CARD_MILLI * _needed(part, size, self.arrays.scales(self.rows)) // size)
+
+
+class PlacementPolicy(Protocol):
+    """How GpuShare scores nodes and chooses cards."""
+
+    name: str
+    scores_pods: bool
+    """False: all nodes are equally good."""
+    scores_all_pods: bool
+    """Scores depend on idle CPU, too, and pods without GPUs are scored on nodes with GPUs."""
+    prefers_first_row: bool
+    """See `Traits.prefers_first_row`."""
+
+    def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
+        """Returns int64[rows], 0..100; 0 where the demand does not fit. `demand`: None for a pod without GPUs."""
+        ...
+
+    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+        """Returns the order in which cards that have room are taken. `candidate`: the chosen row alone."""
+        ...
+
+
+class Packing:
+    """Shared cards first, tight ones before others, and used nodes before others: simple, and independent of the workload."""
+
+    name = "packing"
+    scores_pods = True
+    scores_all_pods = False
+    prefers_first_row = True
+
+    def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
+        assert demand is not None, "pods without GPUs are not scored"
+        arrays, rows = candidates.arrays, candidates.rows
+        return _score_whole(arrays, demand, rows) if demand.is_whole else _score_fraction(arrays, demand, rows)
+
+    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+        return least_free_first
+
+
+class BestFit:
+    """The node on which the least CPU and GPU is left, half each; the card with the least left that is enough.
+
+    Source: policy BestFit of the simulator of Weng et al., USENIX ATC 2023.
+    """
+
+    name = "best-fit"
+    scores_pods = True
+    scores_all_pods = True
+    prefers_first_row = True
+
+    def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
+        gpu = candidates.left.sum(axis=0)
+        if demand is not None:
+            gpu -= demand.parts[0].count * candidates.needed_milli(demand.parts[0])
+        gpu = np.clip(gpu, 0, BEST_FIT_GPU_MILLI)
+        cpu = np.clip(candidates.cpu_milli - cpu_milli, 0, BEST_FIT_CPU_MILLI)
+        whole = BEST_FIT_CPU_MILLI * BEST_FIT_GPU_MILLI
+        left = cpu * BEST_FIT_GPU_MILLI + gpu * BEST_FIT_CPU_MILLI
+        found: Scores = (2 * whole - left) * MAX_SCORE // (2 * whole)
+        return found
+
+    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+        return least_free_first
+
+
+class Spread:
+    """The node with the largest share of its GPU free; the card with the most left. For pods that slow each other down."""
+
+    name = "spread"
+    scores_pods = True
+    scores_all_pods = False
+    prefers_first_row = False
+
+    def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
+        sizes = candidates.arrays.layer(SIZE, candidates.rows)
+        cards = np.maximum((sizes > 0).sum(axis=0), 1)
+        found: Scores = MAX_SCORE * candidates.left.sum(axis=0) // (CARD_MILLI * cards)
+        return found
+
+    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+        return most_free_first
+
+
+class RandomNode:
+    """Any node that fits, and any card: each by a hash of the pod, so that the same pods are placed alike. For comparison."""
+
+    name = "random"
+    scores_pods = False
+    scores_all_pods = False
+    prefers_first_row = False
+
+    def score(self, candidates: Candidates, demand: GpuDemand | None, cpu_milli: int) -> Scores:
+        return np.zeros(len(candidates.rows), np.int64)
+
+    def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
+        hashed = zlib.crc32(pod.uid.encode())
+        return lambda place, free: _mixed(hashed + place)
+
+
+SIMPLE_POLICIES: Final[dict[str, Callable[[], PlacementPolicy]]] = {
+    one.name: one for one in (BestFit, Packing, Spread, RandomNode)
+}
+"""The policies that need nothing but the cards."""
+
+
+def _mixed(number: int) -> int:
+    """Returns 32 bits in which each bit of the number changes many: neighbours, and sums that differ by a constant, get unlike results."""
+    number = (number * 0x9E3779B1) & 0xFFFFFFFF
+    number = ((number ^ number >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
+    return number ^ number >> 13
 
 
 def _score_whole(arrays: CardArrays, demand: GpuDemand, rows: Rows) -> Scores:
@@ -41,7 +196,7 @@ def _score_fraction(arrays: CardArrays, demand: GpuDemand, rows: Rows) -> Scores
     if part.count > len(memory):
         return np.zeros(len(rows), np.int64)
     fits = arrays.fitting(demand, part, rows)
-    order = _lowest(np.where(fits, memory, _FULL), part.count)
+    order = lowest(np.where(fits, memory, _FULL), part.count)
     chosen = np.take_along_axis(memory, order, axis=0)
     sizes = np.maximum(np.take_along_axis(size, order, axis=0), 1)
     needed = _needed(part, sizes, arrays.scales(rows))
@@ -55,7 +210,7 @@ def _score_fraction(arrays: CardArrays, demand: GpuDemand, rows: Rows) -> Scores
     return np.where(fits.sum(axis=0) >= part.count, points, 0)
 
 
-def _lowest(amounts: Int64, count: int) -> NDArray[np.intp]:
+def lowest(amounts: Int64, count: int) -> NDArray[np.intp]:
     """Returns intp[count, rows]: the places of the lowest amounts of each column, the first ones of equal amounts."""
     if count == 1:
         return np.expand_dims(amounts.argmin(axis=0), 0)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from domains.gpu.dialects import fgd, gpushare, hami, kai, koordinator, own, volcano
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_share import GpuShare
+from domains.gpu.settings import gpu_settings
 from multisched.framework.default_profile import default_with
+from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import Factory, PluginUse
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import NO_SCHEDULE
@@ -47,19 +49,14 @@ POLICY: Mapping[str, object] = {
 
 PLUGINS: Mapping[str, Factory] = {GpuShare.name: GpuShare}
 
+ARGS_READERS: Mapping[str, ArgsReader] = {GpuShare.name: gpu_settings}
+
 NOT_LISTED_BY_NODES = (hami.MEMORY, hami.MEMORY_PERCENT, hami.CORES, volcano.MEMORY_PERCENT)
 """Extended resources that HAMi and Volcano read of pods, and that no node has allocatable: GpuShare counts them."""
 
-PACKING: Mapping[str, object] = {
-    "scoringStrategy": {
-        "type": "MostAllocated",
-        "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
-    },
-    "ignoredResources": list(NOT_LISTED_BY_NODES),
-}
-"""CPU and memory are packed like the GPUs: full nodes first, so that whole nodes stay free for large pods."""
-
 PROFILE = default_with(
-    PluginUse("NodeResourcesFit", args=PACKING),
+    # CPU and memory only filter: on the openb trace their scores cost five of the points that GpuShare's policy gains.
+    PluginUse("NodeResourcesFit", weight=0, args={"ignoredResources": list(NOT_LISTED_BY_NODES)}),
     before={"DynamicResources": PluginUse("GpuShare", weight=10)},
+    without=("NodeResourcesBalancedAllocation",),
 )

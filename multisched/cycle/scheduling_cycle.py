@@ -36,6 +36,7 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.framework.step_budget import UNLIMITED, StepBudget
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import CANDIDATES_MAX, FITS_NOW, MOVED, TAKEN, Candidate, Conflicts
@@ -71,6 +72,7 @@ class SchedulingCycle:
         self.nominator = nominator
         self._seed = seed
         self._budget = budget
+        self._prefers_first_row = any(traits_of(plugin).prefers_first_row for plugin in plugins.score)
         self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
         """Remote responses may leave no row. The refusal then shows what the cycle saw before it waited."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
@@ -273,6 +275,8 @@ class SchedulingCycle:
 
     def _turn(self, pod: Pod, attempt: int) -> int:
         """Returns the number that selects one of equally good rows for this attempt."""
+        if self._prefers_first_row:
+            return attempt - 1  # an attempt that follows a failed bind takes another row
         return zlib.crc32(f"{self._seed}/{pod.uid}/{attempt}".encode())
 
     def _own_nominated(self, choice: Choice, pod: Pod) -> int | None:

@@ -27,6 +27,7 @@ _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {
     "may_fail": _SWITCH,
     "pre_filter_reads_pods": _SWITCH,
     "reads_feasible": _SWITCH,
+    "prefers_first_row": _SWITCH,
     "normalizer": (ByLargest | None, "a ByLargest, or None"),
     "pre_bind_timeout_s": (int | float | None, "seconds, or None"),
     "keeps_deadline": _SWITCH,
@@ -53,6 +54,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """
     reads_feasible: bool = False
     """PreScore and Score of a CacheKeyPlugin depend on which rows are feasible: they run again when other rows become feasible."""
+    prefers_first_row: bool = False
+    """Of the rows with the highest total score, the first is chosen, not one by a hash of the pod. So equally good nodes fill one
+    after the other: for a policy that packs, each node that stays empty is worth more than an even use.
+    """
     normalizer: ByLargest | None = None
     """Replaces a NormalizeScore that scores in proportion to the largest raw score: same results, cheaper."""
     pre_bind_timeout_s: float | None = None
@@ -80,6 +85,7 @@ POINTS: Final = {
     "may_fail": "filter",
     "pre_filter_reads_pods": "pre_filter",
     "reads_feasible": "cache_key",
+    "prefers_first_row": "score",
     "normalizer": "score",
     "pre_bind_timeout_s": "pre_bind",
     "keeps_deadline": "bind",

@@ -169,7 +169,7 @@ def devices_given_twice() -> None:
         return too_little(demand.resource) if genuine(self, demand) is None else ""
 
     put(CardRow, "_room_refusal", room_refusal)
-    put(CardRow, "choose", lambda self, demand: tuple(range(demand.count)))
+    put(CardRow, "choose", lambda self, demand, order=None: tuple(range(demand.count)))
     put(CardRow, "refusal_of", lambda self, demand, devices, modes: self.refusal(demand, modes))
 
 

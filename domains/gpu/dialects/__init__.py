@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -43,6 +42,8 @@ class PodDemands(msgspec.Struct, frozen=True):
     """A pod's demand in each mode of nodes that serves it. False if the pod requests no GPU."""
 
     by_mode: Mapping[Mode, GpuDemand] = {}
+    number: int = 0
+    """Equal for equal demands that one ledger has read, for signatures: hashing demands in each attempt costs more."""
 
     def __bool__(self) -> bool:
         return bool(self.by_mode)
@@ -82,7 +83,6 @@ CARDS_FIELDS: Final[Mapping[Mode, str]] = {
 DEVICE_PLUGIN: Final = "the vendor's device plugin"
 
 
-@lru_cache(maxsize=1024)
 def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands:
     """Returns the pod's demands. A pod that uses the names of two dialects has a demand with a problem."""
     found = [(dialect, demand) for dialect in dialects if (demand := dialect.demand(pod)) is not None]

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, CARDS_MAX, Amount, Mode, NodeCards
-from domains.gpu.demand import CardFilter, GpuDemand, Part, indices_in, indices_text, integer_within, shown
+from domains.gpu.demand import GpuDemand, Part, card_filter, indices_in, indices_text, integer_within, shown
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.own import GPU_ALLOCATED
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL, whole_resource
@@ -63,7 +63,7 @@ class FgdDialect:
             "gpu-milli",
             amount_key=MILLI,
             count_key=FGD_COUNT,
-            filter=CardFilter(models=models),
+            filter=card_filter(models=models),
             quota_milli=0 if problem else part.count * part.amount.milli,
             problem=problem,
         )

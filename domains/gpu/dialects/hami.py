@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Card, Mode, NodeCards
-from domains.gpu.demand import CardFilter, GpuDemand, Part, invalid
+from domains.gpu.demand import GpuDemand, Part, card_filter, invalid
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_allocated, read_registered
 from domains.gpu.dialects.whole import GPU
@@ -76,7 +76,7 @@ class HamiDialect:
             MEMORY if is_specific else GPU,
             amount_key=MEMORY if len(containers) == 1 else "",
             count_key=GPU if len(containers) == 1 else "",
-            filter=CardFilter(
+            filter=card_filter(
                 models_with=tuple(part.lower() for part in list_in(annotations.get(USE_TYPE, ""))),
                 models_without=tuple(part.lower() for part in list_in(annotations.get(NO_TYPE, ""))),
                 ids=list_in(annotations.get(USE_ID, "")),

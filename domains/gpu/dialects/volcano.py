@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
-from domains.gpu.demand import CardFilter, GpuDemand, Part, invalid
+from domains.gpu.demand import GpuDemand, Part, card_filter, invalid
 from domains.gpu.dialect import Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_registered
 from domains.gpu.hold import Hold
@@ -62,7 +62,7 @@ class VolcanoDialect:
         problem = next(_problems(containers), "")
         if problem:
             return invalid(self.name, problem)
-        card_filter = CardFilter(
+        accepted = card_filter(
             ids=list_in(pod.annotations.get(USE_ID, "")), ids_without=list_in(pod.annotations.get(NO_ID, ""))
         )
         return GpuDemand(
@@ -71,7 +71,7 @@ class VolcanoDialect:
             MEMORY,
             amount_key=MEMORY,
             count_key=NUMBER,
-            filter=card_filter,
+            filter=accepted,
             confusions=_confusions(pod),
         )
 

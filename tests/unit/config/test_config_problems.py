@@ -311,10 +311,10 @@ def test_unknown_args_are_refused(plugin: str) -> None:
 
 def test_args_of_a_plugin_without_args_are_refused_at_their_position() -> None:
     at = "domains[0].profile.plugins.enabled[0].args"
-    told = one_plugin("{name: GpuShare, args: {x: 1}}")
+    told = one_plugin("{name: NodeName, args: {x: 1}}")
     assert problems(told) == [f"f.yaml:6:{told.splitlines()[5].index('args') + 1}: {at}: takes no args; remove them"]
     assert f"{at}: takes no args" in problems(one_plugin(f"{{name: '{__name__}:Plain', args: {{x: 1}}}}"))[0]
-    loading.parse(one_plugin("{name: GpuShare, args: {}}"), "f.yaml")
+    loading.parse(one_plugin("{name: NodeName, args: {}}"), "f.yaml")
 
 
 class Plain:

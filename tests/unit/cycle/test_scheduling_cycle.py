@@ -15,6 +15,7 @@ from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.points import CycleView, PermitResult, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
 from multisched.model.objects import CPU, PODS, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
@@ -28,6 +29,12 @@ URGENT = PodSpec(requests={CPU: 1000}, priority=10)
 
 def prefers(node: str) -> ScoreBy:
     return ScoreBy("Prefers", lambda pod, name: 100 if name == node else 0)
+
+
+class InOrder(ScoreBy):
+    """Scores, and lets the first of equally good rows win."""
+
+    traits = Traits(prefers_first_row=True)
 
 
 class Service:
@@ -113,6 +120,24 @@ def test_next_attempt_may_choose_another_equal_node() -> None:
     nodes = [make_node(f"n{i}") for i in range(8)]
     results = [Domain(*nodes, in_tree=()).schedule(make_pod("p"), attempt) for attempt in range(1, 9)]
     assert len({result.node for result in results if isinstance(result, Placed)}) > 2
+
+
+def test_a_plugin_can_make_the_first_of_equally_good_nodes_win() -> None:
+    nodes = [make_node(f"n{i}") for i in range(3)]
+    scores = InOrder("InOrder", lambda pod, name: 7 if name != "n0" else 6)
+    domain = Domain(*nodes, plugins=[scores], in_tree=())
+    results = [domain.schedule(make_pod(f"p{i}")) for i in range(5)]
+    assert [r.node for r in results if isinstance(r, Placed)] == ["n1"] * 5
+
+
+def test_a_pod_that_tries_again_takes_the_next_of_equally_good_nodes() -> None:
+    def place(attempt: int) -> Placed | Conflicted | Unplaced:
+        nodes = [make_node(f"n{i}") for i in range(3)]
+        plugins = [InOrder("InOrder", lambda pod, name: 7)]
+        return Domain(*nodes, plugins=plugins, in_tree=()).schedule(make_pod("p"), attempt)
+
+    results = [place(attempt) for attempt in (1, 2, 3, 4)]
+    assert [r.node for r in results if isinstance(r, Placed)] == ["n0", "n1", "n2", "n0"]
 
 
 @pytest.mark.parametrize("plugin", ["NodeVolumeLimits", "VolumeRestrictions"])

@@ -49,14 +49,14 @@ def run(path: Path, output: str) -> str:
 def test_a_workload_of_a_domain_replaces_nodes_pods_and_figures(tmp_path: Path) -> None:
     document = json.loads(run(trace(tmp_path), "json"))
     packing, least = document["policies"]
-    assert packing == {"name": "packing", "allocated": {"mean": 1.0, "std": 0.0}, "dropped": 0.0}
+    assert packing == {"name": "most-allocated", "allocated": {"mean": 1.0, "std": 0.0}, "dropped": 0.0}
     assert least["name"] == "least-allocated"
     assert least["allocated"]["mean"] < 1
     assert least["dropped"] > 0
 
 
 def test_a_workload_of_a_domain_has_the_table_and_the_page_of_the_engine(tmp_path: Path) -> None:
-    path = trace(tmp_path, policies=["packing"])
+    path = trace(tmp_path, policies=["most-allocated"])
     assert run(path, "table").splitlines()[0] == "<packed>: 5 pods"
     page = run(path, "html")
     assert "<h1>&lt;packed&gt;</h1>" in page
@@ -103,11 +103,14 @@ def test_an_unreadable_file_of_a_workload_is_told(tmp_path: Path) -> None:
 
 
 def test_policies_of_domains_run_in_scenarios_of_recorded_services(tmp_path: Path) -> None:
-    path = write(tmp_path, policies=["packing"])
+    path = write(tmp_path, policies=["most-allocated"])
     (policy,) = load_simulation(path).policies
-    assert policy.name == "packing"
+    assert policy.name == "most-allocated"
     (problem,) = refusals(write(tmp_path, policies=["packed"]))
-    assert "write one of least-allocated, realtime, peak-forecast, packing" in problem
+    assert (
+        "write one of least-allocated, realtime, peak-forecast, random, best-fit, packing, spread, fragmentation, most-allocated"
+        in problem
+    )
 
 
 def test_policies_of_workloads_are_no_default_of_recorded_services(tmp_path: Path) -> None:

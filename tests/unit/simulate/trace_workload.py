@@ -136,7 +136,7 @@ def read_pods(document: Document, path: Path) -> tuple[int, ...]:
 
 SIMULATION = Contribution(
     policies={
-        "packing": {
+        "most-allocated": {
             "base": "default",
             "plugins": {
                 "disabled": ["NodeResourcesBalancedAllocation"],
@@ -151,5 +151,5 @@ SIMULATION = Contribution(
             },
         }
     },
-    workloads={"trace": Workload(TraceFile, ("packing", "least-allocated"), read)},
+    workloads={"trace": Workload(TraceFile, ("most-allocated", "least-allocated"), read)},
 )

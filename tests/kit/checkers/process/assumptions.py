@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from domains.gpu.gpu_share import GpuShare
 from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.object_kinds import ObjectKind
@@ -94,7 +95,7 @@ class AssumptionChecker:
         if excess:
             self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
-        free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
+        free = tuple(self._gpus.free(node.name)) if self._takes_least_free(pod, domain) else ()
         assumption = self._assume(pod, row, choices, pod_ledgers, is_tentative=is_tentative)
         if free:
             self._check_devices(pod, row, free)
@@ -114,6 +115,12 @@ class AssumptionChecker:
         """A restored backup has it, which had been deleted."""
         known = self._bind_checker.pods().get(pod.key) if self._watches.was_rewound else None
         return known is not None and known.uid == pod.uid
+
+    def _takes_least_free(self, pod: Pod, domain: str) -> bool:
+        """A fraction that gets the fullest devices with room; by fragments another one may be better."""
+        plugins = next(one.plugins for one in self._program.router.workers() if one.name == domain)
+        policies = [one.policy.name for one in plugins.choosing if isinstance(one, GpuShare)]
+        return policies in (["packing"], ["best-fit"]) and bool(fraction_wanted(pod.annotations))
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
         """A fraction leaves whole devices to those that need them."""

@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from domains.gpu.fragmentation import Fragmentation
+from domains.gpu.gpu_share import GpuShare
+from domains.gpu.typical_pods import PodShape, Typical
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.registry import PluginSet
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import CPU, Node, Pod
 from multisched.state.node_table import NodeTable
+from tests.kit.checkers import plain_fragments
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import WHOLE_MILLI, fraction_wanted
 from tests.kit.checkers.reference_rules import pod_state, scoring_state, within, world_of
@@ -100,8 +104,19 @@ class ScoreChecker:
         if bool(whole) == bool(count):
             return None
         milli = int(pod.annotations.get(GPU_MILLI, "0"))
+        plugin = next(one for one in self.plugins.score if isinstance(one, GpuShare))
+        if plugin.policy.name == Fragmentation.name:
+            shape = PodShape(pod.requests.get(CPU, 0), WHOLE_MILLI if whole else milli, whole or count)
+            return [self._by_fragments(node, plugin.mix.typical, shape) for node in nodes]
         rows = [sorted(self.free_devices(node.name)) for node in nodes]
         return [_of_whole(free, whole) if whole else _of_fraction(free, milli, count) for free in rows]
+
+    def _by_fragments(self, node: Node, typical: Typical, shape: PodShape) -> int:
+        row = self.table.row_of(node.name)
+        assert row is not None, "it has a row"
+        idle = max(0, int(self.table.allocatable(CPU)[row]) - int(self.table.requested(CPU)[row]))
+        points, _ = plain_fragments.score(self.free_devices(node.name), idle, "", typical, shape)
+        return points
 
 
 def _of_whole(free: Sequence[int], whole: int) -> int:

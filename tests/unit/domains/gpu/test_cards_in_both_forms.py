@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.gpu.card_row import UNCONFIRMED, parts_of
-from domains.gpu.cards import NOTHING, Amount, Card, Mode, NodeCards, Use
+from domains.gpu.card_arrays import MODEL, MODELS_MAX, CardArrays
+from domains.gpu.card_row import UNCONFIRMED, CardRow, parts_of
+from domains.gpu.cards import NOTHING, WHOLE_CARD, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from domains.gpu.dialect import Choice, NoStamps
 from domains.gpu.dialects.whole import WholeDialect
@@ -255,3 +256,20 @@ def test_a_node_of_another_mode_is_refused_with_both_names() -> None:
     assert ledger.fits(make_pod("whole", extra={"nvidia.com/gpu": 1}), 0) == (
         "node(s) shared GPUs in mode hami, which does not serve whole-GPU pods"
     )
+
+
+def test_models_without_cards_lose_their_numbers() -> None:
+    arrays, row = CardArrays(), CardRow()
+    kept = CardRow()
+    kept.set_node(NodeCards(Mode.WHOLE, (Card(0, 1, 1000, model="kept"),)))
+    arrays.write(0, kept)
+
+    for number in range(3 * MODELS_MAX):
+        row.set_node(NodeCards(Mode.WHOLE, (Card(0, 1, 1000, model=f"model-{number}"),)))
+        arrays.write(1, row)
+
+    assert len(arrays.models) <= MODELS_MAX
+    names = [arrays.models[number] for number in arrays.layer(MODEL, np.array([0, 1]))[0].tolist()]
+    assert names == ["kept", f"model-{3 * MODELS_MAX - 1}"]
+    wanted = GpuDemand("test", (Part(1, WHOLE_CARD),), "", filter=CardFilter(models=("kept",)))
+    assert arrays.fitting(wanted, wanted.parts[0], np.array([0, 1]))[0].tolist() == [True, False]

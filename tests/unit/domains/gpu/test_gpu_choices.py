@@ -35,6 +35,11 @@ from tests.unit.state.state_kit import Tickets, assume_in_turn
 CPU_MILLI = 100
 
 
+def packs(context: PluginContext) -> GpuShare:
+    """GpuShare with the policy whose points `points_of` computes."""
+    return GpuShare(context, {"policy": "packing"})
+
+
 class HighestDevice(GpuShare):
     """Wants the device of the highest index that has room, whatever is left on it: nobody who fits best would."""
 
@@ -150,7 +155,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.parametrize("make", [GpuShare, HighestDevice])
+@pytest.mark.parametrize("make", [packs, HighestDevice])
 @given(history=steps)
 def test_annotations_say_what_score_preferred_also_after_waiting_while_others_took_devices(
     make: Any, history: list[tuple[str, int, int]]
@@ -163,7 +168,7 @@ def test_annotations_say_what_score_preferred_also_after_waiting_while_others_to
             return
         devices = indices_in(result.annotations[GPU_DEVICES])
         milli = bench.ledger.demands(pod).first.amount.milli
-        preferred = points_of(rows[result.node], milli, devices) if make is GpuShare else sum(devices)
+        preferred = points_of(rows[result.node], milli, devices) if make is packs else sum(devices)
         assert preferred == scores[result.node]
 
     for number, (step, amount, count) in enumerate(history):

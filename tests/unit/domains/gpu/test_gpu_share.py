@@ -28,11 +28,11 @@ def whole(name: str, count: int, *, node: str = "") -> Pod:
 
 
 class Bench:
-    """A cache with GpuShare on it."""
+    """A cache with GpuShare on it, with the policy whose scores depend on the cards alone."""
 
     def __init__(self, *nodes: Node) -> None:
         self.cache = ClusterCache()
-        self.plugin = GpuShare(make_context(self.cache))
+        self.plugin = GpuShare(make_context(self.cache), {"policy": "packing"})
         for node in nodes:
             self.cache.set_node(node)
         self.view = make_view(self.cache)

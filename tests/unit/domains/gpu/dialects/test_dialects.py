@@ -205,7 +205,9 @@ def test_node_keeps_its_last_good_cards_while_its_data_cannot_be_read() -> None:
 
     assert ledger.cards(0).node.cards == good
     assert "hami.io/node-nvidia-register" in ledger.cards(0).node.problems[0]
-    assert ledger.empty_copy().cards(0).node.cards == good, "an audit finds the same"
+    copied = ledger.empty_copy()
+    assert copied.cards(0).node.cards == good, "an audit finds the same"
+    assert copied.sums(0) == ledger.sums(0)
 
 
 def test_cards_that_vanish_and_come_back_stay_held() -> None:

@@ -1,0 +1,92 @@
+"""Fragments: examples by hand, and the arrays against plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domains.gpu.fragments import Fragments
+from domains.gpu.typical_pods import PodShape, TypicalPod, distance, typical_of
+from tests.kit.checkers import plain_fragments
+
+MODELS = ("", "T4", "V100")
+
+
+def only(*shape: object) -> tuple[TypicalPod, ...]:
+    return (TypicalPod(PodShape(*shape), 1.0),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("left", "cpu_milli", "typical", "expected"),
+    [
+        ([400, 300], 8000, only(4000, 500, 1), 700),  # no card has enough
+        ([400, 600], 8000, only(4000, 500, 1), 400),  # what the second has is of use
+        ([400, 600], 3999, only(4000, 500, 1), 1000),  # CPU is lacking
+        ([400, 600], 8000, only(4000, 0, 0), 1000),  # no card is of use to a pod without GPU
+        ([1000, 600, 1000], 8000, only(4000, 1000, 2), 600),
+        ([1000, 600, 400], 8000, only(4000, 1000, 2), 2000),  # one whole card is too few
+        ([1000, 1000], 8000, only(4000, 500, 1, ("V100",)), 2000),  # another model is wanted
+        ([1000, 1000], 8000, only(4000, 500, 1, ("T4", "V100")), 0),
+        ([400, 600], 8000, (), 0),
+        (
+            [400, 600],
+            8000,
+            (TypicalPod(PodShape(4000, 500, 1), 0.75), TypicalPod(PodShape(4000, 0, 0), 0.25)),
+            0.75 * 400 + 0.25 * 1000,
+        ),
+    ],
+)
+def test_fragments_of_one_node(
+    left: list[int], cpu_milli: int, typical: tuple[TypicalPod, ...], expected: float
+) -> None:
+    found = Fragments(typical, MODELS).of(np.array([left]).T, np.array([cpu_milli]), np.array([MODELS.index("T4")]))
+
+    assert found.tolist() == pytest.approx([expected])
+    assert plain_fragments.fragments(left, cpu_milli, "T4", typical) == pytest.approx(expected)
+
+
+SHAPES = st.builds(
+    PodShape,
+    st.sampled_from((0, 1000, 2000, 4000)),
+    st.sampled_from((0, 100, 250, 500, 999, 1000)),
+    st.just(1),
+    st.sampled_from(((), ("T4",), ("T4", "V100"), ("other",))),
+).map(lambda one: one if one.milli else one._replace(count=0, models=()))
+COUNTS = st.dictionaries(SHAPES, st.integers(1, 50), max_size=8)
+STATES = st.lists(
+    st.tuples(st.lists(st.sampled_from((0, 99, 100, 400, 500, 1000)), min_size=4, max_size=4), st.integers(0, 5000), st.integers(0, 2)),
+    min_size=1,
+    max_size=6,
+)  # fmt: skip
+
+
+@given(COUNTS, STATES)
+def test_arrays_equal_plain_arithmetic(counts: dict[PodShape, int], states: list[tuple[list[int], int, int]]) -> None:
+    typical = typical_of(counts)
+    left, cpu_milli, model = (np.array(part) for part in zip(*states, strict=True))
+
+    found = Fragments(typical, MODELS).of(left.T, cpu_milli, model)
+
+    assert found.tolist() == pytest.approx(
+        [plain_fragments.fragments(cards, idle, MODELS[number], typical) for cards, idle, number in states]
+    )
+
+
+def test_typical_pods_are_the_most_frequent_ones_with_95_percent() -> None:
+    many, some, few, rare = (PodShape(1000, milli, 1) for milli in (100, 200, 300, 400))
+
+    found = typical_of({rare: 2, many: 60, few: 15, some: 23})
+
+    assert [one.shape for one in found] == [many, some, few]
+    assert [one.share for one in found] == pytest.approx([60 / 98, 23 / 98, 15 / 98])
+
+
+def test_distance_of_mixes_is_the_share_of_pods_that_differ() -> None:
+    one, other = PodShape(1000, 100, 1), PodShape(1000, 200, 1)
+    half = typical_of({one: 1, other: 1})
+
+    assert distance(half, half) == 0
+    assert distance(half, typical_of({one: 3, other: 1})) == pytest.approx(0.25)
+    assert distance(half, typical_of({PodShape(0, 0, 0): 1})) == pytest.approx(1)

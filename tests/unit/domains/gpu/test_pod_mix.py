@@ -1,0 +1,120 @@
+"""The learned mix of pods: what counts, and when a new one is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from domains.gpu.dialects.fgd import MILLI
+from domains.gpu.dialects.whole import FGD_COUNT
+from domains.gpu.gpu_share import GpuShare
+from domains.gpu.pod_mix import HALF_LIFE_PODS, SHAPES_MAX, PodMix
+from domains.gpu.typical_pods import PodShape, typical_of
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.builders import make_context, make_node, make_pod, make_view, row_of
+
+SMALL, LARGE = PodShape(1000, 250, 1), PodShape(4000, 1000, 2)
+
+
+def nobody() -> Sequence[PodShape]:
+    return ()
+
+
+def share(mix: PodMix, shape: PodShape) -> float:
+    return sum(one.share for one in mix.typical if one.shape == shape)
+
+
+def test_mix_follows_what_is_placed() -> None:
+    mix = PodMix(None, nobody)
+    for _ in range(1000):
+        mix.placed(SMALL, nobody)
+
+    for _ in range(HALF_LIFE_PODS):
+        mix.placed(LARGE, nobody)
+
+    assert share(mix, LARGE) > 0.75
+    assert share(mix, SMALL) > 0
+
+
+def test_old_pods_lose_half_their_weight_after_the_half_life() -> None:
+    mix = PodMix(None, nobody)
+    for shape in (SMALL, LARGE):
+        for _ in range(HALF_LIFE_PODS):
+            mix.placed(shape, nobody)
+
+    assert share(mix, LARGE) == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_pods_that_run_and_pods_that_wait_count() -> None:
+    mix = PodMix(None, lambda: [SMALL] * 60)
+
+    mix.placed(None, lambda: [LARGE] * 40)
+
+    assert share(mix, SMALL) == pytest.approx(0.6)
+    assert share(mix, LARGE) == pytest.approx(0.4)
+
+
+def test_small_changes_publish_no_new_mix() -> None:
+    mix = PodMix(None, lambda: [SMALL] * 500 + [LARGE] * 500)
+    mix.placed(None, nobody)
+    version = mix.version
+
+    for _ in range(90):
+        mix.placed(SMALL, nobody)
+    assert mix.version == version
+
+    for _ in range(900):
+        mix.placed(SMALL, nobody)
+    assert mix.version > version
+
+
+def test_a_given_mix_never_changes() -> None:
+    given = typical_of({SMALL: 1})
+    mix = PodMix(given, nobody)
+
+    for _ in range(100):
+        mix.placed(LARGE, nobody)
+    mix.adopt(typical_of({LARGE: 1}))
+
+    assert (mix.typical, mix.version) == (given, 0)
+
+
+def test_number_of_counted_shapes_is_bounded() -> None:
+    mix = PodMix(None, nobody)
+
+    for number in range(3 * SHAPES_MAX):
+        mix.placed(PodShape(number, 250, 1), nobody)
+
+    assert len(mix._weights) <= SHAPES_MAX + 256
+
+
+def fraction(name: str, milli: int) -> Pod:
+    return make_pod(name, cpu_milli=1000, annotations={MILLI: str(milli)})
+
+
+def test_plugin_learns_from_running_placed_and_pending_pods() -> None:
+    cache = ClusterCache()
+    pending = [fraction("waits", 700)]
+    context = replace(make_context(cache), pending=lambda: pending)
+    plugin = GpuShare(context, {"policy": "fragmentation"})
+    cache.set_node(make_node("n", extra={FGD_COUNT: 2}))
+    cache.assume(fraction("runs", 400), row_of(cache, "n"), {"gpu-devices": (0,)})
+    late = fraction("late", 100)
+    signature = plugin.sign(late)
+
+    plugin.choose(make_view(cache), late, row_of(cache, "n"))
+
+    assert {one.shape.milli for one in plugin.mix.typical} == {400, 100, 700}
+    assert plugin.sign(late) != signature, "scores of the mix before are not used any more"
+
+
+def test_another_instance_adopts_what_was_learned() -> None:
+    plugin, other = (GpuShare(make_context(), {"policy": "fragmentation"}) for _ in range(2))
+    plugin.mix.placed(SMALL, nobody)
+
+    other.import_state(plugin.export_state())
+
+    assert other.mix.typical == plugin.mix.typical != ()
