@@ -22,6 +22,7 @@ from multisched.cycle.effort import RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.gang_candidates import GangCandidates
 from multisched.cycle.preemption.gang_columns import SparingGangs
+from multisched.cycle.preemption.label_set_matches import LabelSetMatches
 from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial, refusal_of
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
@@ -93,7 +94,8 @@ class AttemptDryRun:
 
     @cached_property
     def _displacement(self) -> Displacement:
-        return Displacement(self._runs.pods_by_priority, self._filters[: self._first_other], self._ask)
+        filters = self._filters[: self._first_other]
+        return Displacement(self._blocks, filters, self._ask)
 
     # -- DryRun ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +167,14 @@ class AttemptDryRun:
 
     def _gang_candidates(self) -> GangCandidates:
         return GangCandidates(
-            self._runs, self._failed, self._asked, self._displacement, self._columns, self._results, self._search
+            self._runs,
+            self._failed,
+            self._asked,
+            self._displacement,
+            self._columns,
+            self._results,
+            self._search,
+            self._blocks,
         )
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
@@ -179,11 +188,11 @@ class AttemptDryRun:
             alone = is_wide | self._sensitive_rows(cache, rows, rule)
             if self._refusing:
                 alone = self._cheapest(rows, alone)
-            for pods in runs.pods_by_priority.blocks(rows[alone]):
+            for pods in self._blocks(rows[alone]):
                 self._displace_one_by_one(pods, rule, tally)
         else:
             alone = is_wide
-            for pods in runs.pods_by_priority.blocks(rows[is_wide]):
+            for pods in self._blocks(rows[is_wide]):
                 self._displace_wide(pods, rule, tally)
         narrow = rows[~alone] if alone.any() else rows
         if self._refusing:
@@ -215,7 +224,7 @@ class AttemptDryRun:
         Returns no rows.
         """
         status = next(iter(self._refusing.values()))
-        for pods in self._runs.pods_by_priority.blocks(rows):
+        for pods in self._blocks(rows):
             has_lower = has_any(rule.displaceable(pods))
             tally.undisplaceable += int(np.count_nonzero(~has_lower))
             if has_lower.any():
@@ -227,9 +236,15 @@ class AttemptDryRun:
         rows = self._failed.candidates
         if not len(rows):
             return rows
-        may_help: Bools = self._runs.pods_by_priority.lowest(rows) < rule.below
+        may_help: Bools = self._runs.pods_by_priority.lowest(rows, self._results.pause) < rule.below
         tally.undisplaceable = len(rows) - int(np.count_nonzero(may_help))
         return rows[may_help]
+
+    def _blocks(self, rows: Rows) -> list[PodColumns]:
+        """Returns the pods on these rows. May pause; reads of the amounts that filters compare do not."""
+        table = self._runs.table
+        resources = [resource for resource in self._failed.pod.requests if table.has_column(resource)]
+        return self._runs.pods_by_priority.blocks(rows, self._results.pause, resources)
 
     # -- many rows at once -----------------------------------------------------------------------------------------
 
@@ -275,8 +290,11 @@ class AttemptDryRun:
         by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.stand_on is None]
         if not by_labels or sensitive.all():
             return sensitive
-        for pods in runs.pods_by_priority.blocks(rows):
-            matters = cache.sensitive(by_labels, pods.label_sets)
+        is_alone = failed.signature is None  # then the victim cache is not kept
+        kept = self._results.kept
+        matches = kept.setdefault("label sets", LabelSetMatches()) if is_alone else cache.label_set_matches
+        for pods in self._blocks(rows):
+            matters = matches.of(by_labels, pods.label_sets, self._results.pause)
             if matters.any():
                 at = rows.searchsorted(pods.rows)
                 sensitive[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
