@@ -237,8 +237,10 @@ class MemberVictims(Protocol):
     Border: a plugin implements it, which knows which pods may be evicted together.
     """
 
-    rule: DisplacementRule
-    """The rule by which it searches. What it reads of all pods is computed with pauses before the first search."""
+    @property
+    def rule(self) -> DisplacementRule:
+        """The rule by which it searches. What it reads of all pods is computed with pauses before the first search."""
+        ...
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
         """Returns the victims for this pod, given that the pods before it are placed. Empty: no eviction makes it fit."""
