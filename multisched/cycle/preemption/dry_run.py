@@ -32,7 +32,8 @@ from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
-from multisched.state.pods_by_priority import PodColumns
+from multisched.state.node_table import NodeTable
+from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 
 PRE_FILTER_ROWS_MAX: Final = 512
 """Rows on which a PreFilter that reads pods runs again: each costs about a millisecond."""
@@ -182,12 +183,12 @@ class AttemptDryRun:
         rows = self._with_lower(rule, tally)
         if not len(rows):
             return self._found(tally, None)
-        cache = runs.victim_cache(self._victim_cache_key(rule))
+        cache = runs.victim_cache(_victim_cache_key(self._failed, rule, self._filters, runs.table))
         is_wide = runs.pods_by_priority.is_wide(rows)
         if self._tail or self._asked.pre_filters:
             alone = is_wide | self._sensitive_rows(cache, rows, rule)
             if self._refusing:
-                alone = self._cheapest(rows, alone)
+                alone = _cheapest(runs.pods_by_priority, rows, alone)
             for pods in self._blocks(rows[alone]):
                 self._displace_one_by_one(pods, rule, tally)
         else:
@@ -208,14 +209,6 @@ class AttemptDryRun:
         self._report(cache, narrow, tally)
         found = self._found(tally, cache)
         cache.forget(own)
-        return found
-
-    def _cheapest(self, rows: Rows, alone: Bools) -> Bools:
-        """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
-        at = np.flatnonzero(alone)
-        cheapest = self._runs.pods_by_priority.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
-        found = np.zeros_like(alone)
-        found[at[cheapest]] = True
         return found
 
     def _refused_by_pre_filter(self, rows: Rows, rule: DisplacementRule, tally: _Tally) -> Rows:
@@ -304,15 +297,6 @@ class AttemptDryRun:
         """Returns the codes of a plugin of the tail for rows on which it depends on no pod: victims do not change them."""
         known, failed = self._known(plugin, rows), self._failed
         return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
-
-    def _victim_cache_key(self, rule: DisplacementRule) -> Hashable | None:
-        failed = self._failed
-        if failed.signature is None:
-            return None
-        kind = type(rule.rule) if isinstance(rule, SparingGangs) else type(rule)
-        depends_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
-        nodes_version = self._runs.table.nodes_version if depends_on_nodes else 0
-        return failed.plugin, kind, failed.signature, failed.skipped, nodes_version
 
     def _report(self, cache: VictimCache, rows: Rows, tally: _Tally) -> None:
         has_lower: Bools = cache.has_lower[rows]
@@ -408,3 +392,23 @@ class AttemptDryRun:
             return {self._runs.table.node(row).name: victims}
 
         return Candidates(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
+
+
+def _cheapest(by_priority: PodsByPriority, rows: Rows, alone: Bools) -> Bools:
+    """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
+    at = np.flatnonzero(alone)
+    cheapest = by_priority.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
+    found = np.zeros_like(alone)
+    found[at[cheapest]] = True
+    return found
+
+
+def _victim_cache_key(
+    failed: FailedAttempt, rule: DisplacementRule, filters: Sequence[FilterPlugin], table: NodeTable
+) -> Hashable | None:
+    if failed.signature is None:
+        return None
+    kind = type(rule.rule) if isinstance(rule, SparingGangs) else type(rule)
+    depends_on_nodes = any(p.depends_on.reads_all_nodes for p in filters)
+    nodes_version = table.nodes_version if depends_on_nodes else 0
+    return failed.plugin, kind, failed.signature, failed.skipped, nodes_version
