@@ -28,7 +28,7 @@ STATUSES_MAX = 1_024
 
 Blocks = Callable[[Rows], Sequence[PodColumns]]
 """Returns the current pods on some rows."""
-Ask = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
+RunFilter = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
 """Runs one plugin's Filter on an overlay."""
 
 
@@ -95,7 +95,7 @@ class VictimCache:
 class Displacement:
     """Computes results for one class of pods on the rows of a table."""
 
-    def __init__(self, blocks: Blocks, filters: Sequence[FilterPlugin], ask: Ask) -> None:
+    def __init__(self, blocks: Blocks, filters: Sequence[FilterPlugin], ask: RunFilter) -> None:
         """`filters`: those of the attempt, in order, that read no pods or depend on resources only."""
         self._blocks = blocks
         self._filters = filters

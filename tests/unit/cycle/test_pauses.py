@@ -246,7 +246,7 @@ def full(steps: StepBudget) -> Domain:
 
 
 @pytest.mark.parametrize("pods_at_once", [2, 6])
-def test_first_search_reads_few_pods_between_two_pauses_and_finds_the_same(
+def test_first_search_reads_few_pods_between_pauses_and_finds_the_same(
     pods_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, none = search(full(UNLIMITED))
@@ -274,7 +274,7 @@ def record_writes(domain: Domain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return written
 
 
-def test_first_search_that_takes_too_long_to_read_pods_ends_with_a_reason_and_goes_on_later(
+def test_first_search_that_takes_too_long_ends_and_goes_on_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pods_by_priority, "PODS_AT_ONCE", 2)
@@ -291,7 +291,7 @@ def test_first_search_that_takes_too_long_to_read_pods_ends_with_a_reason_and_go
     assert victims(found[-1]) == ["0-1"]
 
 
-def test_results_of_one_search_are_not_those_of_another_rule() -> None:
+def test_search_results_are_separate_per_rule() -> None:
     results = RowResults(Effort(CountedSteps(1_000)))
     first, second = (("Tests", results.begin_search(), 0) for _ in range(2))
     assert results.of(first, 1, lambda: [1]) == [1]
