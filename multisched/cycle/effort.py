@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
+from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Status
 from multisched.framework.step_budget import StepBudget
 
@@ -17,6 +18,11 @@ PAUSES_MAX: Final = 500
 """Pauses after which one search is given up for now. With steps of 20 ms that is ten seconds of work. A gang of 5,000
 plain pods takes one pause, and a reclaim for a gang of 1,000 about five."""
 NOT_TESTED: Final = Status.unschedulable(f"node(s) were not tested, as the search for victims took {PAUSES_MAX} steps")
+
+GIVEN_UP: Final = Status.unschedulable(
+    f"preemption: the search for victims was given up for now after {PAUSES_MAX} steps; it is shorter if pods share their"
+    " labels, or PodDisruptionBudgets select pods by the value of a label"
+)
 
 
 class PauseDue(BaseException):
@@ -47,6 +53,11 @@ class Effort:
         self._budget.begin()
 
     @property
+    def is_step_spent(self) -> bool:
+        """True if the step has lasted long enough."""
+        return self._budget.is_spent()
+
+    @property
     def is_exhausted(self) -> bool:
         """True if the search has used up its pauses. It then ends with what it has found."""
         return self.pauses >= self._pauses_max
@@ -62,8 +73,11 @@ class RowResults:
     def __init__(self, effort: Effort | None = None) -> None:
         """`effort`: of the attempt; None: it must not pause."""
         self._effort = effort
-        self._step = -1
-        """Number of pauses before the latest test: each step tests at least one row, whatever time has passed before."""
+        self._step = self._part_step = -1
+        """Numbers of pauses before the latest test and the latest part: each step does at least one of each it needs, whatever
+        time has passed before."""
+        self.kept: dict[str, Any] = {}
+        """Other results that the attempt keeps while it pauses, by a name that their owner chooses."""
         self._searches = 0
         self._again: set[Hashable] = set()
         """Tests that are run again, whatever time has passed before."""
@@ -85,13 +99,32 @@ class RowResults:
         if effort is not None and key not in self._again:
             if effort.is_exhausted:
                 return NOT_TESTED
-            if self._step == effort.pauses and effort.is_pause_due():
-                self._searches = 0
-                raise PauseDue
+            if self._step == effort.pauses:
+                self._pause_if_due(effort)
             self._step = effort.pauses
         result = test()
         self._known[key] = version, self._pauses, result
         return result
+
+    def pause(self) -> None:
+        """Called before each part of a computation that keeps the results of earlier parts. Raises PauseDue.
+
+        Raises PluginFailure in the last step, once that has lasted long enough, too.
+        """
+        effort = self._effort
+        if effort is None:
+            return
+        if self._part_step == effort.pauses:
+            if effort.is_exhausted and effort.is_step_spent:
+                raise PluginFailure(GIVEN_UP)
+            if not effort.is_exhausted:
+                self._pause_if_due(effort)
+        self._part_step = effort.pauses
+
+    def _pause_if_due(self, effort: Effort) -> None:
+        if effort.is_pause_due():
+            self._searches = 0
+            raise PauseDue
 
     def is_old(self, key: Hashable) -> bool:
         """Reports whether the result stems from before the latest pause."""

@@ -7,14 +7,13 @@ order: a gang that waits holds nothing.
 An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed meanwhile, so no other
 pod takes their room. Closing the attempt during a pause undoes it.
 
-If plugins have remote requests about members, all of them are sent before the first member is assumed. Nodes that were not part of a
-request are then left out.
+If plugins have remote requests about members, no member is assumed before these have been answered (`gang_requests.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,6 +27,7 @@ from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.effort import PAUSES_MAX, Effort
+from multisched.cycle.gang_requests import NOT_ASKED, Asked, GangRequests, Late
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
 from multisched.cycle.preemption.group_trial import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
@@ -44,7 +44,7 @@ from multisched.cycle.results import (
     Unplaced,
 )
 from multisched.framework.gangs import GANG_PLUGIN, Reserving
-from multisched.framework.node_view import Bools, Rows, any_true
+from multisched.framework.node_view import Bools, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -65,19 +65,12 @@ TOO_LONG: Final = (
     " affinity terms, or the gang has fewer topology levels"
 )
 
-Late = Sequence[tuple[str, Status]]
-"""Nodes refused after the remote plugins were asked, and why."""
-NOT_ASKED: Final = Status.unschedulable("node(s) became feasible while remote plugins were asked about others").by(
-    GANG_PLUGIN
-)
-
 R = TypeVar("R")
 
 Best = Callable[[Choice, Pod, int, int], list[int]]
 """Returns positions of the best rows of a choice (`SchedulingCycle`)."""
-Answers = Mapping[str, object | PluginFailure]
-Paused = Generator[Pause, Any, R]
-"""Yields pauses and returns a result."""
+Paused = Generator[Sequence[RemoteRequest] | Pause, Any, R]
+"""Yields pauses and remote requests, and returns a result."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -89,16 +82,6 @@ class Refused(msgspec.Struct, frozen=True):
     pending: frozenset[str] = frozenset()
     is_error: bool = False
     condition_reason: str = ""
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """The remote requests about one member."""
-
-    requests: Sequence[RemoteRequest]
-    rows: Rows
-    generation: int
-    rejectors: frozenset[str]
-    """Plugins that refused the other rows when the requests were made. Events may have arrived for them during the wait."""
 
 
 class _Try:
@@ -114,7 +97,13 @@ class _Try:
         """Signature of a class that no node takes in this round -> whether a node may once other members are placed."""
         self.curable: set[str] = set()
         """uids of members without a node that may get one once other members are placed."""
+        self.unasked: list[QueuedPod] = []
+        """Members that some node would take in this round, but remote plugins were not asked about them."""
         self.is_kept = False
+
+    def forget_refusals(self, entries: Iterable[QueuedPod]) -> None:
+        for entry in entries:
+            self.refused.pop(entry.pod.uid, None)
 
 
 class GangAttempts:
@@ -162,15 +151,14 @@ class GangAttempts:
         why_not = yield from self._why_no_room(gang, effort)
         if why_not:
             return (yield from self._with_room(gang, _none_of(gang, None, why_not)))
-        asked = yield from self._asked_outside(gang, effort)
-        requests = [one for each in asked.values() for one in each.requests]
-        answers = (yield requests) if requests else {}
+        requests = GangRequests(self._cache, self._rows, self._classes, self._nominated, self._remote)
+        yield from requests.before_all(gang.members, effort.is_pause_due)
         topology = (yield from self._topology(gang, effort)) if gang.topology else None
         furthest: _Try | None = None
         undone = 0
         for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
-                found = yield from self._try(gang, members, allowed, asked, answers, effort)
+                found = yield from self._try(gang, members, allowed, requests, effort)
                 if found.is_kept:
                     return _some_of(gang, found)
                 undone += len(found.placed)
@@ -231,15 +219,15 @@ class GangAttempts:
         gang: QueuedGang,
         members: Sequence[QueuedPod],
         allowed: Bools | None,
-        asked: Mapping[str, _Asked],
-        answers: Answers,
+        requests: GangRequests,
         effort: Effort,
     ) -> Paused[_Try]:
         """Places all members that must start, or none: undoes everything if too few fit or the attempt is closed in a pause."""
+        requests.forget_later()
         with Transaction(self._cache) as transaction:
             found = _Try(members, allowed, transaction)
             try:
-                yield from self._place_all(gang, found, asked, answers, effort)
+                yield from self._place_all(gang, found, requests, effort)
                 if _lacking(gang, found) is None:
                     transaction.keep()
                     found.is_kept = True
@@ -250,26 +238,6 @@ class GangAttempts:
                     for placed in reversed(found.placed):
                         self._commit.unreserve(placed, not_started)
         return found
-
-    # -- remote requests --------------------------------------------------------------------------------------------
-
-    def _asked_outside(self, gang: QueuedGang, effort: Effort) -> Paused[Mapping[str, _Asked]]:
-        """Returns the remote requests by uid, for each member that has any."""
-        asked: dict[str, _Asked] = {}
-        for entry in gang.members if self._remote.are_any else ():
-            if effort.is_pause_due():
-                yield Pause()
-            try:
-                pod_class = self._classes.find(entry.pod, entry.attempts)
-                if pod_class.refusal is None and any_true(pod_class.feasible):
-                    requests = self._remote.requests(pod_class, entry.pod)
-                    if requests:
-                        named = [replace(one, uid=entry.pod.uid) for one in requests]
-                        blocked = self._nominated.blocked(pod_class, entry.pod, entry.attempts, everywhere=True)
-                        asked[entry.pod.uid] = _asked(named, pod_class, blocked.values(), self._rows.generation)
-            except PluginFailure:
-                continue  # reported when the member is decided
-        return asked
 
     # -- room and topology -----------------------------------------------------------------------------------------
 
@@ -318,22 +286,24 @@ class GangAttempts:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def _place_all(
-        self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers, effort: Effort
-    ) -> Paused[None]:
-        """Places all members. Members with affinity to other members are retried after others were placed; no others are."""
+    def _place_all(self, gang: QueuedGang, found: _Try, requests: GangRequests, effort: Effort) -> Paused[None]:
+        """Places all members. Members with affinity to other members are retried after others were placed; no others are.
+
+        Members that no node took when the remote plugins were asked are asked about after the round.
+        """
         left: Sequence[QueuedPod] = found.members
         spare = Counter(_keys(gang, left))
         spare.subtract(gang.needs)
         while left:
             found.hopeless = {}
+            found.unasked = []
             before, again = len(found.placed), list[QueuedPod]()
             for entry in left:
                 if effort.is_exhausted:
                     return
                 if effort.is_pause_due():
                     yield Pause(found.placed)
-                if self._place(entry, found, asked.get(entry.pod.uid), answers):
+                if self._place(entry, found, requests):
                     continue
                 if entry.pod.uid in found.curable:
                     again.append(entry)
@@ -342,11 +312,14 @@ class GangAttempts:
                 spare[key] -= 1
                 if spare[key] < 0:
                     return  # too few are left
-            if len(found.placed) == before:
+            has_answers = bool(found.unasked) and (yield from requests.later(found.unasked, found.placed))
+            if has_answers:
+                found.forget_refusals(found.unasked)
+            if len(found.placed) == before and not has_answers:
                 return
             left = again
 
-    def _place(self, entry: QueuedPod, found: _Try, asked: _Asked | None, answers: Answers) -> bool:
+    def _place(self, entry: QueuedPod, found: _Try, requests: GangRequests) -> bool:
         """Decides one member, with those placed before it assumed. Skips the search if its class was refused in this round."""
         self._runner.begin_attempt()
         pod, attempt = self._as_nominated(entry.pod), entry.attempts
@@ -355,8 +328,9 @@ class GangAttempts:
             pod_class = self._classes.find(pod, attempt)
             is_curable = found.hopeless.get(pod_class.signature)
             if is_curable is None or pod_class.signature is None:
-                result = self._decide(pod, attempt, pod_class, found, asked, answers)
-                is_curable = isinstance(result, Unplaced) and pod_class.relates
+                result = self._decide(entry, pod, pod_class, found, requests)
+                is_unasked = bool(found.unasked) and found.unasked[-1] is entry
+                is_curable = isinstance(result, Unplaced) and (pod_class.relates or is_unasked)
             else:
                 result = None
         except PluginFailure as failure:
@@ -373,19 +347,19 @@ class GangAttempts:
         if is_curable:
             found.curable.add(pod.uid)
         if result is not None:
-            found.refused.setdefault(pod.uid, _refusal(entry, result, asked))
+            found.refused.setdefault(pod.uid, _refusal(entry, result, requests.of(pod.uid)))
         return False
 
     def _decide(
         self,
+        entry: QueuedPod,
         pod: Pod,
-        attempt: int,
         pod_class: EquivalenceClass,
         found: _Try,
-        asked: _Asked | None,
-        answers: Answers,
+        requests: GangRequests,
     ) -> Result:
-        """Decides a member of a class. Raises PluginFailure."""
+        """Decides a member of a class. `pod`: with its nominated node. Raises PluginFailure."""
+        attempt = entry.attempts
         if pod_class.refusal is not None:
             return self._refused(pod, attempt, pod_class, found)
         blocked = self._nominated.blocked(pod_class, pod, attempt)
@@ -397,7 +371,16 @@ class GangAttempts:
                 pod_class = self._classes.reduced(pod_class, feasible)
         if found.allowed is not None:
             feasible = feasible & found.allowed.take(pod_class.rows)
-        at = self._chosen(pod, attempt, pod_class, feasible, asked, answers) if any_true(feasible) else ()
+        if not any_true(feasible):
+            return self._refused(pod, attempt, pod_class, found)
+        asked = requests.of(pod.uid)
+        if asked is None and requests.are_any:
+            found.unasked.append(entry)
+            names = map(self._cache.nodes.node, pod_class.rows[feasible].tolist())
+            refused = self._refused(pod, attempt, pod_class, found, [(node.name, NOT_ASKED) for node in names])
+            found.hopeless.pop(pod_class.signature, None)  # other members of the class are asked about, too
+            return refused
+        at = self._chosen(pod, attempt, pod_class, feasible, requests)
         if not isinstance(at, int):
             return self._refused(pod, attempt, pod_class, found, at)
         return self._commit.commit_now(pod_class, pod, attempt, at, found.transaction)
@@ -408,14 +391,14 @@ class GangAttempts:
         attempt: int,
         pod_class: EquivalenceClass,
         feasible: Bools,
-        asked: _Asked | None,
-        answers: Answers,
+        requests: GangRequests,
     ) -> int | Late:
         """Returns the position of the best remaining row; the late refusals if the remote responses leave none.
 
         Scores are normalised over all feasible rows of the class, whatever the topology leaves of them.
         """
-        if asked is None:
+        asked = requests.of(pod.uid)
+        if asked is None or not asked.requests:
             if pod_class.is_of_one_row:
                 return 0
             self._classes.score(pod_class)
@@ -423,21 +406,8 @@ class GangAttempts:
             if feasible is not pod_class.feasible:
                 total = np.where(feasible, total, NOWHERE).astype(total.dtype)
             return self._best(Choice(pod_class.rows, feasible, total), pod, attempt, 1)[0]
-        is_asked = np.isin(pod_class.rows, asked.rows)
-        nodes = map(self._cache.nodes.node, pod_class.rows[feasible & ~is_asked].tolist())
-        late = [(node.name, NOT_ASKED) for node in nodes]
-        feasible = feasible & is_asked
-        if asked.generation != self._rows.generation:
-            feasible &= self._rows.stayed_since(pod_class.rows, asked.generation)
-        self._classes.score(pod_class)
-        choice = Choice(pod_class.rows, feasible, np.where(feasible, pod_class.total, NOWHERE).astype(np.int32))
-        said = {one.plugin.name: answers[one.key] for one in asked.requests if one.key in answers}
-        view = replace(pod_class.view, responses=self._remote.settled(asked.requests, said))
-        late += self._remote.refuse(choice, view, pod)
-        if not any_true(choice.feasible):
-            return late
-        self._remote.add_scores(choice, view, pod)
-        return self._best(choice, pod, attempt, 1)[0]
+        choice, late = requests.choice(pod, pod_class, feasible, asked)
+        return self._best(choice, pod, attempt, 1)[0] if any_true(choice.feasible) else late
 
     def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try, late: Late = ()) -> Unplaced:
         """Records and returns the refusal as of this moment, with the members before it placed. `late`: refused after asking."""
@@ -462,15 +432,6 @@ class GangAttempts:
         )
         reason = "" if why.pre_filter is None else why.pre_filter.condition_reason
         return Unplaced(pod, message, why.rejectors, why.pending, condition_reason=reason)
-
-
-def _asked(
-    requests: Sequence[RemoteRequest], pod_class: EquivalenceClass, blocked: Iterable[Status], generation: int
-) -> _Asked:
-    """`blocked`: why rows are refused when nominated pods are counted."""
-    refusing = {column.plugin.name for column in pod_class.filters if any_true(column.codes != 0)}
-    rejectors = frozenset(refusing.union(pod_class.narrowed_by, (status.plugin for status in blocked)))
-    return _Asked(requests, pod_class.rows[pod_class.feasible], generation, rejectors)
 
 
 # -- members and their order -------------------------------------------------------------------------------------------
@@ -571,11 +532,11 @@ def _first_refused(gang: QueuedGang, found: _Try) -> Refused | None:
     return own[0] if own else next(iter(found.refused.values()), None)
 
 
-def _refusal(entry: QueuedPod, result: Unplaced | Conflicted, asked: _Asked | None) -> Refused:
+def _refusal(entry: QueuedPod, result: Unplaced | Conflicted, asked: Asked | None) -> Refused:
     if isinstance(result, Conflicted):
         by = frozenset({result.rejector or GANG_PLUGIN})
         return Refused(entry, result.refusal or "its node was taken", by)
-    rejectors = result.rejectors if asked is None else result.rejectors | asked.rejectors
+    rejectors = result.rejectors if asked is None or not asked.requests else result.rejectors | asked.rejectors
     return Refused(entry, result.message, rejectors, result.pending, result.is_error, result.condition_reason)
 
 

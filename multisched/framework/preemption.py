@@ -103,6 +103,13 @@ class PlacedPods(Protocol):
         """Returns the k-th pod on `rows[i]`. Raises IndexError if there is none."""
         ...
 
+    def pause(self) -> None:
+        """Must be called before each part of a computation over many pods or label sets.
+
+        It may raise an exception that ends the search for now (see `DryRun`); the results of earlier parts should be kept.
+        """
+        ...
+
 
 class DisplacementRule(Protocol):
     """Which pods a pod may displace. Its answers for a row must depend only on that row's pods, on `below` and on `mark`.
@@ -229,6 +236,11 @@ class MemberVictims(Protocol):
 
     Border: a plugin implements it, which knows which pods may be evicted together.
     """
+
+    @property
+    def rule(self) -> DisplacementRule:
+        """The rule by which it searches. What it reads of all pods is computed with pauses before the first search."""
+        ...
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
         """Returns the victims for this pod, given that the pods before it are placed. Empty: no eviction makes it fit."""

@@ -11,17 +11,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
-from multisched.framework.node_view import Bools
+from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.preemption import LabelSet, NoVictims, PlacedPods, Victims
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
+from multisched.model.selectors import LabelSelector, Operator
 
 KNOWN_MAX = 4_096
-"""Maximum number of budgets whose matches are cached."""
+"""Budgets whose matches are cached, or twice the number of budgets if that is more."""
+LABEL_SETS_AT_ONCE = 4_096
+"""Label sets that are compared in one part: about 10 ms."""
+
+MANY = 256
+"""Label sets of one budget from which their pods are found in one pass over all pods."""
 
 
 class DisruptionBudgets:
@@ -33,7 +40,7 @@ class DisruptionBudgets:
         self._victims = NoVictims() if victims is None else victims
         self._used_mark: Hashable = None
         self._used: Mapping[str, frozenset[str]] = {}
-        self._known: dict[tuple[str, str], tuple[PodDisruptionBudget, Sequence[LabelSet], Bools]] = {}
+        self._matches = _Matches()
 
     @property
     def version(self) -> Hashable:
@@ -64,43 +71,153 @@ class DisruptionBudgets:
         return self._used
 
     def violating(self, pods: PlacedPods, victims: Bools) -> Bools:
-        """Returns bool[k, rows]: victims whose eviction, after that of the more important ones, violates a budget."""
+        """Returns bool[k, rows]: victims whose eviction, after that of the more important ones, violates a budget. May pause."""
         violating = np.zeros_like(victims)
         budgets: Collection[object] = self._objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        if not budgets:
+            return violating
+        self._matches.renew(pods, len(budgets))
+        selecting = list[tuple[PodDisruptionBudget, Int64]]()
         for budget in budgets:
             assert isinstance(budget, PodDisruptionBudget)
-            selected = self._selected(budget, pods.label_sets)
-            if not selected.any():
+            selected = self._matches.of(budget, pods)
+            if len(selected):
+                selecting.append((budget, selected))
+        by_label_set = _PodsByLabelSet(pods, victims) if selecting else None
+        for budget, selected in selecting:
+            assert by_label_set is not None
+            k, row = by_label_set.of(selected)
+            allowed = self.allowed(budget)
+            if len(k) <= allowed:
                 continue
-            counted = victims & selected[pods.label_set]
             counted_already = budget.disrupted_pods | self._used_by_victims().get(budget.key, frozenset())
             if counted_already:
-                self._leave_out(counted, pods, counted_already)
-            violating |= counted & (counted.cumsum(axis=0) > self.allowed(budget))
+                names = [pods.pod(*at).name for at in zip(k.tolist(), row.tolist(), strict=True)]
+                is_counted = np.array([name not in counted_already for name in names], np.bool_)
+                k, row = k[is_counted], row[is_counted]
+            is_beyond = _numbers_within(row) >= allowed
+            violating[k[is_beyond], row[is_beyond]] = True
         return violating
 
-    def _selected(self, budget: PodDisruptionBudget, label_sets: Sequence[LabelSet]) -> Bools:
-        """Returns bool[label sets]: those that the budget selects.
+
+class _Selected(msgspec.Struct):
+    """The label sets that one budget selects, as far as they were compared."""
+
+    selector: LabelSelector | None
+    compared: int = 0
+    """Number of label sets that were compared, of those that the budget may select."""
+    numbers: Int64 = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class _ByValue(msgspec.Struct):
+    """The label sets of one namespace by their value of one label."""
+
+    known: int = 0
+    """Number of label sets of the namespace that are in it."""
+    numbers: dict[str, list[int]] = msgspec.field(default_factory=dict)
+
+
+class _Matches:
+    """Which label sets each budget selects; kept as long as their numbers are."""
+
+    def __init__(self) -> None:
+        self._label_sets: Sequence[LabelSet] = ()
+        self._known = 0
+        """Number of label sets that are in `_by_namespace`."""
+        self._by_namespace: dict[str, list[int]] = {}
+        self._by_value: dict[tuple[str, str], _ByValue] = {}
+        """(namespace, label key) -> label sets, for keys of which some budget names the value."""
+        self._selected: dict[tuple[str, str], _Selected] = {}
+        self._since_pause = LABEL_SETS_AT_ONCE
+        """Label sets that were compared since the latest call of `pause`."""
+
+    def renew(self, pods: PlacedPods, budget_count: int) -> None:
+        """Sorts new label sets by namespace. May pause."""
+        label_sets = pods.label_sets
+        if label_sets is not self._label_sets:
+            self._label_sets, self._known, self._by_namespace = label_sets, 0, {}
+            self._by_value.clear()
+            self._selected.clear()
+        if len(self._selected) > max(KNOWN_MAX, 2 * budget_count):
+            self._selected.clear()
+            self._by_value.clear()
+        while self._known < len(label_sets):
+            self._note(LABEL_SETS_AT_ONCE, pods)
+            part = label_sets[self._known : self._known + LABEL_SETS_AT_ONCE]
+            for number, one in enumerate(part, self._known):
+                self._by_namespace.setdefault(one.namespace, []).append(number)
+            self._known += len(part)
+
+    def of(self, budget: PodDisruptionBudget, pods: PlacedPods) -> Int64:
+        """Returns the numbers of label sets that the budget selects, ascending. May pause.
 
         A budget without a selector or with an empty one selects no pod, and no budget selects a pod without labels.
         """
-        key = (budget.namespace, budget.name)
-        known = self._known.get(key)
-        is_same = known is not None and known[0].selector == budget.selector and known[1] is label_sets
-        before = known[2] if known is not None and is_same else np.zeros(0, np.bool_)
-        if len(before) < len(label_sets):
-            more = [_is_selected(budget, one) for one in label_sets[len(before) :]]
-            before = np.concatenate((before, np.array(more, np.bool_)))
-        if len(self._known) >= KNOWN_MAX and key not in self._known:
-            self._known.clear()
-        self._known[key] = (budget, label_sets, before)
-        return before
+        key, here = (budget.namespace, budget.name), self._may_select(budget, pods)
+        found = self._selected.get(key)
+        if found is None or found.selector != budget.selector:
+            found = self._selected[key] = _Selected(budget.selector)
+        while found.compared < len(here):
+            part = here[found.compared : found.compared + LABEL_SETS_AT_ONCE]
+            self._note(len(part), pods)
+            more = [number for number in part if _is_selected(budget, self._label_sets[number])]
+            found.numbers = np.concatenate((found.numbers, np.array(more, np.int64)))
+            found.compared += len(part)
+        return found.numbers
 
-    @staticmethod
-    def _leave_out(counted: Bools, pods: PlacedPods, names: frozenset[str]) -> None:
-        for k, i in np.argwhere(counted).tolist():
-            if pods.pod(k, i).name in names:
-                counted[k, i] = False
+    def _may_select(self, budget: PodDisruptionBudget, pods: PlacedPods) -> Sequence[int]:
+        """Returns the label sets of the budget's namespace; if it names one value of a label, those with that value. May pause."""
+        here = self._by_namespace.get(budget.namespace, ())
+        named = () if budget.selector is None else budget.selector.requirements
+        one = next((one for one in named if one.operator is Operator.IN and len(one.values) == 1), None)
+        if one is None or not here:
+            return here
+        by_value = self._by_value.setdefault((budget.namespace, one.key), _ByValue())
+        while by_value.known < len(here):
+            part = here[by_value.known : by_value.known + LABEL_SETS_AT_ONCE]
+            self._note(len(part), pods)
+            for number in part:
+                value = self._label_sets[number].labels.get(one.key)
+                if value is not None:
+                    by_value.numbers.setdefault(value, []).append(number)
+            by_value.known += len(part)
+        return by_value.numbers.get(one.values[0], ())
+
+    def _note(self, count: int, pods: PlacedPods) -> None:
+        """Counts label sets that are compared next; pauses before them if many were compared before."""
+        self._since_pause += count
+        if self._since_pause > LABEL_SETS_AT_ONCE:
+            self._since_pause = count
+            pods.pause()
+
+
+class _PodsByLabelSet:
+    """Victims sorted by label set."""
+
+    def __init__(self, pods: PlacedPods, victims: Bools) -> None:
+        self._rows, self._ks = np.nonzero(victims.T)  # by row, the most important first
+        self._label_set = pods.label_set[self._ks, self._rows].astype(np.int64)
+        self._order = self._label_set.argsort(kind="stable")
+        self._sorted = self._label_set[self._order]
+
+    def of(self, label_sets: Int64) -> tuple[Rows, Rows]:
+        """Returns k and row of each victim with one of these label sets; by row, the most important first."""
+        if len(label_sets) > MANY:
+            positions = np.flatnonzero(np.isin(self._label_set, label_sets, kind="table"))
+            return self._ks[positions], self._rows[positions]
+        starts = self._sorted.searchsorted(label_sets, "left")
+        ends = self._sorted.searchsorted(label_sets, "right")
+        at = [self._order[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
+        positions = np.sort(np.concatenate(at)) if at else self._order[:0]
+        return self._ks[positions], self._rows[positions]
+
+
+def _numbers_within(rows: Rows) -> Int64:
+    """Returns, for ascending rows, how many earlier entries have the same row."""
+    at = np.arange(len(rows))
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = rows[1:] != rows[:-1]
+    return at - np.maximum.accumulate(np.where(begins, at, 0))
 
 
 class BudgetsInUse:
@@ -130,6 +247,6 @@ class BudgetsInUse:
 
 def _is_selected(budget: PodDisruptionBudget, one: LabelSet | Pod) -> bool:
     selector = budget.selector
-    if selector is None or not selector.requirements or not one.labels:
+    if one.namespace != budget.namespace or selector is None or not selector.requirements or not one.labels:
         return False
-    return one.namespace == budget.namespace and selector.matches(one.labels)
+    return selector.matches(one.labels)

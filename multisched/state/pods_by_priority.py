@@ -1,14 +1,15 @@
 """PodsByPriority: the pods on every row in columns, most important first, for preemption on thousands of rows at once.
 
 Owns matrices [k, row]: priority, start, label set, and the requests of the k-th pod of a row. A row is written when it
-is read after a change. Label sets and amounts are written only after their first use. So without preemptions nothing is
-kept, and little if no pod can be displaced. Rows with more than WIDTH_MAX pods (virtual nodes) get separate matrices
-each time. One per NodeTable; read by dry runs, synchronously.
+is read after a change; its label sets and amounts, when these are read. So without preemptions nothing is kept, and little
+if no pod can be displaced. A first read of a whole cluster is written in parts, and the reader may end it between two parts.
+Rows with more than WIDTH_MAX pods (virtual nodes) get separate matrices each time. One per NodeTable; read by dry runs,
+synchronously.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -25,6 +26,8 @@ WIDTH_MAX = 128
 """Pods of one row in the shared matrices: 1 KB per row and column of amounts."""
 
 WIDTH_STEP = 8
+PODS_AT_ONCE = 8_192
+"""Pods that are written in one part: 2 to 8 ms."""
 LABEL_SETS_MAX = 65_536
 """Label sets that are numbered, or twice the number of placed pods if that is more; beyond this all are renumbered."""
 
@@ -33,12 +36,18 @@ Order = tuple[Pod, ...]
 Numbered = tuple[Int32, Sequence[LabelSet]]
 """The label set of each pod, and the label sets by number."""
 A = TypeVar("A", bound=NDArray[Any])
+Pause = Callable[[], None]
+"""Called between two parts. May raise an exception that ends the read; parts that are written stay so."""
+
+
+def no_pause() -> None:
+    """The `Pause` of a reader that reads everything in one step."""
 
 
 class PodColumns:
     """`framework.preemption.PlacedPods`, with the pods' amounts."""
 
-    __slots__ = ("_label_sets", "_number", "has_ports", "order", "priority", "requested", "rows", "started_s")
+    __slots__ = ("_label_sets", "_number", "has_ports", "order", "pause", "priority", "requested", "rows", "started_s")
 
     def __init__(
         self,
@@ -47,8 +56,10 @@ class PodColumns:
         number: Callable[[], Numbered],
         order: Callable[[int], Order],
         requested: Callable[[str], Int64],
+        pause: Pause = no_pause,
     ) -> None:
         self.rows = rows
+        self.pause = pause
         self.priority, self.started_s, self.has_ports = columns
         self._number = number
         self._label_sets: Numbered | None = None
@@ -74,6 +85,22 @@ class PodColumns:
         return self._label_sets
 
 
+class _LazyColumn:
+    """A matrix [k, row] whose rows are written when they are read."""
+
+    __slots__ = ("is_stale", "read", "values")
+
+    def __init__(self, values: NDArray[Any], read: Callable[[Sequence[Pod]], NDArray[Any]]) -> None:
+        """`read`: returns the values of some pods."""
+        self.values = values
+        self.read = read
+        self.is_stale: Bools = np.ones(values.shape[1], np.bool_)
+
+    def enlarge(self, shape: tuple[int, int]) -> None:
+        self.values = _enlarged(self.values, shape, 0)
+        self.is_stale = _enlarged(self.is_stale, shape[1:], True)
+
+
 class PodsByPriority:
     """The columns of one NodeTable."""
 
@@ -85,29 +112,33 @@ class PodsByPriority:
         """Rows that changed since they were written."""
         self._counts: NDArray[np.intp] = np.zeros(0, np.intp)
         self._lowest: Int64 = np.zeros(0, np.int64)
+        self._is_lowest_known: Bools = np.zeros(0, np.bool_)
         self._orders: list[Order] = []
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._label_sets: list[LabelSet] = []
-        self._label_set: Int32 | None = None
-        """None until it is read."""
-        self._requested: dict[str, Int64] = {}
+        self._label_set = _LazyColumn(np.zeros((0, 0), np.int32), self._number)
+        self._requested: dict[str, _LazyColumn] = {}
         self._priority: Int64 = np.zeros((0, 0), np.int64)
         self._started_s: Float64 = np.zeros((0, 0))
         self._has_ports: Bools = np.zeros((0, 0), np.bool_)
 
-    def blocks(self, rows: Rows) -> list[PodColumns]:
-        """Returns the current pods on these rows (ascending): those of ordinary rows in one block, each wide row in its own."""
+    def blocks(self, rows: Rows, pause: Pause = no_pause, resources: Iterable[str] = ()) -> list[PodColumns]:
+        """Returns the current pods on these rows (ascending): those of ordinary rows in one block, each wide row in its own.
+
+        `resources`: those whose amounts will be read; later reads then need no pause.
+        """
         self._renew()
         if not len(rows):
             return []
-        stale = rows[self._is_stale[rows]]
-        if len(stale):
-            self._write(stale)
+        for part in self._parts(rows[self._is_stale[rows]], pause):
+            self._write(part)
         counts = self._counts[rows]
         is_wide = counts > WIDTH_MAX
         narrow = rows[~is_wide] if is_wide.any() else rows
-        blocks = [self._block(narrow, int(counts[~is_wide].max()))] if len(narrow) else []
-        return blocks + [self._wide(int(row)) for row in rows[is_wide]]
+        for resource in resources:
+            self.requested(resource, narrow, pause)
+        blocks = [self._block(narrow, int(counts[~is_wide].max()), pause)] if len(narrow) else []
+        return blocks + [self._wide(int(row), pause) for row in rows[is_wide]]
 
     def column_of(self, pods: Iterable[Pod]) -> PodColumns:
         """Returns these pods in one column, whichever rows they are on: its row (-1) is not in the table."""
@@ -126,23 +157,38 @@ class PodsByPriority:
         wide: Bools = self._counts[rows] > WIDTH_MAX
         return wide
 
-    def lowest(self, rows: Rows) -> Int64:
+    def lowest(self, rows: Rows, pause: Pause = no_pause) -> Int64:
         """Returns int64[rows]: the lowest priority of a pod there; ABOVE_EVERY_PRIORITY for an empty row."""
         self._renew()
+        for part in self._parts(rows[~self._is_lowest_known[rows]], pause):
+            on_rows = map(self._table.pods_by_uid, part.tolist())
+            self._lowest[part] = [
+                min([pod.spec.priority for pod in pods.values()], default=ABOVE_EVERY_PRIORITY) for pods in on_rows
+            ]
+            self._is_lowest_known[part] = True
         return self._lowest[rows]
 
-    def requested(self, resource: str) -> Int64:
-        """Returns int64[k, rows of the table], valid for ordinary rows that were read."""
+    def requested(self, resource: str, rows: Rows, pause: Pause = no_pause) -> Int64:
+        """Returns int64[k, rows of the table], valid for these rows; they are ordinary ones that were read."""
         column = self._requested.get(resource)
         if column is None:
-            column = self._requested[resource] = np.zeros(self._priority.shape, np.int64)
-            at, pods = self._written()
-            column[at] = _amounts(pods, resource)
-        return column
+            column = _LazyColumn(np.zeros(self._priority.shape, np.int64), lambda pods: _amounts(pods, resource))
+            self._requested[resource] = column
+        self._fill(column, rows, pause)
+        return column.values
 
     # -- internal --------------------------------------------------------------------------------------------------
 
-    def _block(self, rows: Rows, depth: int) -> PodColumns:
+    def _parts(self, rows: Rows, pause: Pause) -> Iterator[Rows]:
+        """Yields the rows in parts of about `PODS_AT_ONCE` pods; may pause before each of them."""
+        if not len(rows):
+            return
+        part_of = self._counts[rows].cumsum() // PODS_AT_ONCE
+        for part in np.split(rows, np.flatnonzero(np.diff(part_of)) + 1):
+            pause()
+            yield part
+
+    def _block(self, rows: Rows, depth: int, pause: Pause) -> PodColumns:
         columns = (
             columns_at(self._priority[:depth], rows),
             columns_at(self._started_s[:depth], rows),
@@ -151,15 +197,16 @@ class PodsByPriority:
         return PodColumns(
             rows,
             columns,
-            lambda: (columns_at(self._numbered()[:depth], rows), self._label_sets),
+            lambda: (columns_at(self._numbered(rows, pause)[:depth], rows), self._label_sets),
             lambda i: self._orders[rows[i]],
-            lambda resource: columns_at(self.requested(resource)[:depth], rows),
+            lambda resource: columns_at(self.requested(resource, rows, pause)[:depth], rows),
+            pause,
         )
 
-    def _wide(self, row: int) -> PodColumns:
-        return self._one_column(np.array([row], np.intp), self._orders[row])
+    def _wide(self, row: int, pause: Pause) -> PodColumns:
+        return self._one_column(np.array([row], np.intp), self._orders[row], pause)
 
-    def _one_column(self, rows: Rows, order: Order) -> PodColumns:
+    def _one_column(self, rows: Rows, order: Order, pause: Pause = no_pause) -> PodColumns:
         columns = (
             np.array([pod.spec.priority for pod in order], np.int64)[:, None],
             np.array([_started(pod) for pod in order], np.float64)[:, None],
@@ -167,26 +214,25 @@ class PodsByPriority:
         )
 
         def number() -> Numbered:
-            self._numbered()
+            self._limit_label_sets()
             return self._number(order)[:, None], self._label_sets
 
-        return PodColumns(rows, columns, number, lambda i: order, lambda resource: _amounts(order, resource)[:, None])
+        return PodColumns(
+            rows, columns, number, lambda i: order, lambda resource: _amounts(order, resource)[:, None], pause
+        )
 
     def _renew(self) -> None:
-        """Notes which rows have changed, and updates their pod counts and lowest priorities."""
+        """Notes which rows have changed, and updates their pod counts."""
         table, known = self._table, self._sequences
         now = table.row_log.sequence, table.start_log.sequence
         if now == known:
             return
         self._sequences = now
         changed = self._changed(known)
-        standing = [table.pods_by_uid(row) for row in changed.tolist()]
-        counts = np.fromiter(map(len, standing), np.intp, len(changed))
+        counts = np.fromiter((len(table.pods_by_uid(row)) for row in changed.tolist()), np.intp, len(changed))
         self._fit(int(counts.max(where=counts <= WIDTH_MAX, initial=0)))
         self._counts[changed] = counts
-        self._lowest[changed] = [
-            min([p.spec.priority for p in pods.values()], default=ABOVE_EVERY_PRIORITY) for pods in standing
-        ]
+        self._is_lowest_known[changed] = False
         self._is_stale[changed] = True
 
     def _changed(self, known: tuple[int, int] | None) -> Rows:
@@ -208,15 +254,15 @@ class PodsByPriority:
         self._priority = _enlarged(self._priority, shape, ABOVE_EVERY_PRIORITY)
         self._started_s = _enlarged(self._started_s, shape, np.inf)
         self._has_ports = _enlarged(self._has_ports, shape, False)
-        if self._label_set is not None:
-            self._label_set = _enlarged(self._label_set, shape, 0)
-        self._requested = {name: _enlarged(column, shape, 0) for name, column in self._requested.items()}
+        for column in (self._label_set, *self._requested.values()):
+            column.enlarge(shape)
         self._counts = _enlarged(self._counts, shape[1:], 0)
         self._lowest = _enlarged(self._lowest, shape[1:], ABOVE_EVERY_PRIORITY)
+        self._is_lowest_known = _enlarged(self._is_lowest_known, shape[1:], False)
         self._is_stale = _enlarged(self._is_stale, shape[1:], False)
 
     def _write(self, rows: Rows) -> None:
-        """Writes these rows, all at once: a cluster's first dry run reads about a hundred thousand pods."""
+        """Writes these rows, all at once. Label sets and amounts are written when they are read."""
         pods = list(chain.from_iterable(self._table.pods_by_uid(row).values() for row in rows.tolist()))
         counts = self._counts[rows]
         priority = np.fromiter([pod.spec.priority for pod in pods], np.int64, len(pods))
@@ -235,29 +281,29 @@ class PodsByPriority:
         at = _places(rows[counts <= WIDTH_MAX], counts[counts <= WIDTH_MAX])
         self._priority[at], self._started_s[at] = priority[order], started[order]
         self._has_ports[at] = [bool(pod.spec.host_ports) for pod in pods]
-        if self._label_set is not None:
-            self._label_set[at] = self._number(pods)
-        for resource, column in self._requested.items():
-            column[at] = _amounts(pods, resource)
+        for column in (self._label_set, *self._requested.values()):
+            column.is_stale[rows] = True
 
-    def _written(self) -> tuple[tuple[Rows, Rows], list[Pod]]:
-        """Returns the pods of all ordinary rows that are up to date, and their positions in the matrices."""
-        rows = np.flatnonzero(~self._is_stale & (self._counts > 0) & (self._counts <= WIDTH_MAX))
-        return _places(rows, self._counts[rows]), list(chain.from_iterable(self._orders[row] for row in rows.tolist()))
+    def _fill(self, column: _LazyColumn, rows: Rows, pause: Pause) -> None:
+        """Writes the column's rows that are stale, of these ordinary rows."""
+        for part in self._parts(rows[column.is_stale[rows]], pause):
+            pods = list(chain.from_iterable(self._orders[row] for row in part.tolist()))
+            column.values[_places(part, self._counts[part])] = column.read(pods)
+            column.is_stale[part] = False
 
     # -- label sets ------------------------------------------------------------------------------------------------
 
-    def _numbered(self) -> Int32:
-        """Returns int32[k, rows of the table]. Built at the first read: labels are rarely needed, and a Job's pods share none."""
+    def _numbered(self, rows: Rows, pause: Pause) -> Int32:
+        """Returns int32[k, rows of the table], valid for these rows. Labels are rarely needed, and a Job's pods share none."""
+        self._limit_label_sets()
+        self._fill(self._label_set, rows, pause)
+        return self._label_set.values
+
+    def _limit_label_sets(self) -> None:
         if len(self._label_sets) > max(LABEL_SETS_MAX, 2 * int(self._counts.sum())):
             self._numbers.clear()
             self._label_sets = []
-            self._label_set = None
-        if self._label_set is None:
-            self._label_set = np.zeros(self._priority.shape, np.int32)
-            at, pods = self._written()
-            self._label_set[at] = self._number(pods)
-        return self._label_set
+            self._label_set.is_stale[:] = True
 
     def _number(self, pods: Sequence[Pod]) -> Int32:
         """Returns the label set number of each pod. Interned labels and specs are compared by identity; the list keeps them alive."""

@@ -3,7 +3,9 @@
 A tree of 20 groups, full of pods: every second leaf holds half more than its min, the others half of theirs. One row per figure:
 what a quota costs a pod in PreFilter and at commit, how long an edit of the tree takes from its document on, what a leaf and a
 pod take of memory, and how long an attempt takes that ends in a reclaim: where the nodes are full, where the quota is, and
-where nobody may go; and one for a gang. `--check` holds the figures against the bars and exits 1 when one is missed.
+where nobody may go; and one for a gang. Then, in CPU time, the longest step of a reclaim that pauses, and of choosing the objects
+in force when half of a thousand linked ElasticQuotas contradict their parent. `--check` holds the figures against the bars and exits 1
+when one is missed.
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.points import CycleView, QueuedGang, QueuedPod
 from multisched.framework.registry import build_profile
 from multisched.framework.runner import Runner
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.quota.elastic_quota import ElasticQuota
+from multisched.plugins.quota.many_quotas import ManyQuotas
 from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger
+from multisched.shell.step_clock import StepClock
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -53,6 +58,7 @@ BARS: Final = {
     "reclaim where the quota is full, ms": 50.0,
     "reclaim that finds nobody, ms": 50.0,
     "reclaim for a gang, ms per member": 20.0,
+    "longest step of a reclaim that pauses, ms": 50.0,
 }
 """Figure -> the most that it may be."""
 
@@ -115,6 +121,8 @@ class Scene:
         self.plugin = next(one.plugin for one in plugins.built if isinstance(one.plugin, ElasticQuota))
         runner = Runner(NobodyWatches(), time.perf_counter)
         self.cycle = SchedulingCycle(plugins, runner, self.cache, rows, self.nominator)
+        self.clock = StepClock(time.process_time)
+        self.pausing = SchedulingCycle(plugins, runner, self.cache, rows, self.nominator, budget=self.clock)
         for index in range(nodes):
             self.cache.set_node(self.decoder.node(self._node(index)))
         self.nodes = nodes
@@ -244,6 +252,50 @@ def gang_reclaim_cost(scene: Scene, team: int = 1) -> dict[str, float]:
     return {"reclaim for a gang, ms per member": seconds / GANG * 1e3}
 
 
+def longest_step_ms(scene: Scene, team: int = 1) -> float:
+    """The longest step of the first reclaim for a pod that wants no other pod of its app on its node, with pauses."""
+    document = orjson.loads(pod_document("apart", team))
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": f"app-{team}"}}}
+    anti_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    document["spec"]["affinity"] = {"podAntiAffinity": anti_affinity}
+    running = scene.pausing.attempt(QueuedPod(scene.decoder.pod(orjson.dumps(document)), 0.0, 1))
+    steps, result = list[float](), None
+    while result is None:
+        scene.clock.begin()
+        began = time.process_time()
+        try:
+            next(running)
+        except StopIteration as ended:
+            result = ended.value
+        steps.append(time.process_time() - began)
+    assert isinstance(result, Unplaced)
+    assert result.victims, result.message
+    return max(steps) * 1e3
+
+
+def contradiction_ms(count: int = 1_000) -> float:
+    """One choice of the objects in force after every second child has raised its min above what its parent leaves."""
+    kind = ObjectKind.KOORDINATOR_QUOTA
+
+    def quota(name: str, least: int, version: int, *, is_parent: bool = False) -> ClusterObject:
+        prefix = "quota.scheduling.koordinator.sh"
+        labels = {f"{prefix}/is-parent": str(is_parent).lower()} | ({} if is_parent else {f"{prefix}/parent": "all"})
+        metadata = {"name": name, "namespace": "kube-system", "uid": name, "resourceVersion": str(version)}
+        spec = {"min": {"cpu": least}, "max": {"cpu": 10 * count}}
+        document = {"metadata": metadata | {"labels": labels}, "spec": spec}
+        return kind.definition.decode(msgspec.Raw(orjson.dumps(document)))
+
+    many, parent = ManyQuotas(kind), quota("all", count, 1, is_parent=True)
+    before = [quota(f"q{number}", 1, 1) for number in range(count)]
+    assert not many.choose([parent, *before]).left_out
+    after = [one if number % 2 else quota(f"q{number}", 2, 2 + number) for number, one in enumerate(before)]
+    began = time.process_time()
+    chosen = many.choose([parent, *after])
+    seconds = time.process_time() - began
+    assert chosen.left_out
+    return seconds * 1e3
+
+
 def measure(leaves: int, nodes: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     empty = Scene(leaves, 1)
@@ -260,6 +312,8 @@ def measure(leaves: int, nodes: int) -> dict[str, float]:
     figures |= check_costs(scene)
     figures |= reclaim_costs(scene, "reclaim where nodes are full, ms", finds=True)
     figures |= gang_reclaim_cost(scene)
+    figures["longest step of a reclaim that pauses, ms"] = longest_step_ms(scene)
+    figures["choice among contradicting quotas, ms"] = contradiction_ms()
     scene.set_tree()
     for index in range(nodes, nodes + nodes // 50):
         scene.cache.set_node(scene.decoder.node(Scene._node(index)))

@@ -22,6 +22,7 @@ from multisched.cycle.effort import RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.gang_candidates import GangCandidates
 from multisched.cycle.preemption.gang_columns import SparingGangs
+from multisched.cycle.preemption.label_set_matches import LabelSetMatches
 from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial, refusal_of
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
@@ -31,7 +32,8 @@ from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
-from multisched.state.pods_by_priority import PodColumns
+from multisched.state.node_table import NodeTable
+from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 
 PRE_FILTER_ROWS_MAX: Final = 512
 """Rows on which a PreFilter that reads pods runs again: each costs about a millisecond."""
@@ -93,7 +95,8 @@ class AttemptDryRun:
 
     @cached_property
     def _displacement(self) -> Displacement:
-        return Displacement(self._runs.pods_by_priority, self._filters[: self._first_other], self._ask)
+        filters = self._filters[: self._first_other]
+        return Displacement(self._blocks, filters, self._ask)
 
     # -- DryRun ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +168,14 @@ class AttemptDryRun:
 
     def _gang_candidates(self) -> GangCandidates:
         return GangCandidates(
-            self._runs, self._failed, self._asked, self._displacement, self._columns, self._results, self._search
+            self._runs,
+            self._failed,
+            self._asked,
+            self._displacement,
+            self._columns,
+            self._results,
+            self._search,
+            self._blocks,
         )
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
@@ -173,17 +183,17 @@ class AttemptDryRun:
         rows = self._with_lower(rule, tally)
         if not len(rows):
             return self._found(tally, None)
-        cache = runs.victim_cache(self._victim_cache_key(rule))
+        cache = runs.victim_cache(_victim_cache_key(self._failed, rule, self._filters, runs.table))
         is_wide = runs.pods_by_priority.is_wide(rows)
         if self._tail or self._asked.pre_filters:
             alone = is_wide | self._sensitive_rows(cache, rows, rule)
             if self._refusing:
-                alone = self._cheapest(rows, alone)
-            for pods in runs.pods_by_priority.blocks(rows[alone]):
+                alone = _cheapest(runs.pods_by_priority, rows, alone)
+            for pods in self._blocks(rows[alone]):
                 self._displace_one_by_one(pods, rule, tally)
         else:
             alone = is_wide
-            for pods in runs.pods_by_priority.blocks(rows[is_wide]):
+            for pods in self._blocks(rows[is_wide]):
                 self._displace_wide(pods, rule, tally)
         narrow = rows[~alone] if alone.any() else rows
         if self._refusing:
@@ -201,21 +211,13 @@ class AttemptDryRun:
         cache.forget(own)
         return found
 
-    def _cheapest(self, rows: Rows, alone: Bools) -> Bools:
-        """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
-        at = np.flatnonzero(alone)
-        cheapest = self._runs.pods_by_priority.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
-        found = np.zeros_like(alone)
-        found[at[cheapest]] = True
-        return found
-
     def _refused_by_pre_filter(self, rows: Rows, rule: DisplacementRule, tally: _Tally) -> Rows:
         """Counts the rows on which PreFilter does not run again: no victims would help, or enough other rows were tested.
 
         Returns no rows.
         """
         status = next(iter(self._refusing.values()))
-        for pods in self._runs.pods_by_priority.blocks(rows):
+        for pods in self._blocks(rows):
             has_lower = has_any(rule.displaceable(pods))
             tally.undisplaceable += int(np.count_nonzero(~has_lower))
             if has_lower.any():
@@ -227,9 +229,15 @@ class AttemptDryRun:
         rows = self._failed.candidates
         if not len(rows):
             return rows
-        may_help: Bools = self._runs.pods_by_priority.lowest(rows) < rule.below
+        may_help: Bools = self._runs.pods_by_priority.lowest(rows, self._results.pause) < rule.below
         tally.undisplaceable = len(rows) - int(np.count_nonzero(may_help))
         return rows[may_help]
+
+    def _blocks(self, rows: Rows) -> list[PodColumns]:
+        """Returns the pods on these rows. May pause; reads of the amounts that filters compare do not."""
+        table = self._runs.table
+        resources = [resource for resource in self._failed.pod.requests if table.has_column(resource)]
+        return self._runs.pods_by_priority.blocks(rows, self._results.pause, resources)
 
     # -- many rows at once -----------------------------------------------------------------------------------------
 
@@ -277,8 +285,11 @@ class AttemptDryRun:
         by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.rows_that_matter is None]
         if not by_labels or sensitive.all():
             return sensitive
-        for pods in runs.pods_by_priority.blocks(rows):
-            matters = cache.sensitive(by_labels, pods.label_sets)
+        is_alone = failed.signature is None  # then the victim cache is not kept
+        kept = self._results.kept
+        matches = kept.setdefault("label sets", LabelSetMatches()) if is_alone else cache.label_set_matches
+        for pods in self._blocks(rows):
+            matters = matches.of(by_labels, pods.label_sets, self._results.pause)
             if matters.any():
                 at = rows.searchsorted(pods.rows)
                 sensitive[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
@@ -288,15 +299,6 @@ class AttemptDryRun:
         """Returns the codes of a plugin of the tail for rows on which it depends on no pod: victims do not change them."""
         known, failed = self._known(plugin, rows), self._failed
         return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
-
-    def _victim_cache_key(self, rule: DisplacementRule) -> Hashable | None:
-        failed = self._failed
-        if failed.signature is None:
-            return None
-        kind = type(rule.rule) if isinstance(rule, SparingGangs) else type(rule)
-        depends_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
-        nodes_version = self._runs.table.nodes_version if depends_on_nodes else 0
-        return failed.plugin, kind, failed.signature, failed.skipped, nodes_version
 
     def _report(self, cache: VictimCache, rows: Rows, tally: _Tally) -> None:
         has_lower: Bools = cache.has_lower[rows]
@@ -392,3 +394,23 @@ class AttemptDryRun:
             return {self._runs.table.node(row).name: victims}
 
         return Candidates(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
+
+
+def _cheapest(by_priority: PodsByPriority, rows: Rows, alone: Bools) -> Bools:
+    """Selects, of the rows on which PreFilter would run again, those whose pods have the lowest priorities."""
+    at = np.flatnonzero(alone)
+    cheapest = by_priority.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
+    found = np.zeros_like(alone)
+    found[at[cheapest]] = True
+    return found
+
+
+def _victim_cache_key(
+    failed: FailedAttempt, rule: DisplacementRule, filters: Sequence[FilterPlugin], table: NodeTable
+) -> Hashable | None:
+    if failed.signature is None:
+        return None
+    kind = type(rule.rule) if isinstance(rule, SparingGangs) else type(rule)
+    depends_on_nodes = any(p.depends_on.reads_all_nodes for p in filters)
+    nodes_version = table.nodes_version if depends_on_nodes else 0
+    return failed.plugin, kind, failed.signature, failed.skipped, nodes_version

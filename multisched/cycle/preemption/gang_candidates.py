@@ -16,7 +16,7 @@ import numpy as np
 from multisched.cycle.effort import RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.row_trial import RerunPlugins, RowTrial
-from multisched.cycle.preemption.victim_cache import Displacement, has_any
+from multisched.cycle.preemption.victim_cache import Blocks, Displacement, has_any
 from multisched.cycle.preemption.victim_units import Unit, by_node, needed, run_unpaused, units_of, with_first
 from multisched.framework.node_view import Float64, Int64, Rows
 from multisched.framework.preemption import Candidates, DisplacementRule
@@ -48,8 +48,12 @@ class GangCandidates:
         overlay: Callable[[], ColumnOverlay],
         results: RowResults,
         search: int,
+        blocks: Blocks,
     ) -> None:
-        """`displacement`, `overlay`: for filters that are evaluated on all rows at once. `results`: of `_tried`, in this `search`."""
+        """`blocks`: of `AttemptDryRun`. `displacement`, `overlay`: for filters that are evaluated on all rows at once.
+
+        `results`: of `_tried`, in this `search`.
+        """
         self._runs = runs
         self._failed = failed
         self._asked = asked
@@ -57,6 +61,7 @@ class GangCandidates:
         self._overlay = overlay
         self._results = results
         self._search = search
+        self._blocks = blocks
 
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """Adds such candidates to `found`. Raises PluginFailure."""
@@ -83,7 +88,8 @@ class GangCandidates:
     def likely(self, rule: DisplacementRule, rows: Rows) -> list[int]:
         """Returns rows on which the pod fits only without pods that their gangs cannot spare, the cheapest first."""
         runs, found, costs = self._runs, list[Rows](), list[Float64]()
-        for pods in runs.pods_by_priority.blocks(rows[runs.pods_by_priority.lowest(rows) < rule.below]):
+        may_help = runs.pods_by_priority.lowest(rows, self._results.pause) < rule.below
+        for pods in self._blocks(rows[may_help]):
             lower = rule.displaceable(pods)
             beyond = runs.gang_columns.beyond_surplus(pods, lower)
             first = rule.first(pods, lower)

@@ -18,6 +18,8 @@ from multisched.state.pods_by_priority import Order, PodColumns
 NUMBERS_MAX: Final = 65_536
 """Numbered gangs, or twice as many as exist if that is more; beyond this all are renumbered."""
 NO_GANG: Final = -1
+ROWS_AT_ONCE: Final = 256
+"""Rows whose pods' gangs are looked up in one part."""
 
 
 class GangColumns:
@@ -55,10 +57,14 @@ class GangColumns:
         gang = np.full(pods.priority.shape, NO_GANG, np.int32)
         if not len(self._gangs):
             return gang
+        looked_up = 0
         for i, row in enumerate(pods.rows.tolist()):
             order = pods.order(i)
             known = self._rows.get(row)
             if known is None or known[0] is not order:
+                if looked_up % ROWS_AT_ONCE == 0:
+                    pods.pause()
+                looked_up += 1
                 known = self._rows[row] = order, self._numbered(order)
             if known[1] is not None:
                 gang[: len(order), i] = known[1]

@@ -22,7 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
-from multisched.cycle.effort import Effort
+from multisched.cycle.effort import Effort, RowResults
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_trial import PLACINGS_MAX, GroupOfPods, GroupTrial, OutdatedSearchError
@@ -129,8 +129,7 @@ class GroupAttemptDryRun:
             group_trial = GroupTrial(self._group, runs.cache, self._places, trial, self._effort)
             yield from group_trial.begin()
             rows = yield from self._rows_of_use(group_trial, everywhere=everywhere)
-            for _ in learn(runs, rule, rows):
-                yield from group_trial.pause()
+            yield from self._learned(rule, rows, group_trial)
             pool = VictimPool(runs, rule, rows)
             if pool.is_empty:
                 return None  # the attempt has shown that they do not fit with the remaining pods in place
@@ -141,12 +140,20 @@ class GroupAttemptDryRun:
             return None
         return self._victims(rule, self._still_there(found), placements, is_minimal=not group_trial.is_exhausted)
 
+    def _learned(self, rule: DisplacementRule, rows: Rows, group_trial: GroupTrial) -> Search[None]:
+        """Computes what the rule reads of all pods on the rows, with pauses."""
+        table = self._runs.table
+        resources = {resource for pod in self._group.pods for resource in pod.requests if table.has_column(resource)}
+        for _ in learn(self._runs, rule, rows, sorted(resources), RowResults(self._effort)):
+            yield from group_trial.pause_now()
+
     def _displaced_by_members(self, found: MemberVictims) -> Search[GroupVictims | None]:
         runs, away, served = self._runs, list[PlacedPod](), set[str]()
         with Trial(runs.cache, runs.nominator) as trial:
             trial.ignore_nominations(self._group.pods)
             group_trial = GroupTrial(self._group, runs.cache, self._places, trial, self._effort)
             yield from group_trial.begin()
+            yield from self._learned(found.rule, self._allowed(self._rows.rows, everywhere=False), group_trial)
             while (pod := (yield from group_trial.first_missing())) is not None:
                 is_enough = pod.uid in served or len(served) >= SERVED_MAX or self._effort.is_exhausted
                 victims = () if is_enough else found.victims(pod, self._dry_run_of(pod))

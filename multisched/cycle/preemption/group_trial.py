@@ -92,9 +92,13 @@ class GroupTrial:
     def pause(self) -> Search[None]:
         """Lets the event loop run if the step has used up its time."""
         if self._effort.is_pause_due():
-            for uid in (yield from self._trial.pause()):
-                del self._placements[uid]
-            self._effort.begin_step()
+            yield from self.pause_now()
+
+    def pause_now(self) -> Search[None]:
+        """Lets the event loop run. The effort has counted the pause."""
+        for uid in (yield from self._trial.pause()):
+            del self._placements[uid]
+        self._effort.begin_step()
 
     def _kind(self, pod: Pod) -> Hashable:
         """Returns a value that is equal for pods which every row treats the same."""

@@ -12,20 +12,22 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from multisched.cycle.preemption.label_set_matches import LabelSetMatches
 from multisched.framework.node_view import Bools, Codes, Int32, Rows, any_true
 from multisched.framework.points import FilterPlugin
-from multisched.framework.preemption import Costs, DisplacementRule, LabelSet
-from multisched.framework.sensitivity import PodSensitivity
+from multisched.framework.preemption import Costs, DisplacementRule
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
-from multisched.state.pods_by_priority import PodColumns, PodsByPriority
+from multisched.state.pods_by_priority import PodColumns
 
 STATUSES_MAX = 1_024
 """Distinct refusals that one cache stores before it is cleared."""
 
+Blocks = Callable[[Rows], Sequence[PodColumns]]
+"""Returns the current pods on some rows."""
 RunFilter = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
 """Runs one plugin's Filter on an overlay."""
 
@@ -52,9 +54,7 @@ class VictimCache:
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
         self.costs: Costs = np.zeros((0, capacity))
         """float64[criteria, rows], allocated at the first update."""
-        self._sensitive: Bools = np.zeros(0, np.bool_)
-        self._sensitivity_mark: Hashable = None
-        self._sensitivity_sets: Sequence[LabelSet] = ()
+        self.label_set_matches = LabelSetMatches()
         self._sequences = (-1, -1, -1)
 
     def renew(self, table: NodeTable, nominator: Nominator) -> None:
@@ -79,19 +79,6 @@ class VictimCache:
         if row is not None:
             self.known[row] = False
 
-    def sensitive(self, sensitivities: Sequence[PodSensitivity], label_sets: Sequence[LabelSet]) -> Bools:
-        """Returns bool[label sets]: whether pods with these labels matter to some plugin that depends on labels."""
-        mark = tuple(sensitivity.mark for sensitivity in sensitivities)
-        if mark != self._sensitivity_mark or label_sets is not self._sensitivity_sets:
-            self._sensitivity_mark, self._sensitivity_sets, self._sensitive = mark, label_sets, self._sensitive[:0]
-        if len(self._sensitive) < len(label_sets):
-            more = [
-                any(sensitivity.matters(one.one) for sensitivity in sensitivities)
-                for one in label_sets[len(self._sensitive) :]
-            ]
-            self._sensitive = np.concatenate((self._sensitive, np.array(more, np.bool_)))
-        return self._sensitive
-
     def number(self, status: Status) -> int:
         number = self._numbers.setdefault(status, len(self.statuses))
         if number == len(self.statuses):
@@ -108,9 +95,9 @@ class VictimCache:
 class Displacement:
     """Computes results for one class of pods on the rows of a table."""
 
-    def __init__(self, pods: PodsByPriority, filters: Sequence[FilterPlugin], ask: RunFilter) -> None:
+    def __init__(self, blocks: Blocks, filters: Sequence[FilterPlugin], ask: RunFilter) -> None:
         """`filters`: those of the attempt, in order, that read no pods or depend on resources only."""
-        self._pods = pods
+        self._blocks = blocks
         self._filters = filters
         self._moving = [p for p in filters if p.depends_on.reads_pods]
         self._ask = ask
@@ -124,7 +111,7 @@ class Displacement:
             self._keep_same(cache, rows, rule)
             cache.mark = mark
         todo = rows[~cache.known[rows]]
-        for pods in self._pods.blocks(todo):
+        for pods in self._blocks(todo):
             self._update_block(cache, pods, rule, overlay())
 
     def look(
@@ -159,7 +146,7 @@ class Displacement:
 
     def _update_costs(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> None:
         """Computes the costs of rows with victims."""
-        for some in self._pods.blocks(rows):
+        for some in self._blocks(rows):
             k = len(some.priority)
             none_whole = np.zeros(len(some.rows), np.int64)
             costs = rule.costs(some, cache.victims[:k, some.rows], cache.first[:k, some.rows], none_whole)
@@ -171,7 +158,7 @@ class Displacement:
         """Called if the rule may have changed: drops rows where it differs, and recomputes the costs of the others."""
         known = rows[cache.known[rows]]
         cache.known[:] = False
-        for pods in self._pods.blocks(known):
+        for pods in self._blocks(known):
             lower = rule.displaceable(pods)
             first, k = rule.first(pods, lower), len(lower)
             same = (lower == cache.lower[:k, pods.rows]) & (first == cache.first[:k, pods.rows])

@@ -5,11 +5,11 @@ There may be a hundred thousand of them, and few are removed. Until then they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from multisched.cycle.effort import PauseDue, RowResults
 from multisched.cycle.preemption.dry_run_parts import DryRuns
 from multisched.cycle.preemption.gang_columns import NO_GANG
 from multisched.cycle.preemption.victim_units import Unit, placed_members_of
@@ -19,17 +19,25 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.pods_by_priority import JoinedColumns, PodColumns
 
-ROWS_AT_ONCE: Final = 512
-"""Rows whose pods are written to columns in one step: about 30 ms before the first preemption, at 20 pods each."""
 
+def learn(
+    runs: DryRuns, rule: DisplacementRule, rows: Rows, resources: Iterable[str], results: RowResults
+) -> Iterator[None]:
+    """Computes what the rule reads of all pods on the rows, so that it can be read in one step. Yields for each pause.
 
-def learn(runs: DryRuns, rule: DisplacementRule, rows: Rows) -> Iterator[None]:
-    """Updates the columns of all pods on the rows, so that a pool can be filled in one step. Yields between blocks."""
-    for at in range(0, len(rows), ROWS_AT_ONCE):
-        some = rows[at : at + ROWS_AT_ONCE]
-        for block in runs.pods_by_priority.blocks(some[runs.pods_by_priority.lowest(some) < rule.below]):
-            runs.gang_columns.of(block)
-        yield
+    `resources`: those whose amounts will be read. Raises PluginFailure if that takes too long.
+    """
+    by_priority = runs.pods_by_priority
+    while True:
+        try:
+            may_help = by_priority.lowest(rows, results.pause) < rule.below
+            for block in by_priority.blocks(rows[may_help], results.pause, resources):
+                runs.gang_columns.of(block)
+                rule.first(block, rule.displaceable(block))
+        except PauseDue:
+            yield
+        else:
+            return
 
 
 class VictimPool:

@@ -30,7 +30,7 @@ from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.quota.evicted_over_needed import EvictionLimit, ReclaimCounts, excess, larger, missing_on_nodes
 from multisched.plugins.quota.gang_reclaim import GangReclaim
-from multisched.plugins.quota.node_search import Borrowers, NodeSearch, ReclaimPlan
+from multisched.plugins.quota.node_search import Borrowers, LabelSetLeaves, NodeSearch, ReclaimPlan
 from multisched.plugins.quota.pod_amounts import Items
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
@@ -70,6 +70,7 @@ class ElasticQuota:
         ledger = context.hold.register(QuotaLedger(source, context.hold.pods, context.hold.demands))
         assert isinstance(ledger, QuotaLedger)
         self._ledger = ledger
+        self._leaves = LabelSetLeaves(ledger)
         if ledger.statuses is None:  # else another domain's plugin has registered the ledger with its source
             ledger.statuses = QuotaStatuses(ledger, source, context.objects, context.statuses, context.pending)
         self._statuses = ledger.statuses
@@ -256,6 +257,7 @@ class ElasticQuota:
                 self._reclaim,
                 self._terminating_nodes,
                 lambda: self._nominated_outside_group(pods),
+                self._leaves,
             )
         )
         reclaim = self._reclaim(self._claim_of_all(pods))  # other pods may have been added during a pause
@@ -318,7 +320,8 @@ class ElasticQuota:
         return self._preempted(cycle, reclaim.claim.pod, plan)
 
     def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, limit: EvictionLimit) -> NodeSearch:
-        return NodeSearch(cycle.nodes, reclaim, dry_run, self._terminating_nodes(), Borrowers(reclaim), limit)
+        rule = Borrowers(reclaim, self._leaves)
+        return NodeSearch(cycle.nodes, reclaim, dry_run, self._terminating_nodes(), rule, limit)
 
     def _eviction_limit(self) -> EvictionLimit:
         return EvictionLimit(self._args.max_evicted_over_needed)

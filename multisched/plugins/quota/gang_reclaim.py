@@ -16,7 +16,7 @@ from multisched.framework.preemption import DryRun
 from multisched.model.objects import Pod
 from multisched.plugins.disruption_budgets import BudgetsInUse
 from multisched.plugins.quota.evicted_over_needed import EvictionLimit
-from multisched.plugins.quota.node_search import ROWS_COMPARED_MAX, Borrowers, NodeSearch
+from multisched.plugins.quota.node_search import ROWS_COMPARED_MAX, Borrowers, LabelSetLeaves, NodeSearch
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key
 from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Nominated, Removal, claim_of
@@ -40,6 +40,7 @@ class GangReclaim:
         again: Again,
         terminating: Callable[[], Sequence[str]],
         nominated: Callable[[], Nominated],
+        leaves: LabelSetLeaves,
     ) -> None:
         """`reclaim`: for all members together, before any is placed. `terminating`: returns nodes on which pods are terminating.
 
@@ -51,7 +52,7 @@ class GangReclaim:
         self._again = again
         self._terminating = terminating
         self._nominated = nominated
-        self._rule = Borrowers(reclaim)
+        self.rule = Borrowers(reclaim, leaves)
         self._compared = min(max(ROWS_TOGETHER // len(reclaim.claim.pods), ROWS_COMPARED_MIN), ROWS_COMPARED_MAX)
         self._taken: dict[str, Pod] = {}
         reclaim.base.freeze()  # the dry run adds members to the ledger and removes victims from it
@@ -101,7 +102,7 @@ class GangReclaim:
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, self._taken.keys(), floors)
         no_cap = EvictionLimit(inf)  # the caller applies the limit to the victims of all members together
-        search = NodeSearch(self._nodes, reclaim, dry_run, self._terminating(), self._rule, no_cap, self._compared)
+        search = NodeSearch(self._nodes, reclaim, dry_run, self._terminating(), self.rule, no_cap, self._compared)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()
         return () if way is None else way.victims

@@ -16,12 +16,15 @@ from multisched.framework.preemption import ABOVE_EVERY_PRIORITY, Costs, DryRun,
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.plugins.default_preemption import LowerPriority
 from multisched.plugins.quota.evicted_over_needed import EvictionLimit, Excess, excess, larger, missing_on_nodes
+from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key, ReclaimOrder
 
 NOT_EVICTABLE: Final = np.inf
 ROWS_COMPARED_MAX: Final = 8
 """Number of suitable nodes from which the one with the lowest cost is chosen; likely nodes are examined first."""
+LABEL_SETS_AT_ONCE: Final = 8_192
+"""Label sets whose leaves are looked up in one part."""
 PODS_LOOKED_AT_MAX: Final = 20_000
 """Maximum number of pods on the nodes that one attempt examines."""
 
@@ -41,16 +44,19 @@ class Borrowers(LowerPriority):
     Judges each pod separately, not which pods may be evicted together: its result is a preselection of nodes.
     """
 
-    def __init__(self, reclaim: ReclaimOrder) -> None:
+    def __init__(self, reclaim: ReclaimOrder, leaves: LabelSetLeaves) -> None:
         claim = reclaim.claim
         super().__init__(claim.priority, reclaim.budgets)
         self._priority = claim.priority
         self._ledger = reclaim.ledger
-        self._lenders = reclaim.reclaimable_leaves
         self._own = claim.levels[0].at
-        self._urgency: Float64 = np.zeros(0)
+        self._leaves = leaves
         self.below = ABOVE_EVERY_PRIORITY
         lenders = tuple(reclaim.reclaimable_leaves.items())
+        self._urgency: Float64 = np.full(len(self._ledger.levels) + 1, NOT_EVICTABLE)
+        """Position of a leaf -> its urgency; the last entry is for pods without a leaf."""
+        for leaf, over_min in lenders:
+            self._urgency[leaf] = 0.0 if leaf == self._own else -max(over_min, 1e-12)
         self.mark = (reclaim.budgets.version, self._ledger.generation, self._own, self._priority, lenders)
 
     def displaceable(self, pods: PlacedPods) -> Bools:
@@ -69,18 +75,29 @@ class Borrowers(LowerPriority):
 
     def _urgencies(self, pods: PlacedPods) -> Float64:
         """Returns float64[label sets]: lower values are evicted first; 0 for the claim's own leaf; infinite if not evictable."""
-        known = len(self._urgency)
-        if known < len(pods.label_sets):
-            more = np.array([self._urgency_of(one) for one in pods.label_sets[known:]])
-            self._urgency = np.concatenate((self._urgency, more))
-        return self._urgency
+        return self._urgency[self._leaves.of(pods)]
 
-    def _urgency_of(self, one: LabelSet) -> float:
-        levels = self._ledger.levels_of(one)
-        leaf = levels[0].at if levels else -1
-        if leaf not in self._lenders:
-            return NOT_EVICTABLE
-        return 0.0 if leaf == self._own else -max(self._lenders[leaf], 1e-12)
+
+class LabelSetLeaves:
+    """The leaf of each label set; kept as long as the numbers of label sets and the tree are."""
+
+    def __init__(self, ledger: QuotaLedger) -> None:
+        self._ledger = ledger
+        self._generation = -1
+        self._label_sets: Sequence[LabelSet] = ()
+        self._leaves: Int64 = np.zeros(0, np.int64)
+
+    def of(self, pods: PlacedPods) -> Int64:
+        """Returns int64[label sets]: the position of the leaf; -1 for none. May pause."""
+        label_sets, ledger = pods.label_sets, self._ledger
+        if label_sets is not self._label_sets or self._generation != ledger.generation:
+            self._label_sets, self._generation, self._leaves = label_sets, ledger.generation, self._leaves[:0]
+        while (count := len(self._leaves)) < len(label_sets):
+            pods.pause()
+            part = map(ledger.levels_of, label_sets[count : count + LABEL_SETS_AT_ONCE])
+            more = [levels[0].at if levels else -1 for levels in part]
+            self._leaves = np.concatenate((self._leaves, np.array(more, np.int64)))
+        return self._leaves
 
 
 class NodeFit:

@@ -377,6 +377,75 @@ def test_gang_refused_by_a_remote_plugin_is_requeued_by_its_events() -> None:
     assert "Unwilling" in first.rejectors
 
 
+NEAR = {
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "main"}}}
+        ]
+    }
+}
+
+
+def main_and_near(count: int = 1) -> QueuedGang:
+    """One member, and others that no node takes until that one is placed."""
+    near = [decode_pod(pod_document(f"near{at}", container(cpu="100m"), affinity=NEAR)) for at in range(count)]
+    return gang_of([*near, make_pod("main", cpu_milli=100, labels={"app": "main"})], count + 1)
+
+
+def asked_later(running: GangAttempt, asked: Sequence[RemoteRequest]) -> tuple[list[str], Sequence[RemoteRequest]]:
+    """Members held while plugins are asked again, and what they are asked."""
+    paused = running.send({one.key: one.request for one in asked})
+    assert isinstance(paused, Pause)
+    held = [placed.pod.name for placed in paused.placed]
+    again = running.send({})
+    assert not isinstance(again, Pause)
+    return held, again
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_member_that_fits_later_is_asked_about_before_it_is_placed(count: int) -> None:
+    domain = Domain(
+        *(make_node(name, cpu_milli=1000, labels={"kubernetes.io/hostname": name}) for name in "abc"),
+        in_tree=("NodeResourcesFit", "InterPodAffinity"),
+        plugins=[SlowOracle()],
+    )
+    gang = main_and_near(count)
+    running = domain.cycle.attempt(gang)
+    first = requests_of(running)
+    assert [one.key for one in first] == ["SlowOracle/uid-main"]
+    held, again = asked_later(running, first)
+    assert held == ["main"]
+    names = {member.pod.uid: member.pod.name for member in gang.members}
+    assert [names[one.uid] for one in again] == [f"near{at}" for at in range(count)]
+    result = ended(running, {one.key: one.request for one in again})
+    assert len(result.placed) == count + 1
+    assert len({placed.node for placed in result.placed}) == 1
+    domain.cache.validate()
+
+
+def test_gang_is_refused_if_a_remote_plugin_refuses_a_later_member() -> None:
+    class RefusesNear(Unwilling):
+        def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+            return np.full(len(rows), self.refuses if pod.name.startswith("near") else 0, np.uint8)
+
+    domain = Domain(
+        *(make_node(name, cpu_milli=1000, labels={"kubernetes.io/hostname": name}) for name in "ab"),
+        in_tree=("NodeResourcesFit", "InterPodAffinity"),
+        plugins=[RefusesNear()],
+    )
+    before = trace(domain)
+    running = domain.cycle.attempt(main_and_near())
+    _, again = asked_later(running, requests_of(running))
+    result = ended(running, {one.key: one.request for one in again})
+    assert result.placed == ()
+    first = result.unplaced[0]
+    assert first.pod.name == "near0"
+    assert "1 node(s) were refused outside" in first.message
+    assert {"Unwilling", "InterPodAffinity"} <= first.rejectors
+    assert trace(domain) == before
+    domain.cache.validate()
+
+
 def test_gang_is_requeued_by_an_event_of_a_node_full_at_the_request() -> None:
     domain = Domain(make_node("a", cpu_milli=9000), make_node("b", cpu_milli=1000), plugins=[Unwilling()])
     domain.cache.place(make_pod("other", cpu_milli=1000, node="b"))

@@ -9,15 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.cycle import gang_attempt, scheduling_cycle
-from multisched.cycle.effort import Effort, RowResults
+from multisched.cycle.effort import GIVEN_UP, Effort, RowResults
 from multisched.cycle.gang_attempt import TOO_LONG
 from multisched.cycle.results import NO_PAUSE, Conflicted, GangResult, Pause, Result, Unplaced
+from multisched.framework.node_view import Int64
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.step_budget import UNLIMITED, StepBudget
+from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.gang import TopologyLevel
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity, PodAffinityTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.plugins import disruption_budgets
+from multisched.state import pods_by_priority
 from multisched.testing.builders import make_node, make_pod
 from tests.kit.counted_steps import CountedSteps
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
@@ -211,10 +216,79 @@ def test_search_for_victims_evicts_no_pod_if_a_node_became_feasible_during_a_pau
 
 
 def test_search_for_victims_that_takes_too_long_ends_with_what_it_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling_cycle, "Effort", partial(Effort, pauses_max=1))
+    monkeypatch.setattr(scheduling_cycle, "Effort", partial(Effort, pauses_max=3))
     result, pauses = search(rivals(CountedSteps(1)))
-    assert pauses == 1
+    assert pauses == 3
     assert victims(result) == ["0-0", "0-1"], "n3 has not been tested"
+
+
+def with_budgets(domain: Domain) -> Domain:
+    """A budget for the pods of each node; that of n3 allows no eviction."""
+    for at in range(NODES):
+        app = LabelSelector((Requirement("app", Operator.IN, (f"a{at}",)),))
+        budget = PodDisruptionBudget(
+            name=f"b{at}", namespace="default", selector=app, disruptions_allowed=0 if at == 3 else 2
+        )
+        domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
+    return domain
+
+
+def full(steps: StepBudget) -> Domain:
+    """Full nodes, each with two less important pods with labels of their own; those on n3 are the least important."""
+    hosts = [make_node(f"n{at}", cpu_milli=1_000) for at in range(NODES)]
+    domain = Domain(*hosts, in_tree=("NodeResourcesFit", "DefaultPreemption"), steps=steps)
+    for at in range(NODES):
+        for number in range(2):
+            labels = {"app": f"a{at}", "number": str(number)}
+            priority = 1 if at == 3 else 2
+            domain.cache.place(standing(f"{at}-{number}", f"n{at}", cpu=500, priority=priority, labels=labels))
+    return with_budgets(domain)
+
+
+@pytest.mark.parametrize("pods_at_once", [2, 6])
+def test_first_search_reads_few_pods_between_pauses_and_finds_the_same(
+    pods_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, none = search(full(UNLIMITED))
+    monkeypatch.setattr(pods_by_priority, "PODS_AT_ONCE", pods_at_once)
+    monkeypatch.setattr(disruption_budgets, "LABEL_SETS_AT_ONCE", pods_at_once)
+    domain = full(CountedSteps(1))
+    written = record_writes(domain, monkeypatch)
+    paused, pauses = search(domain, lambda pause: written.append(0))
+    assert victims(whole) == victims(paused) == ["0-1"]
+    assert none == 0
+    assert pauses >= 2 * NODES / pods_at_once
+    assert 0 < max(written) <= 2 * pods_at_once
+    assert search(domain)[1] == 0, "pods that are known are not read again"
+
+
+def record_writes(domain: Domain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The last entry is the number of pods written to columns since that entry was added."""
+    written, amounts = [0], pods_by_priority._amounts
+
+    def counted(pods: Sequence[Pod], resource: str) -> Int64:
+        written[-1] += len(pods)
+        return amounts(pods, resource)
+
+    monkeypatch.setattr(pods_by_priority, "_amounts", counted)
+    return written
+
+
+def test_first_search_that_takes_too_long_ends_and_goes_on_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pods_by_priority, "PODS_AT_ONCE", 2)
+    monkeypatch.setattr(scheduling_cycle, "Effort", partial(Effort, pauses_max=6))
+    domain, found = full(CountedSteps(1)), list[Result]()
+    while not found or not victims(found[-1]):
+        result, pauses = search(domain)
+        assert pauses <= 6
+        found.append(result)
+    assert len(found) > 1
+    first = found[0]
+    assert isinstance(first, Unplaced)
+    assert GIVEN_UP.message in first.message
+    assert victims(found[-1]) == ["0-1"]
 
 
 def test_search_results_are_separate_per_rule() -> None:

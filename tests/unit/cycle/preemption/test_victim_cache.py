@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.cycle.preemption import victim_cache
+from multisched.cycle.preemption.label_set_matches import LabelSetMatches
 from multisched.cycle.preemption.victim_cache import VictimCache
 from multisched.framework.preemption import LabelSet
 from multisched.framework.sensitivity import PodSensitivity
@@ -18,6 +19,7 @@ from multisched.state import change_log
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import CHANGES_KEPT as NOMINATIONS_KEPT
 from multisched.state.nominator import Nominator
+from multisched.state.pods_by_priority import no_pause
 from multisched.testing.builders import make_node, make_pod
 
 FULL, SHUT = Status.unschedulable("full"), Status.unschedulable("shut")
@@ -132,14 +134,14 @@ def test_changed_sensitivity_mark_evaluates_pods_again() -> None:
 
         return PodSensitivity(mark, matters)
 
-    memory = VictimCache(2, 4)
+    matches = LabelSetMatches()
     sets = [LabelSet("default", {}, make_pod(name)) for name in "ab"]
-    assert memory.sensitive([sensitive_to("a")], sets).tolist() == [True, False]
-    assert memory.sensitive([sensitive_to("a")], sets).tolist() == [True, False]
+    assert matches.of([sensitive_to("a")], sets, no_pause).tolist() == [True, False]
+    assert matches.of([sensitive_to("a")], sets, no_pause).tolist() == [True, False]
     assert asked == ["a", "b"]
-    assert memory.sensitive([sensitive_to("b")], sets).tolist() == [False, True]
+    assert matches.of([sensitive_to("b")], sets, no_pause).tolist() == [False, True]
     sets.append(LabelSet("default", {}, make_pod("c")))
-    assert memory.sensitive([sensitive_to("b")], sets).tolist() == [False, True, False]
+    assert matches.of([sensitive_to("b")], sets, no_pause).tolist() == [False, True, False]
     assert asked == ["a", "b", "a", "b", "c"]
-    assert memory.sensitive([sensitive_to("b"), sensitive_to("c")], sets).tolist() == [False, True, True]
-    assert memory.sensitive([sensitive_to("b"), sensitive_to("c")], sets[:1]).tolist() == [False]
+    assert matches.of([sensitive_to("b"), sensitive_to("c")], sets, no_pause).tolist() == [False, True, True]
+    assert matches.of([sensitive_to("b"), sensitive_to("c")], sets[:1], no_pause).tolist() == [False]
