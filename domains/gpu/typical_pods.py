@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ COVERAGE: Final = 0.95
 TYPICAL_MAX: Final = 128
 
 
-class PodShape(NamedTuple):
+class PodShape(msgspec.Struct, frozen=True, order=True):
     """What matters of a pod for fragments."""
 
     cpu_milli: int

@@ -52,10 +52,10 @@ def read_nodes(path: Path, problems: list[Problem]) -> tuple[TraceNode, ...]:
     found: dict[str, TraceNode] = {}
     for line, row in _rows(path, NODE_COLUMNS, NODES_MAX, problems):
         report = _Report(path, line, row, problems)
-        amounts = [report.integer(name, most) for name, most in _NODE_AMOUNTS.items()]
+        cpu_milli, memory_mib, gpus = (report.integer(name, most) for name, most in _NODE_AMOUNTS.items())
         if not row["sn"] or row["sn"] in found:
             report.refuse("sn", f"{row['sn'][:40]!r} is empty or listed above; give each node a unique name")
-        found[row["sn"]] = TraceNode(row["sn"], *amounts, row["model"])
+        found[row["sn"]] = TraceNode(row["sn"], cpu_milli, memory_mib, gpus, row["model"])
     if not found and not problems:
         problems.append(Problem(str(path), 1, 1, "", "has no nodes; write one a line"))
     if found and not any(node.gpus for node in found.values()):

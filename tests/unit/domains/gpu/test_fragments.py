@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from domains.gpu.fragments import Fragments
 from domains.gpu.typical_pods import PodShape, TypicalPod, distance, typical_of
@@ -53,7 +54,7 @@ SHAPES = st.builds(
     st.sampled_from((0, 100, 250, 500, 999, 1000)),
     st.just(1),
     st.sampled_from(((), ("T4",), ("T4", "V100"), ("other",))),
-).map(lambda one: one if one.milli else one._replace(count=0, models=()))
+).map(lambda one: one if one.milli else replace(one, count=0, models=()))
 COUNTS = st.dictionaries(SHAPES, st.integers(1, 50), max_size=8)
 STATES = st.lists(
     st.tuples(st.lists(st.sampled_from((0, 99, 100, 400, 500, 1000)), min_size=4, max_size=4), st.integers(0, 5000), st.integers(0, 2)),

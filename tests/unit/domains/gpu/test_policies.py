@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from domains.gpu.dialects.fgd import MILLI
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL
@@ -87,7 +88,7 @@ WANTED = st.builds(
     st.sampled_from((0, 1000, 4000, 9000)),
     st.sampled_from((50, 250, 500, 1000)),
     st.sampled_from((0, 1, 1, 2)),
-).map(lambda one: one if one.count else one._replace(milli=0))
+).map(lambda one: one if one.count else replace(one, milli=0))
 TYPICAL = st.lists(
     st.fixed_dictionaries({
         "cpu": st.sampled_from(("0", "2", "8")),
