@@ -8,7 +8,7 @@ the same. Written only by the cache and commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -34,7 +34,8 @@ from domains.gpu.dialects import (
 )
 from domains.gpu.held_cards import excess_of
 from domains.gpu.hold import Hold
-from domains.gpu.node_lock import NodeLock, NodeLockKey, read_lock
+from domains.gpu.node_lock import NodeLock, NodeLockKey
+from domains.gpu.row_locks import RowLocks
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.objects_view import ObjectsView
@@ -78,11 +79,7 @@ class GpuLedger:
         self._nodes: dict[int, Node] = {}
         """Nodes of all rows, since an object may come to describe cards of any of them."""
         self._row_of_node: dict[str, int] = {}
-        self._lock_keys = {mode: one.node_lock for one in dialects if one.node_lock for mode in one.modes}
-        self._locks: dict[int, NodeLock] = {}
-        self._pod_keys: dict[str, str] = {}
-        """uid of each pod with a hold -> NAMESPACE/NAME."""
-        self._on_foreign_lock: dict[str, Callable[[], None]] = {}
+        self.locks = RowLocks(dialects)
         self.arrays = CardArrays()
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
@@ -154,10 +151,9 @@ class GpuLedger:
         row = self._row_of.pop(uid, None)
         if row is not None:
             self._answers.pop(uid, None)
-            self._pod_keys.pop(uid, None)
+            self.locks.pod_keys.pop(uid, None)
             self._rows[row].give(uid)
-            self._renew_lock(row)
-            self.arrays.write(row, self._rows[row])
+            self._write(row)
 
     def set_node(self, row: int, node: Node | None) -> None:
         before = self._nodes.pop(row, None)
@@ -303,16 +299,7 @@ class GpuLedger:
     def lock_key(self, node: str) -> NodeLockKey | None:
         """Returns the lock of the node; None if nodes of its mode have none."""
         row = self._row_of_node.get(node)
-        return None if row is None else self._lock_keys.get(self.cards(row).node.mode)
-
-    def lock(self, row: int) -> NodeLock | None:
-        """Returns the lock of the row's node as the API server has it; None: it is not locked."""
-        return self._locks.get(row)
-
-    def lock_text(self, node: Node) -> str:
-        """Returns the lock in the node's annotations; empty if there is none."""
-        texts = (node.annotations.get(key.annotation, "") for key in self._lock_keys.values())
-        return next((text for text in texts if text), "")
+        return None if row is None else self.locks.key(self.cards(row).node.mode)
 
     def row_of_node(self, name: str) -> int | None:
         return self._row_of_node.get(name)
@@ -320,18 +307,16 @@ class GpuLedger:
     def has_pod(self, node: str, key: str) -> bool:
         """Reports whether the pod NAMESPACE/NAME holds cards of the node."""
         holds = self.cards(self._row_of_node.get(node, -1)).holds
-        return any(self._pod_keys[uid] == key for uid in holds)
+        return any(self.locks.pod_keys[uid] == key for uid in holds)
 
     def foreign_locks(self) -> Mapping[str, tuple[str, NodeLock]]:
         """Returns node -> annotation and lock, of nodes whose lock names no pod that waits there for the device plugin."""
-        rows = [(row, lock) for row, lock in self._locks.items() if row in self._nodes and self.cards(row).is_locked]
-        return {
-            self._nodes[row].name: (self._lock_keys[self.cards(row).node.mode].annotation, lock) for row, lock in rows
-        }
-
-    def watch_locks(self, domain: str, on_foreign: Callable[[], None]) -> None:
-        """Sets the callback of a domain for locks that `foreign_locks` returns; it must not call back."""
-        self._on_foreign_lock[domain] = on_foreign
+        found: dict[str, tuple[str, NodeLock]] = {}
+        for row, lock in self.locks.of.items():
+            cards = self.cards(row)
+            if row in self._nodes and cards.is_locked:
+                found[self._nodes[row].name] = self.locks.keys[cards.node.mode].annotation, lock
+        return found
 
     def has_new_cards(self, before: Node | None, after: Node) -> bool:
         """Reports whether a node has GPUs, and published other cards before, or none."""
@@ -357,38 +342,18 @@ class GpuLedger:
             cards = self._rows[row] = CardRow()
         if found.problems and not found.cards and cards.node.mode is found.mode:
             found = NodeCards(found.mode, cards.node.cards, cards.node.is_indexed, found.problems)
-        before = self._locks.get(row)
-        lock = None if node is None else self._lock_on(node, found)
-        if lock is None:
-            self._locks.pop(row, None)
-        else:
-            self._locks[row] = lock
-        if found != cards.node or before != lock:
-            if found != cards.node:
-                cards.set_node(found)
-            self._renew_lock(row)
-            self.arrays.write(row, self._rows[row])
+        has_new_lock = self.locks.read(row, node, found.mode)
+        if found != cards.node:
+            cards.set_node(found)
+            self._write(row)
+        elif has_new_lock:
+            self._write(row)
         self._drop_if_empty(row)
 
-    def _lock_on(self, node: Node, cards: NodeCards) -> NodeLock | None:
-        key = self._lock_keys.get(cards.mode)
-        text = node.annotations.get(key.annotation, "") if key is not None else ""
-        return read_lock(text) if text else None
-
-    def _renew_lock(self, row: int) -> None:
-        """Records whether the lock of the row's node, if there is one, names no pod that waits there for the device plugin."""
-        cards, lock = self._rows[row], self._locks.get(row)
-        cards.is_locked = lock is not None and not self._is_used(lock, cards)
-        if cards.is_locked:
-            for wake in self._on_foreign_lock.values():
-                wake()
-
-    def _is_used(self, lock: NodeLock, cards: CardRow) -> bool:
-        key = self._lock_keys[cards.node.mode]
-        return any(
-            self._pod_keys[uid] == lock.pod_key and not key.held_while.isdisjoint(hold.awaits)
-            for uid, hold in cards.holds.items()
-        )
+    def _write(self, row: int) -> None:
+        """Shows the row's cards to filters and scores, after its node, lock or holds changed."""
+        self.locks.renew(row, self._rows[row])
+        self.arrays.write(row, self._rows[row])
 
     def _hold_of(self, pod: Pod) -> Hold | None:
         if not self.concerns(pod):
@@ -408,9 +373,8 @@ class GpuLedger:
             self._rows[row] = CardRow()
         self._rows[row].hold(uid, hold)
         self._row_of[uid] = row
-        self._pod_keys[uid] = pod.key
-        self._renew_lock(row)
-        self.arrays.write(row, self._rows[row])
+        self.locks.pod_keys[uid] = pod.key
+        self._write(row)
 
     def _index_of(self, row: int, name: int | str) -> int:
         """Returns a card's index; -1 if the node does not have it now."""

@@ -91,7 +91,7 @@ class GpuShare:
         self._locks: LockKeeper | None = None
         if context.node_locks is not None:
             self._locks = LockKeeper(ledger, context.node_locks, context.scheduler_names, context.rows)
-            ledger.watch_locks(context.domain, self._locks.wake)
+            ledger.locks.watch(context.domain, self._locks.wake)
         self.mix = PodMix(settings.typical, self._running)
         self.policy: PlacementPolicy = (
             Fragmentation(lambda: self.mix.typical)
@@ -362,7 +362,7 @@ class GpuShare:
 
     def _is_unlocked(self, pod: Pod, before: Node, after: Node) -> bool:
         """Reports whether the lock of a node ended."""
-        if not self._ledger.lock_text(before) or self._ledger.lock_text(after):
+        if not self._ledger.locks.text(before) or self._ledger.locks.text(after):
             return False
         return any(demand.confusions for demand in self._ledger.demands(pod).by_mode.values())
 
