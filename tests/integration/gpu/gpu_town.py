@@ -314,7 +314,7 @@ class GpuTown:
         pod = path.split("?")[0].split("/")[-2]
         if answer.status == 201:
             self.bound.append(Bound(pod, orjson.loads(body)["target"]["name"], self.loop.time()))
-        else:
+        elif answer.status != 404:  # a pod that was deleted in between
             self.refused_binds.append(f"{pod}: {answer.status} {answer.body[:200]!r}")
 
     # -- judging -------------------------------------------------------------------------------------------------------
