@@ -191,16 +191,26 @@ def demo(
 def cluster(
     kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
     nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
+    gpu_nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODE=N",
+            help="N more nodes with eight GPUs shared by this system, for instance hami=2. Repeatable.",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
     """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
+    from multisched.cli.gpu_nodes_option import counts_of
+
+    counts = counts_of(gpu_nodes or [], NODES_MAX)
 
     def start() -> Awaitable[int]:
         from multisched import embedded_app
 
         return embedded_app.cluster(
-            ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends)
+            ClusterOptions(kubeconfig, nodes=nodes, gpu_nodes=counts, port=port, until_input_ends=until_input_ends)
         )
 
     drive(start)

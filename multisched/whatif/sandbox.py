@@ -353,6 +353,12 @@ class SchedulerSandbox:
         result, unasked = _answered(worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts)))
         return Tried(result, worker.cycle.records.read(pod.uid)[-1], unasked)
 
+    def start(self, uid: str) -> None:
+        """Counts a pod that an attempt placed as running, so that no other pod waits until a device plugin has found it."""
+        placed = self.cache.placed(uid)
+        assert placed is not None, f"pod {uid} was not placed"
+        self.cache.place(msgspec.structs.replace(placed.pod, node=placed.node, phase="Running"))
+
     def attempt_gang(self, worker: DomainWorker, gang: QueuedGang) -> tuple[GangResult, tuple[str, ...]]:
         """Makes one attempt of all members; also returns the plugins that would have sent requests. Placed members stay
         until they are given up.

@@ -26,7 +26,7 @@ from multisched.queueing.entry import QueueOutcome
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import assigned_pod_events
-from multisched.shell.ingest.key_remarks import IGNORED_KEY
+from multisched.shell.ingest.key_remarks import IGNORED_KEY, plugin_remarks
 from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
 from multisched.state.nominator import Nominator
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
 UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
-MALFORMED, UNKNOWN_DOMAIN = "MalformedNode", "UnknownDomain"
+MALFORMED, UNKNOWN_DOMAIN, UNUSABLE_DATA = "MalformedNode", "UnknownDomain", "UnusableNodeData"
 """Event reasons."""
 _DELETED = "the pod was deleted before it was bound"
 REPORTED_MAX = 10_000
@@ -391,10 +391,10 @@ class NodeIngest:
             self.malformed += 1
             logger.warning("node cannot be read", extra={"node": key, "error": str(error)})
             return
-        self._report(node)
         row = self._cache.nodes.row_of(node.name)
         used = self._router.uses_of(row)
         before = self._cache.set_node(node)
+        self._report(node)
         uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
@@ -457,6 +457,8 @@ class NodeIngest:
             yield "DisputedNode", _dispute(claimants)
         for remark in remarks_of_node(node):
             yield IGNORED_KEY, remark
+        for remark in plugin_remarks(self._router.workers(), lambda plugin: plugin.remarks_of_node(node)):
+            yield UNUSABLE_DATA, remark
 
 
 def _without(pod: Pod, policy: tuple[Toleration, ...]) -> Pod:

@@ -210,6 +210,10 @@ async def test_what_if_accepts_only_a_json_manifest() -> None:
         assert (await post(url, "/api/v1/explain/what-if", b"{}"))[0] == 422
         assert (await post(url, "/api/v1/explain/what-if", b"kind: Pod"))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if?replicas=1001", b"{}"))[0] == 400
+        status, text = await post(url, "/api/v1/explain/what-if?replicas=10000&preempt=false", b'{"kind": "Pod"}')
+        assert (status, decode_view(text.encode(), WhatIfView).replicas) == (200, 10_000)
+        assert (await post(url, "/api/v1/explain/what-if?replicas=10001&preempt=false", b"{}"))[0] == 400
+        assert (await post(url, "/api/v1/explain/what-if?preempt=false", several))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if", b"{}", kind="text/plain"))[0] == 415
         assert (await post(url, "/api/v1/explain/what-if", b" " * (REQUEST_BYTES_MAX + 1)))[0] == 413
 

@@ -94,6 +94,21 @@ def test_arbitrary_manifests_are_at_worst_refused(document: Any) -> None:
         planned_pod(document, Decoder())
 
 
+def test_limits_count_as_requests_as_the_api_server_stores_them() -> None:
+    limited = [{"name": "main", "image": "app", "resources": {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}}]
+    view = dump_of(node_document("n1", cpu="3")).what_if(workload("Pod", {**SPEC, "containers": limited}), 2)
+    assert [one.node for one in view.placements] == ["n1", ""]
+    assert "Insufficient cpu" in view.placements[1].message
+
+
+def test_a_plan_may_be_tried_without_preemptions() -> None:
+    document = {"metadata": {"name": "new"}, "spec": {**SPEC, "priority": 100}}
+    world = (node_document("n1", cpu="1"), small_pod("small", node="n1", cpu="1"))
+    assert dump_of(*world).what_if(document, 1).placements[0].victims
+    alone = dump_of(*world).what_if(document, 1, preempts=False).placements[0]
+    assert (alone.node, alone.victims) == ("", ())
+
+
 def test_labels_of_planned_replicas_count_between_them() -> None:
     apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}

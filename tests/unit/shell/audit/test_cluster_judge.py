@@ -142,6 +142,18 @@ async def test_verify_command_judges_in_process_and_reports_unread_kinds() -> No
     ]
 
 
+@pytest.mark.parametrize(("resource", "is_listed"), [("cpu", False), ("koordinator.sh/gpu-core", True)])
+async def test_devices_are_listed_if_a_node_has_koordinator_s_gpus(resource: str, is_listed: bool) -> None:
+    town = Town({"/apis/scheduling.koordinator.sh": 403})
+    await town.build()
+    await town.create(NODES, make_node("cards", more={resource: "200"})[1])
+    transport: Any = town.transport
+    unread = (await judge_cluster(transport, ())).not_judged
+    assert [one.rule for one in unread if "Device cannot be listed" in one.reason] == (
+        ["devices (Koordinator)"] if is_listed else []
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
