@@ -23,6 +23,7 @@ class Store:
         )
         for gang in "ab":
             self.nominate(gang, "")
+        self.wait(1.0)  # until the leader is known
 
     def nominate(self, gang: str, node: str, *, minimum: int = 2) -> None:
         self._write(gang, {"nominatedNodeName": node}, minimum=minimum)
