@@ -63,6 +63,8 @@ class ReservationHistory:
         self._gangs: dict[GangKey, _Members] = {}
         self._open: dict[GangKey, float] = {}
         """Gang with a reservation -> since when."""
+        self._inherited: set[GangKey] = set()
+        """Gangs in `_open` for which a leader before the present one has reserved: the present one owes no pause after that."""
         self._ended: _Ended | None = None
         """The last reservation that ended and whose gang did not start, if it ended under the present leader."""
         self._led_by: frozenset[str] = frozenset()
@@ -102,7 +104,9 @@ class ReservationHistory:
             self._begin(key)
         elif not is_open and key in self._open:
             began_s = self._open.pop(key)
-            self._ended = None if members.has_started else _Ended(key, began_s, self._now_s())
+            is_owed = not (members.has_started or key in self._inherited)
+            self._inherited.discard(key)
+            self._ended = _Ended(key, began_s, self._now_s()) if is_owed else None
 
     def _begin(self, key: GangKey) -> None:
         now_s, for_s, last, self._ended = self._now_s(), self._policy.for_s, self._ended, None
@@ -122,6 +126,7 @@ class ReservationHistory:
     def forget(self) -> None:
         """What was is not known any more: the store was restored, or a leader may have done nothing for a while."""
         self._open = dict.fromkeys(self._open, self._now_s())
+        self._inherited = set(self._open)
         self._ended = None
         self._doubts.clear()
 
