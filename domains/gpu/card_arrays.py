@@ -203,7 +203,7 @@ class CardArrays:
         if is_plain and part.count == 1 and not part.needs_unused:
             return self._sum(MOST_MILLI, rows) >= amount.milli
         fits = self.fitting(demand, part, rows)
-        found: Bools = fits.any(axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
+        found: Bools = np.logical_or.reduce(fits, axis=0) if part.count == 1 else fits.sum(axis=0) >= part.count
         return found
 
     def fitting(self, demand: GpuDemand, part: Part, rows: Rows) -> NDArray[np.bool_]:

@@ -49,8 +49,9 @@ class Candidates(msgspec.Struct):
     def cpu_milli(self) -> Int64:
         """int64[rows]: idle CPU, without the pod."""
         read = self.nodes.amounts
-        found = read(Amount.ALLOCATABLE, _CPU, self.rows)[0] - read(Amount.REQUESTED, _CPU, self.rows)[0]
-        return np.maximum(found, 0)
+        found: Int64 = read(Amount.ALLOCATABLE, _CPU, self.rows)[0] - read(Amount.REQUESTED, _CPU, self.rows)[0]
+        idle: Int64 = np.maximum(found, 0)
+        return idle
 
     @property
     def left(self) -> Int64:
@@ -69,7 +70,8 @@ class Candidates(msgspec.Struct):
         if part.amount.milli:
             return np.full(len(self.rows), part.amount.milli)
         size = np.maximum(self.arrays.layer(SIZE, self.rows).max(axis=0), 1)
-        return -(-CARD_MILLI * _needed(part, size, self.arrays.scales(self.rows)) // size)
+        needed: Int64 = -(-CARD_MILLI * _needed(part, size, self.arrays.scales(self.rows)) // size)
+        return needed
 
 
 class PlacementPolicy(Protocol):

@@ -240,7 +240,7 @@ def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
         tmp_path,
         lines=lines,
         services={"file": "services.csv"},
-        policies=["random"],
+        policies=["dice"],
         seeds=[3, 3],
         events=[{"at": "day 3", "release": ["search"]}],
     )
@@ -249,7 +249,7 @@ def test_everything_wrong_is_told_in_one_run(tmp_path: Path) -> None:
     assert lines_told == ["2", "3", "3", "4"]
     assert sum(sentence.startswith("usage.csv:66:1: value: '3Gi'") for sentence in found) == 1
     assert sum("events[0].release[0]" in sentence for sentence in found) == 1
-    assert sum("policies[0]: no policy is called 'random'" in sentence for sentence in found) == 1
+    assert sum("policies[0]: no policy is called 'dice'" in sentence for sentence in found) == 1
     assert sum("seeds: names a seed twice" in sentence for sentence in found) == 1
 
 
