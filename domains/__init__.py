@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-COMMANDS: Final[Mapping[str, str]] = {"forecast": "domains.forecast.commands.app:forecast_app"}
+COMMANDS: Final[Mapping[str, str]] = {
+    "forecast": "domains.forecast.commands.app:forecast_app",
+    "gpu": "domains.gpu.commands.app:gpu_app",
+}
 """Command -> where its `typer.Typer` is, as in an entry point; imported when it is used (`multisched.cli.domain_commands`)."""
 
 SIMULATIONS: Final[Mapping[str, str]] = {"forecast": "domains.forecast.simulation.contribution:SIMULATION"}

@@ -47,7 +47,7 @@ from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
 from multisched.shell.forced_end import ForcedEnd
-from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom, leave_to_reference_counts
+from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, disable_gc, set_gc_thresholds
 from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
@@ -106,7 +106,7 @@ def build_program(
             identity,
             namespace,
             observer=metrics.domain,
-            on_ready=leave_to_reference_counts,
+            on_ready=disable_gc,
             measures=NetworkMeasures(transport, rng),
             lease_runner=LeasesInThread(connect_again, SystemClock()),
             plan_repairs=plans_of,
@@ -126,7 +126,7 @@ async def served(
     *,
     is_read_only: bool = False,
 ) -> AsyncIterator[str]:
-    """The HTTP server beside a running program, with the loop's heartbeat for /livez; its base URL, empty where none is wanted.
+    """The HTTP server of a running program, with the loop's heartbeat for /livez; its base URL, empty where none is wanted.
 
     `is_read_only`: nobody on this machine gets a token to change something with. Raises ServerError.
     """
@@ -204,7 +204,7 @@ async def _authenticator(
     if not configuration.server.is_authenticating:
         yield None
         return
-    async with transport.beside(REVIEWS_AT_ONCE) as apart:
+    async with transport.separate_connections(REVIEWS_AT_ONCE) as apart:
         yield DelegatedAuthenticator(apart, clock)
 
 
@@ -226,7 +226,7 @@ async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None
     somebody else from the CPU. On two cores shared with the API server it takes a tenth off a pod's CPU.
     """
     while True:
-        await transport.crowded(GATHER_FROM)
+        await transport.wait_in_flight(GATHER_FROM)
         sleep(GATHER_S)
         for _ in range(GATHER_TURNS):
             await asyncio.sleep(0)
@@ -313,7 +313,7 @@ def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
 
 async def run(options: RunOptions, log: LineWriter) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
-    collect_seldom(GC_YOUNG_STARTING_MAX)
+    set_gc_thresholds(GC_YOUNG_STARTING_MAX)
     sys.setswitchinterval(THREAD_TURN_S)
     configuration = options.configuration
     async with connect(options.kubeconfig, options.context) as transport:

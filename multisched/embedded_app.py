@@ -26,6 +26,7 @@ from multisched.client.transport import connect
 from multisched.cluster.controllers.fake_provisioner import run_provisioner
 from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.embedded import EmbeddedCluster
+from multisched.cluster.gpu_nodes import gpu_nodes
 from multisched.cluster.kubelet.kubelets import Kubelets
 from multisched.cluster.kubelet.stages import StageError, StageSet, load_stages
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
@@ -50,6 +51,7 @@ _COLLECTIONS = {
     "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
     "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
     "CSINode": "/apis/storage.k8s.io/v1/csinodes",
+    "Device": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
 }
 
 
@@ -68,7 +70,9 @@ async def cluster(options: ClusterOptions) -> ExitCode:
     with _logging_for_people(), _port_taken(options.port):
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
             nodes = demo_nodes(options.nodes)
-            await create_all(running.transport(), [*nodes, *demo_storage(nodes)])
+            shared = [one for template, count in options.gpu_nodes for one in gpu_nodes(template, count)]
+            storage = demo_storage([*nodes, *(one for one in shared if one["kind"] == "Node")])
+            await create_all(running.transport(), [*nodes, *shared, *storage])
             with _kubeconfig_of(running, options.kubeconfig):
                 text = f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}"
                 await (_input_ended if options.until_input_ends else _signalled)(partial(print, text, flush=True))

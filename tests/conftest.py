@@ -25,7 +25,10 @@ from hypothesis import settings
 
 asyncio.set_event_loop(None)
 gc.set_threshold(10_000, 20, 50)
-"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.collect_seldom`)."""
+"""Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.set_gc_thresholds`)."""
+
+LOOPTIME_NOOP_CYCLES = 1
+"""Iterations of the loop before looptime advances its time. Its 42 are most of the cost of a test that only waits."""
 
 settings.register_profile("test", max_examples=50, derandomize=True, deadline=None, database=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("test"), max_examples=200)
@@ -64,6 +67,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("looptime"):
+            item.add_marker(pytest.mark.looptime(noop_cycles=LOOPTIME_NOOP_CYCLES))
     if not config.getoption("--slow"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)

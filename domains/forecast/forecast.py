@@ -275,10 +275,10 @@ class Forecast:
 
         make, now_s = document_of(query), ports.clock.now().timestamp()
         remark = self.health(now_s)
-        asked = query.options.get("name", "") if query.name == "node" else ""
+        node_with_pods = query.options.get("name", "") if query.name == "node" else ""
         if self._ledger.predictor.quantized is None:
             raise NoViewError(f"no profiles are active yet: {self._why_none(remark)}", status=503)
-        fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
+        fleet = await take_fleet(self._ledger, self._nodes, ports.rows, node_with_pods)
         snapshot = ForecastSnapshot(fleet.quantized.profiles, now_s, self._domain, remark, fleet)
         return lambda: make(snapshot)
 
@@ -295,12 +295,12 @@ class Forecast:
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
-    def plan_repair(self, cluster: RepairInput, asked: RepairRequest) -> RepairPlan:
+    def plan_repair(self, cluster: RepairInput, request: RepairRequest) -> RepairPlan:
         """See `repair_answer`. Raises RepairRefusedError."""
         from domains.forecast.repair.answer import answer
         from domains.forecast.settings.repair import RepairSettings
 
-        plan = answer(cluster, asked, self._ledger, self._settings.repair or RepairSettings())
+        plan = answer(cluster, request, self._ledger, self._settings.repair or RepairSettings())
         if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(
             cluster.objects.all(ObjectKind.RESOURCE_QUOTA)
         ):
@@ -314,7 +314,7 @@ class Forecast:
 
         return RepairControl(
             context.domain,
-            settings.carrying,
+            settings.execution,
             Budget(settings.moves_per_window, settings.moves_per_node, settings.moves_per_service),
             Forecasts(self.peaks, self._reserve, self._ledger.withdraw),
         )
@@ -337,16 +337,16 @@ class Forecast:
             self._ledger.reserve(pod, row)
 
     def repair_status(self) -> RepairStatus:
-        """See `framework.moving.CarriesOutRepairs`."""
+        """See `framework.moving.RepairExecutor`."""
         if self._repair is None:
             return RepairStatus(domain=self._ledger.name.rpartition("/")[2], mode="off", is_open=False)
         return self._repair.status()
 
-    async def request_repair(self, asked: RepairRequest, digest: str) -> RepairStatus:
-        """See `framework.moving.CarriesOutRepairs`."""
+    async def request_repair(self, request: RepairRequest, digest: str) -> RepairStatus:
+        """See `framework.moving.RepairExecutor`."""
         if self._repair is None:
             raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)
-        return await self._repair.request(asked, digest)
+        return await self._repair.request(request, digest)
 
     # -- signature and PostBind --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ the same. Written only by the cache and commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
 import msgspec
@@ -16,10 +16,11 @@ import numpy as np
 
 from domains.gpu.card_arrays import CardArrays
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import NO_CARDS, NodeCards
+from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, indices_text
 from domains.gpu.dialect import Choice, Dialect
 from domains.gpu.dialects import (
+    CARDS_FIELDS,
     DIALECTS,
     NO_DEMANDS,
     PodDemands,
@@ -28,7 +29,9 @@ from domains.gpu.dialects import (
     dialect_named,
     gpu_keys,
     node_cards,
+    sources_problem,
 )
+from domains.gpu.held_cards import excess_of
 from domains.gpu.hold import Hold
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Rows
@@ -200,6 +203,20 @@ class GpuLedger:
         """Yields row, node name and cards of each node with GPUs or holds."""
         for row, cards in self._rows.items():
             yield row, self._nodes[row].name if row in self._nodes else "", cards
+
+    def problems(self, row: int) -> Iterator[str]:
+        """Yields what is wrong with the data of the row's node, with the field and the fix."""
+        cards, node = self.cards(row), self._nodes.get(row)
+        yield from cards.node.problems
+        if node is None:
+            return
+        twice = sources_problem(node, self._objects, self._dialects)
+        if twice:
+            yield twice
+        excess = excess_of(cards)
+        if excess:
+            field = CARDS_FIELDS.get(cards.node.mode, CARDS_FIELDS[Mode.WHOLE])
+            yield f"{field}: {excess}; the pods keep what they hold, and no other pod gets it. Restore the cards, or delete the pods"
 
     def hold(self, uid: str, row: int) -> Hold | None:
         """Returns the pod's hold on this row; None if it has none."""

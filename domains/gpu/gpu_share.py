@@ -5,7 +5,7 @@ What pods hold is in `GpuLedger`; this plugin reads its arrays, whole rows at a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
+from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Node, Pod
 
 NODE_GPUS_CHANGED: Final = ClusterEvent(
@@ -65,6 +66,7 @@ class GpuShare:
     """Filter and Score by the cards of a row; PreFilter refuses invalid demands."""
 
     name = "GpuShare"
+    view = "gpu"
     depends_on = Dependency.ROW
     traits = Traits(reads_objects=DESCRIBING_KINDS)
 
@@ -72,6 +74,7 @@ class GpuShare:
         ledger = context.hold.register(GpuLedger(context.scheduler_names, context.objects))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} belongs to another plugin"
         self._ledger = self.chooses_from = ledger
+        self._context = context
         self.reasons = ReasonTable(self.name)
 
     # -- filtering -------------------------------------------------------------------------------------------------
@@ -184,6 +187,37 @@ class GpuShare:
             for name, amounts in self._ledger.arrays.takes_at_most(pod, demand, rows[where]).items():
                 found.setdefault(name, np.zeros(len(rows), np.int64))[where] = amounts
         return found
+
+    # -- views and explanations --------------------------------------------------------------------------------------
+
+    async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
+        """See `framework.views.ViewedPlugin`."""
+        from domains.gpu import node_documents
+
+        make = node_documents.document_of(query)
+        now = ports.clock.now()
+        snapshot = await node_documents.take(self._ledger, self._context.nodes, ports.rows, self._context.domain, now)
+        return lambda: make(snapshot)
+
+    def describe(self, pod: Pod, row: int) -> str:
+        """See `framework.introspection.ExplainPlugin`: why these cards, and what is free before and after."""
+        from domains.gpu.card_choice import described
+
+        return described(self._ledger, pod, row)
+
+    def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
+        """See `framework.introspection.RemarkPlugin`: annotations that only a binding may carry are ignored on a pending pod."""
+        forged = sorted(self._ledger.written.intersection(pod.annotations)) if pod.annotations else ()
+        if not forged:
+            return ()
+        names, those = ("annotation", "it") if len(forged) == 1 else ("annotations", "them")
+        return (
+            f"{names} {', '.join(forged)}: ignored, because only a scheduler may write {those}, when it binds the pod; remove {those}",
+        )
+
+    def remarks_of_node(self, node: Node) -> Sequence[str]:
+        row = self._context.nodes.row_of(node.name)
+        return () if row is None else tuple(self._ledger.problems(row))
 
     # -- signature and queueing hints --------------------------------------------------------------------------------
 

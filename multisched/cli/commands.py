@@ -191,16 +191,26 @@ def demo(
 def cluster(
     kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
     nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
+    gpu_nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODE=N",
+            help="N more nodes with eight GPUs shared by this system, for instance hami=2. Repeatable.",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
     """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
+    from multisched.cli.gpu_nodes_option import counts_of
+
+    counts = counts_of(gpu_nodes or [], NODES_MAX)
 
     def start() -> Awaitable[int]:
         from multisched import embedded_app
 
         return embedded_app.cluster(
-            ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends)
+            ClusterOptions(kubeconfig, nodes=nodes, gpu_nodes=counts, port=port, until_input_ends=until_input_ends)
         )
 
     drive(start)
@@ -265,7 +275,7 @@ def queue(
     from multisched.cli import queue as cli_queue
 
     shown = cli_queue.shown_at_once(output.value) if limit is None else limit
-    return cli_queue.show(cli_queue.Ask(options.running(), domain, shown), output.value)
+    return cli_queue.show(cli_queue.QueueQuery(options.running(), domain, shown), output.value)
 
 
 @explain_app.callback()
@@ -450,7 +460,7 @@ def repair_plan(
     """Show the fewest moves that bring every node's predicted peak below its threshold; --apply executes them."""
     from multisched.cli import repair
 
-    question = repair.asked_for(
+    question = repair.request_of(
         threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
     )
     return (repair.apply if apply else repair.plan)(options.source(), question, output.value)

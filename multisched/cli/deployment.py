@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from multisched.cli.http_call import PORTS, NoAnswerError
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.client.auth import Credentials, KubeconfigSource, import_vendor
 from multisched.client.errors import CredentialsError, parse_status
 from multisched.client.kubeconfig_files import default_kubeconfig
@@ -57,10 +57,10 @@ class Deployment:
         """Shared by all connections, so that an exec plugin runs only once."""
 
     def first_leader(self) -> Leader:
-        """Returns a replica that leads a domain; it knows the leaders of the other domains. Raises AskError."""
+        """Returns a replica that leads a domain; it knows the leaders of the other domains. Raises QueryError."""
         ours = self._run(self._leases)
         if not ours:
-            raise AskError(
+            raise QueryError(
                 f"no multisched has a Lease in namespace {self.namespace}: give another --namespace,"
                 " or --server for one that runs elsewhere",
                 ExitCode.NO_CLUSTER,
@@ -68,14 +68,14 @@ class Deployment:
         leaders = [leader_of(lease) for lease in ours if lease.spec.holder]
         if not leaders:
             names = ", ".join(lease.metadata.name for lease in ours)
-            raise AskError(
+            raise QueryError(
                 f"no replica holds {names} in namespace {self.namespace}, so none leads; check its pods"
                 f" (kubectl -n {self.namespace} get pods), or retry in a moment",
                 ExitCode.PROBLEM,
             )
         reachable = [leader for leader in leaders if leader.address]
         if not reachable:
-            raise AskError(
+            raise QueryError(
                 f"{leaders[0].identity} leads, but its Lease has no address: it serves no HTTP,"
                 " or is of an older version; give its address with --server",
                 ExitCode.NO_CLUSTER,
@@ -97,7 +97,7 @@ class Deployment:
         try:
             return anyio.run(self.connected, work)
         except (CredentialsError, TransportError) as error:
-            raise AskError(str(error), ExitCode.NO_CLUSTER) from error
+            raise QueryError(str(error), ExitCode.NO_CLUSTER) from error
 
     async def _leases(self, transport: HttpTransport) -> list[LeaseRecord]:
         """Returns the Leases that a multisched has written, by name."""
@@ -106,11 +106,13 @@ class Deployment:
         if answer.status != 200:
             why = parse_status(answer.body).message or f"the API server returned {answer.status}"
             hint = f"; {RIGHTS}" if answer.status == 403 else ""
-            raise AskError(f"the Leases of namespace {self.namespace} cannot be read: {why}{hint}", ExitCode.NO_CLUSTER)
+            raise QueryError(
+                f"the Leases of namespace {self.namespace} cannot be read: {why}{hint}", ExitCode.NO_CLUSTER
+            )
         try:
             found = msgspec.json.decode(answer.body, type=_Leases).items
         except UNREADABLE as error:
-            raise AskError(f"{transport.host} is not an API server: {error}", ExitCode.NO_CLUSTER) from error
+            raise QueryError(f"{transport.host} is not an API server: {error}", ExitCode.NO_CLUSTER) from error
         ours = (one for one in found if any(key.startswith(OURS) for key in one.metadata.annotations))
         return sorted(ours, key=lambda one: one.metadata.name)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.config.options import DUMP_COMMAND
 from multisched.model.wire import UNREADABLE
 
@@ -39,20 +39,20 @@ class Dump(msgspec.Struct, frozen=True):
 
 
 def cluster_of(dump: Dump) -> DumpedCluster:
-    """Returns the cluster in a file of `kubectl get -o json`. Raises AskError."""
+    """Returns the cluster in a file of `kubectl get -o json`. Raises QueryError."""
     from multisched.whatif.sandbox import DumpedCluster
 
     return DumpedCluster(items_of(dump.path), dump.now)
 
 
 def items_of(path: Path) -> list[msgspec.Raw]:
-    """Returns the objects in a file of `kubectl get -o json`. Raises AskError."""
+    """Returns the objects in a file of `kubectl get -o json`. Raises QueryError."""
     body = read_file(path, DUMP_BYTES_MAX)
     try:
         return msgspec.json.decode(body, type=_List).items
     except UNREADABLE as error:
         message = f"{path} is not a list of objects ({error}); write one with {DUMP_COMMAND}"
-        raise AskError(message) from error
+        raise QueryError(message) from error
 
 
 class _List(msgspec.Struct):
@@ -61,17 +61,17 @@ class _List(msgspec.Struct):
 
 @contextmanager
 def buildable() -> Iterator[None]:
-    """Turns errors of plugins that cannot be built into an AskError: the user must fix the configuration."""
+    """Turns errors of plugins that cannot be built into an QueryError: the user must fix the configuration."""
     from multisched.framework.registry import PluginSetupError
 
     try:
         yield
     except PluginSetupError as error:
-        raise AskError(str(error)) from error
+        raise QueryError(str(error)) from error
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Reads at most `most` bytes of a file, or of standard input (`-`). Raises AskError."""
+    """Reads at most `most` bytes of a file, or of standard input (`-`). Raises QueryError."""
     try:
         if str(path) == "-":
             body = sys.stdin.buffer.read(most + 1)
@@ -79,7 +79,7 @@ def read_file(path: Path, most: int) -> bytes:
             with path.open("rb") as file:
                 body = file.read(most + 1)
     except OSError as error:
-        raise AskError(f"{path} cannot be read: {error.strerror}") from error
+        raise QueryError(f"{path} cannot be read: {error.strerror}") from error
     if len(body) > most:
-        raise AskError(f"{path} has more than {most} bytes")
+        raise QueryError(f"{path} has more than {most} bytes")
     return body

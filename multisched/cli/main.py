@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, get_args
 
 from multisched.config.options import INTERRUPTED, LogFormat, LogLevel
-from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom
+from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, set_gc_thresholds
 
 PORT_MAX: Final = 65535
 
@@ -24,7 +24,7 @@ def main() -> None:
     # spins between calls.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Imported modules are not garbage, and collecting during imports takes a tenth of the startup time.
-    collect_seldom(GC_YOUNG_STARTING_MAX)
+    set_gc_thresholds(GC_YOUNG_STARTING_MAX)
     arguments = arguments_of_run(sys.argv[1:])
     if arguments is not None:
         _run(arguments)

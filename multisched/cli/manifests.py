@@ -26,20 +26,20 @@ LIMITS: Final = Limits(FILE_BYTES_MAX, DEPTH_MAX, DOCUMENTS_MAX)
 class Manifest(msgspec.Struct, frozen=True):
     """One object."""
 
-    place: str
+    location: str
     """FILE:LINE, where it begins."""
     data: Mapping[str, Any]
     document: Document
     path: FieldPath
     """Path of the object in its document, for instance of an item in a list."""
 
-    def place_of(self, path: FieldPath) -> str:
+    def location_of(self, path: FieldPath) -> str:
         """Returns FILE:LINE of a field, or of the nearest existing part above it."""
         return f"{self.document.file}:{self.document.position((*self.path, *path), of_key=True).line}"
 
 
 def load(files: Sequence[Path]) -> list[Manifest]:
-    """Returns every object of the files, `-` for standard input. Raises ConfigError, and AskError for a file that cannot be read."""
+    """Returns every object of the files, `-` for standard input. Raises ConfigError, and QueryError for a file that cannot be read."""
     found: list[Manifest] = []
     problems: list[Problem] = []
     for file in files:

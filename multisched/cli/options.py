@@ -107,7 +107,7 @@ def refuse(problems: Iterable[object]) -> NoReturn:
     raise typer.Exit(ExitCode.USAGE) from None
 
 
-class AskError(RefusedError):
+class QueryError(RefusedError):
     """No result can be shown. `status`: of the HTTP response, 0 without one."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.USAGE, status: int = 0) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.server import NoLeaderError, Server, answer, ask_leader
 from multisched.framework.leading import Leader, NotLedHere
 from multisched.observe.queue_view import (
@@ -26,7 +26,7 @@ SHOWN: Final = 100
 SHOWN_ON_TERMINAL: Final = 20
 
 
-class Ask(msgspec.Struct, frozen=True):
+class QueueQuery(msgspec.Struct, frozen=True):
     """What to query, and where."""
 
     server: Server
@@ -34,23 +34,23 @@ class Ask(msgspec.Struct, frozen=True):
     limit: int = SHOWN
 
 
-def show(wanted: Ask, output: str) -> Iterator[str]:
-    """Yields the queue in the requested format; then raises AskError for domains whose leaders could not be queried."""
+def show(wanted: QueueQuery, output: str) -> Iterator[str]:
+    """Yields the queue in the requested format; then raises QueryError for domains whose leaders could not be queried."""
     view, problems = fetch(wanted)
     if output in ("json", "yaml"):
         yield as_document(msgspec.to_builtins(view), output)
     elif view.domains:
         yield render(view, is_wide=output == "wide")
     if problems:
-        raise AskError("; ".join(dict.fromkeys(map(str, problems))), problems[0].code)
+        raise QueryError("; ".join(dict.fromkeys(map(str, problems))), problems[0].code)
 
 
-def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
-    """Queries the server, and the leaders of the other domains; also returns why some could not be queried. Raises AskError."""
+def fetch(wanted: QueueQuery) -> tuple[QueueView, list[QueryError]]:
+    """Queries the server, and the leaders of the other domains; also returns why some could not be queried. Raises QueryError."""
     domain = {"domain": wanted.domain} if wanted.domain else {}
     view = answer(wanted.server, _path(wanted, domain), decode_queue)
     views, left = [view], list[NotLedHere]()
-    problems = list[AskError]()
+    problems = list[QueryError]()
     for alike in _by_leader(view.elsewhere):
         while alike:
             domains = [one.domain for one in alike]
@@ -62,7 +62,7 @@ def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
                 left += [led, *alike]
                 problems.append(error)
                 break
-            except AskError as error:
+            except QueryError as error:
                 left.append(led)
                 problems.append(error)
     return _merged(views, left, wanted.limit), problems
@@ -76,7 +76,7 @@ def _by_leader(elsewhere: Sequence[NotLedHere]) -> list[deque[NotLedHere]]:
     return list(found.values())
 
 
-def _path(wanted: Ask, query: Mapping[str, str]) -> str:
+def _path(wanted: QueueQuery, query: Mapping[str, str]) -> str:
     return f"/api/v1/queue?{urlencode({'limit': str(wanted.limit), **query})}"
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from multisched.cli.convert import comment
 from multisched.cli.manifests import Manifest, load
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.quota_fields import field_of
 from multisched.config.document import ConfigError, Problem
 from multisched.model.objects import Requests
@@ -32,15 +32,15 @@ class QuotaFiles(msgspec.Struct, frozen=True):
     manifests: Mapping[str, Manifest]
     """Key of an object -> the object in its file."""
 
-    def place_of(self, key: str, path: str = "") -> str:
+    def location_of(self, key: str, path: str = "") -> str:
         """Returns FILE:LINE of a field as problems name it, else of the object; empty for an object that is in no file."""
         one = self.manifests.get(key)
-        return "" if one is None else one.place_of(field_of(one.data, path)) if path else one.place
+        return "" if one is None else one.location_of(field_of(one.data, path)) if path else one.location
 
     def named(self, key: str, path: str = "") -> str:
         """Returns the object's name with the position of a field."""
-        place = self.place_of(key, path)
-        return f"{place}: {key}" if place else key or TREE
+        location = self.location_of(key, path)
+        return f"{location}: {key}" if location else key or TREE
 
 
 class Conversion(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Conversion(msgspec.Struct, frozen=True):
 
 
 def read(files: Sequence[Path]) -> QuotaFiles:
-    """Returns objects of one API. Raises AskError, and ConfigError, also for objects that are not quotas and for a mix
+    """Returns objects of one API. Raises QueryError, and ConfigError, also for objects that are not quotas and for a mix
     of two APIs.
     """
     manifests = load(files)
@@ -77,7 +77,7 @@ def read(files: Sequence[Path]) -> QuotaFiles:
     first, api = of_api[0]
     others = [one for one, other in of_api if other is not api]
     if others:
-        what = f"this is of {api_name(others[0])}, and {first.place} of {api.value}; give one API at a time"
+        what = f"this is of {api_name(others[0])}, and {first.location} of {api.value}; give one API at a time"
         raise ConfigError([_problem(others[0], what)])
     by_key = {key_of(one.data): one for one in reversed(manifests)}
     return QuotaFiles(tuple(files), api, [one.data for one in manifests], by_key)
@@ -93,7 +93,7 @@ def _is_known(manifest: Manifest) -> bool:
 
 
 def _problem(manifest: Manifest, message: str) -> Problem:
-    file, _, line = manifest.place.rpartition(":")
+    file, _, line = manifest.location.rpartition(":")
     return Problem(file, int(line), 1, "", message)
 
 
@@ -106,12 +106,12 @@ def convert(source: QuotaFiles, total: Requests) -> Conversion:
 
 
 def total_of(texts: Sequence[str]) -> Requests:
-    """Parses `cpu=40,memory=40Gi`. Raises AskError."""
+    """Parses `cpu=40,memory=40Gi`. Raises QueryError."""
     parts = [part.partition("=") for text in texts for part in text.split(",")]
     found = {name.strip(): amount.strip() for name, _, amount in parts}
 
     def refuse(path: str, text: str, fix: str) -> None:
-        raise AskError(f"{path}: {text}; {fix}")
+        raise QueryError(f"{path}: {text}; {fix}")
 
     return read_amounts(found, "--total", refuse)
 

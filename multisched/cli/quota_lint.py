@@ -41,12 +41,12 @@ class LintReport(msgspec.Struct, frozen=True):
         }
 
     def _data(self, one: Finding) -> dict[str, str]:
-        place = self.source.place_of(one.key, one.path)
-        return {"place": place, "object": one.key, "path": one.path, "text": one.text, "fix": one.fix}
+        location = self.source.location_of(one.key, one.path)
+        return {"location": location, "object": one.key, "path": one.path, "text": one.text, "fix": one.fix}
 
 
 def lint_files(source: QuotaFiles, known: ClusterSnapshot | None, configuration: Configuration) -> LintReport:
-    """Checks the files. `known`: the cluster to which they would be applied. Raises AskError for a configuration that
+    """Checks the files. `known`: the cluster to which they would be applied. Raises QueryError for a configuration that
     cannot be built.
     """
     with buildable():

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from multisched.cli.dump import Dump, buildable, cluster_of
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.server import Server, answer, code_of
 from multisched.framework.moving import RepairStatus, digest_of
 from multisched.framework.repair import (
@@ -46,14 +46,14 @@ LEFT_SHOWN: Final = 20
 """Nodes in a table; the other formats have all."""
 
 
-def asked_for(
+def request_of(
     threshold: Sequence[str], *, domain: str, moves: int | None, per_node: int | None, per_service: int | None
 ) -> RepairRequest:
-    """Returns the query for the given options. Raises AskError."""
+    """Returns the query for the given options. Raises QueryError."""
     try:
         percent = thresholds(threshold)
     except ValueError as error:
-        raise AskError(str(error)) from error
+        raise QueryError(str(error)) from error
     return RepairRequest(
         domain=domain,
         threshold_percent=percent,
@@ -64,14 +64,14 @@ def asked_for(
 
 
 def plan(source: Server | Dump, asked: RepairRequest, output: str) -> str:
-    """Returns the plan in the requested format. Raises AskError."""
+    """Returns the plan in the requested format. Raises QueryError."""
     return _shown(_of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked), output)
 
 
 def apply(source: Server | Dump, asked: RepairRequest, output: str) -> Iterator[str]:
-    """Yields the plan, then the result of asking the running process to execute exactly this one. Raises AskError."""
+    """Yields the plan, then the result of asking the running process to execute exactly this one. Raises QueryError."""
     if isinstance(source, Dump):
-        raise AskError("--apply: pods of a dump cannot be moved; leave out --snapshot")
+        raise QueryError("--apply: pods of a dump cannot be moved; leave out --snapshot")
     found = _of_server(source, asked)
     yield _shown(found, output, is_preview=not found.moves)
     if not found.moves:
@@ -83,7 +83,7 @@ def apply(source: Server | Dump, asked: RepairRequest, output: str) -> Iterator[
 
 
 def status(server: Server, domain: str, output: str) -> str:
-    """Returns the state of repair in the running process. Raises AskError."""
+    """Returns the state of repair in the running process. Raises QueryError."""
     found = _status_of(server, f"/api/v1/repair/status{_query(RepairRequest(domain=domain))}")
     if output in ("json", "yaml"):
         return as_document(msgspec.to_builtins(found), output)
@@ -126,8 +126,8 @@ def _shown(found: RepairPlan, output: str, *, is_preview: bool = True) -> str:
 def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str:
     """Returns the moves in order, the nodes that stay over their threshold, and totals."""
     parts = [_moves(found.moves, is_wide=is_wide)] if found.moves else []
-    if found.left:
-        parts.append(_left(found.left, is_wide=is_wide))
+    if found.unrepaired:
+        parts.append(_left(found.unrepaired, is_wide=is_wide))
     totals = [*_totals(found), *(["nothing was written: this is a preview"] if is_preview else [])]
     parts.append("\n".join(map(escaped, totals)))
     return "\n\n".join(parts)
@@ -145,7 +145,7 @@ def _of_dump(dump: Dump, asked: RepairRequest) -> RepairPlan:
     try:
         found = plan_on(sandbox, asked)
     except RepairRefusedError as error:
-        raise AskError("; ".join((str(error), *sandbox.notes)), code_of(error.status)) from error
+        raise QueryError("; ".join((str(error), *sandbox.notes)), code_of(error.status)) from error
     if not absent:
         return found
     note = f"the dump has no {', '.join(absent)} objects: if the cluster has some, have kubectl get list them too"
@@ -169,7 +169,7 @@ def _of_server(server: Server, asked: RepairRequest) -> RepairPlan:
 def _moves(moves: Sequence[RepairMove], *, is_wide: bool) -> str:
     head = ["#", "pod", "from", "to", "gain", "from peak", "to peak", "disruption"]
     if is_wide:
-        head += ["mends", "waits for", "uid"]
+        head += ["repairs", "waits for", "uid"]
     rows = []
     for number, move in enumerate(moves, 1):
         row = [
@@ -177,7 +177,7 @@ def _moves(moves: Sequence[RepairMove], *, is_wide: bool) -> str:
             _change(move.from_before, move.from_after), _change(move.to_before, move.to_after), _disruption(move),
         ]  # fmt: skip
         if is_wide:
-            row += [move.mends, ", ".join(str(place + 1) for place in move.waits_for), move.uid]
+            row += [move.repairs, ", ".join(str(place + 1) for place in move.waits_for), move.uid]
         rows.append(row)
     return as_table(head, rows, is_wide=is_wide)
 
@@ -205,14 +205,14 @@ def _left(left: Sequence[UnrepairedNode], *, is_wide: bool) -> str:
 
 
 def _totals(found: RepairPlan) -> Iterator[str]:
-    mended, moves = len(found.mended), len(found.moves)
-    if not moves and not found.left:
+    repaired, moves = len(found.repaired), len(found.moves)
+    if not moves and not found.unrepaired:
         yield f"domain {found.domain}: no node's predicted peak passes {_thresholds(found.threshold_percent)}"
     else:
         bound = "" if moves == found.least_moves else f" (no plan has fewer than {found.least_moves})"
-        what = f"{counted(moves, 'move')}{bound} {verb(moves, 'mends', 'mend')}"
-        nodes = counted(mended + len(found.left), "node")
-        yield f"domain {found.domain}: {what} {mended} of {nodes} past {_thresholds(found.threshold_percent)}"
+        what = f"{counted(moves, 'move')}{bound} {verb(moves, 'repairs', 'repair')}"
+        nodes = counted(repaired + len(found.unrepaired), "node")
+        yield f"domain {found.domain}: {what} {repaired} of {nodes} past {_thresholds(found.threshold_percent)}"
     yield f"worst peak: {_peak(found.worst_before)} now, {_peak(found.worst_after)} after"
     pods = f"{verb(found.nodes, 'its', 'their')} {counted(found.pods, 'pod')}"
     version = found.profiles_version or "of files"

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from multisched.cli.http_call import NoAnswerError, Reply, Target, UntrustedError, call
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.config.options import ExitCode
 from multisched.framework.leading import PROBLEM_TYPE, Leader, NotLedHere, Problem
 from multisched.model.loopback_name import is_loopback_name
@@ -47,7 +47,7 @@ NEAR_HOST: Final = "127.0.0.1"
 ASK_THERE: Final = "give a reachable address with --server, or use its cluster with --context NAME"
 
 
-class NoLeaderError(AskError):
+class NoLeaderError(QueryError):
     """There is no leader, or it cannot be reached; this holds for all its domains."""
 
 
@@ -80,7 +80,7 @@ class Server(msgspec.Struct, frozen=True):
         )
 
     def within(self, deployment: Deployment) -> Server:
-        """Returns a replica of the deployment. Its certificate may be that of the Service. Raises AskError."""
+        """Returns a replica of the deployment. Its certificate may be that of the Service. Raises QueryError."""
         leader = deployment.first_leader()
         names = self.names or (f"{SERVICE}.{deployment.namespace}.svc", urlsplit(leader.address).hostname or "")
         inside = msgspec.structs.replace(
@@ -112,7 +112,7 @@ class _Request(msgspec.Struct, frozen=True):
 def ask(
     server: Server, path: str, *, body: bytes | None = None, is_change: bool = False, timeout_s: float = TIMEOUT_S
 ) -> bytes:
-    """Returns the body of a GET, or of a POST if there is a body to send. Raises AskError.
+    """Returns the body of a GET, or of a POST if there is a body to send. Raises QueryError.
 
     If the server is a standby, the leader that it names is queried. `is_change`: the request changes something, for
     which a server on loopback requires the token of its process.
@@ -121,10 +121,10 @@ def ask(
     try:
         reply = _reply(server, request)
     except UntrustedError as error:
-        raise AskError(f"{server.title} is not trusted: {error}", ExitCode.NO_CLUSTER) from error
+        raise QueryError(f"{server.title} is not trusted: {error}", ExitCode.NO_CLUSTER) from error
     except NoAnswerError as error:
         message = f"no multisched responds at {server.title}: {error}; {server.otherwise}"
-        raise AskError(message, ExitCode.NO_CLUSTER) from error
+        raise QueryError(message, ExitCode.NO_CLUSTER) from error
     led = _led_elsewhere(reply)
     return _body(server, reply) if led is None else _ask_leader(server, led, request)
 
@@ -132,7 +132,7 @@ def ask(
 def ask_leader(
     server: Server, led: NotLedHere, path: str, decode: Callable[[bytes], T], *, domains: Sequence[str] = ()
 ) -> T:
-    """Returns the response of the leader of a domain that `server` does not lead. Raises AskError, which names it.
+    """Returns the response of the leader of a domain that `server` does not lead. Raises QueryError, which names it.
 
     `domains`: all that it leads and that are queried. Raises NoLeaderError if the query fails for all of them.
     """
@@ -157,7 +157,7 @@ def _ask_leader(server: Server, led: NotLedHere, request: _Request, domains: Seq
     other = _led_elsewhere(reply)
     if other is not None:
         hint = "" if other.is_taken_over or other.leader is None else "; retry in a moment"
-        raise AskError(f"{led}, but that one reports: {other}{hint}", ExitCode.PROBLEM)
+        raise QueryError(f"{led}, but that one reports: {other}{hint}", ExitCode.PROBLEM)
     return _body(there, reply)
 
 
@@ -180,12 +180,12 @@ def _led_elsewhere(reply: Reply) -> NotLedHere | None:
 
 
 def _reply(server: Server, request: _Request) -> Reply:
-    """Sends the request. Raises AskError if it must not be sent, and NoAnswerError."""
+    """Sends the request. Raises QueryError if it must not be sent, and NoAnswerError."""
     scheme = scheme_of(server.url)
     if not scheme:
-        raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
+        raise QueryError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
     if scheme == "http" and server.has_credentials and not is_loopback_name(urlsplit(server.url).netloc):
-        raise AskError(
+        raise QueryError(
             f"{server.url}: the token would be sent unencrypted; write https://HOST:PORT,"
             " or forward the port (kubectl port-forward) and write http://127.0.0.1:PORT",
             ExitCode.USAGE,
@@ -203,7 +203,7 @@ def _body(server: Server, reply: Reply) -> bytes:
     if reply.status in GOOD:
         return reply.body
     detail = reply.body[:DETAIL_BYTES_MAX].decode(errors="replace").strip()
-    raise AskError(f"{server.title} returned {reply.status}: {detail}", code_of(reply.status), reply.status)
+    raise QueryError(f"{server.title} returned {reply.status}: {detail}", code_of(reply.status), reply.status)
 
 
 def answer(
@@ -215,7 +215,7 @@ def answer(
     is_change: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> T:
-    """Returns the decoded result of `ask`. Raises AskError, also if `decode` fails."""
+    """Returns the decoded result of `ask`. Raises QueryError, also if `decode` fails."""
     return _decoded(server.title, ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s), decode)
 
 
@@ -223,7 +223,7 @@ def _decoded(url: str, body: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         return decode(body)
     except UNREADABLE as error:
-        raise AskError(f"{url} is not a multisched of this version: {error}", ExitCode.PROBLEM) from error
+        raise QueryError(f"{url} is not a multisched of this version: {error}", ExitCode.PROBLEM) from error
 
 
 def code_of(status: int) -> ExitCode:
@@ -235,11 +235,11 @@ def _tls(server: Server) -> ssl.SSLContext:
     try:
         authorities = b"" if server.ca_file is None else read_pem(server.ca_file)
     except ValueError as error:
-        raise AskError(str(error)) from error
+        raise QueryError(str(error)) from error
     try:
         return client_context(authorities, is_verifying=server.is_verifying)
     except (ssl.SSLError, ValueError) as error:
-        raise AskError(f"{server.ca_file} has no certificate: {error}") from error
+        raise QueryError(f"{server.ca_file} has no certificate: {error}") from error
 
 
 def _of_process(url: str) -> str:
@@ -256,15 +256,15 @@ def _of_process(url: str) -> str:
 
 
 def _token_in(file: Path) -> str:
-    """Returns the token in the file. Raises AskError if there is none."""
+    """Returns the token in the file. Raises QueryError if there is none."""
     try:
         token = file.read_text("ascii").strip()
     except OSError as error:
-        raise AskError(f"{file} cannot be read: {error.strerror}") from error
+        raise QueryError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise AskError(f"{file} contains no token: it is not ASCII text") from error
+        raise QueryError(f"{file} contains no token: it is not ASCII text") from error
     if not token or not token.isprintable() or " " in token or len(token) > TOKEN_CHARS_MAX:
-        raise AskError(
+        raise QueryError(
             f"{file} contains no token: write only the token, in one line, as kubectl create token prints it"
         )
     return token
@@ -287,11 +287,11 @@ def _authorization(server: Server) -> str:
     try:
         authorization = anyio.run(read, server.kubeconfig)
     except CredentialsError as error:
-        raise AskError(str(error), ExitCode.NO_CLUSTER) from error
+        raise QueryError(str(error), ExitCode.NO_CLUSTER) from error
     if not authorization:
         message = (
             f"{server.kubeconfig} has no token (client certificates are not accepted here): create one"
             " (kubectl create token ACCOUNT >token), and give it with --token-file token"
         )
-        raise AskError(message, ExitCode.USAGE)
+        raise QueryError(message, ExitCode.USAGE)
     return authorization

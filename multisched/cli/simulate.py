@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from multisched.observe.tables import as_document
-from multisched.shell.garbage import collect_seldom
+from multisched.shell.garbage import set_gc_thresholds
 from multisched.simulate.contribution import Outcome, Simulation
 from multisched.simulate.html_report import html_of
 from multisched.simulate.report import text_of
@@ -64,7 +64,7 @@ def _outcomes(simulation: Simulation, wanted: list[tuple[Policy, int]], jobs: in
 def _begin(simulation: Simulation) -> None:
     """Prepares a process. Disables logging, because every run would log the same warnings."""
     logging.disable(logging.ERROR)
-    collect_seldom()
+    set_gc_thresholds()
     _runner[:] = [simulation.runner()]
 
 

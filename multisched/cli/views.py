@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import orjson
 
 from multisched.cli.dump import Dump, buildable, cluster_of
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.server import Server, ask, code_of
 from multisched.config.options import ExitCode
 from multisched.framework.views import Document, NoViewError, ViewQuery
@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 60.0
 
 
 def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: Sequence[str] = ()) -> Document:
-    """Returns the document, which is the same from a server and from a dump. `fields`: required in this version. Raises AskError."""
+    """Returns the document, which is the same from a server and from a dump. `fields`: required in this version. Raises QueryError."""
     body = _of_dump(source, view, query) if isinstance(source, Dump) else _of_server(source, view, query)
     try:
         found: Document = orjson.loads(body)
@@ -30,7 +30,7 @@ def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: S
             found[field]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         name = source.path if isinstance(source, Dump) else source.url
-        raise AskError(f"{name} is not a multisched of this version: {error!r}", ExitCode.PROBLEM) from error
+        raise QueryError(f"{name} is not a multisched of this version: {error!r}", ExitCode.PROBLEM) from error
     return found
 
 
@@ -41,7 +41,7 @@ def shown(name: object, hint: str = "") -> Iterator[None]:
         yield
     except NoViewError as error:
         more = hint if error.status == NOT_YET else ""
-        raise AskError(f"{name}: {error}{more}", code_of(error.status)) from error
+        raise QueryError(f"{name}: {error}{more}", code_of(error.status)) from error
 
 
 def _of_server(server: Server, view: str, query: ViewQuery) -> bytes:

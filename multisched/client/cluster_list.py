@@ -18,8 +18,13 @@ PATHS: Final[Mapping[str, str]] = {
     "CSINode": "/apis/storage.k8s.io/v1/csinodes",
     "PersistentVolume": "/api/v1/persistentvolumes",
     "PersistentVolumeClaim": "/api/v1/persistentvolumeclaims",
+    "Device": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "Pod": "/api/v1/pods",
 }
+DEVICE: Final = "Device"
+"""Koordinator's kind, which is listed only if a node has such GPUs."""
+DEVICE_NODE: Final = b'"koordinator.sh/gpu'
+"""Part of every node with such GPUs."""
 REQUIRED: Final = ("Node", "Pod")
 """Without these no answer is possible."""
 _REFUSED: Final = (401, 403, 404)
@@ -34,9 +39,13 @@ async def cluster_pages(
     A kind that is not served or may not be read is left out, and `refused` gets the server's message for it. For nodes
     and pods such an error of `list_pages` is raised.
     """
+    has_devices = False
     for kind, path in PATHS.items():
+        if kind == DEVICE and not has_devices:
+            continue
         try:
             async for page in list_pages(transport, path):
+                has_devices = has_devices or (kind == "Node" and any(DEVICE_NODE in bytes(raw) for raw in page.items))
                 yield kind, page.items
         except ApiError as error:
             if kind in REQUIRED or error.status not in _REFUSED:

@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
         return answer
 
-    def owes(self, answer: asyncio.Future[Response]) -> bool:
+    def awaits(self, answer: asyncio.Future[Response]) -> bool:
         """Returns whether `answer` is still outstanding, also if its caller was cancelled."""
         return self._answer is answer
 
@@ -199,20 +199,20 @@ class ConnectionPool:
         """First come, first served; bounded by the callers, each of which waits until its deadline at most."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
-        self._crowd: tuple[int, asyncio.Future[None]] | None = None
-        """The number of requests in flight that ends the wait of `crowded`, and its future."""
+        self._in_flight_wait: tuple[int, asyncio.Future[None]] | None = None
+        """The number of requests in flight that ends the wait of `wait_in_flight`, and its future."""
         self._is_closed = False
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Number of requests without a response so far."""
         return len(self._connections) - len(self._idle)
 
-    async def crowded(self, least: int) -> None:
+    async def wait_in_flight(self, least: int) -> None:
         """Waits until at least `least` requests are in flight or the pool is closed. One caller at a time."""
-        while self.under_way < least and not self._is_closed:
+        while self.in_flight < least and not self._is_closed:
             reached: asyncio.Future[None] = self._loop.create_future()
-            self._crowd = (least, reached)
+            self._in_flight_wait = (least, reached)
             await reached
 
     async def exchange(self, request: bytes, *, is_repeatable: bool, timeout_s: float) -> Response:
@@ -238,19 +238,21 @@ class ConnectionPool:
 
     async def _converse(self, connection: Connection, request: bytes, deadline: float) -> Response:
         answer = connection.send(request, deadline)
-        self._ring_at(deadline)
-        if self._crowd is not None and self.under_way >= self._crowd[0]:
-            self._end_crowd_wait()
+        self._set_alarm(deadline)
+        if self._in_flight_wait is not None and self.in_flight >= self._in_flight_wait[0]:
+            self._end_in_flight_wait()
         try:
             return await answer
         finally:
-            if connection.owes(answer):  # a cancelled exchange cannot reuse its connection: the response still arrives
+            if connection.awaits(
+                answer
+            ):  # a cancelled exchange cannot reuse its connection: the response still arrives
                 connection.end(AnswerLostError("cancelled"))
 
     def close(self) -> None:
         """Aborts every connection; exchanges in flight and later ones fail."""
         self._is_closed = True
-        self._end_crowd_wait()
+        self._end_in_flight_wait()
         for turn in self._waiting:
             if not turn.done():
                 turn.set_exception(ConnectFailedError("the transport was closed"))
@@ -259,8 +261,8 @@ class ConnectionPool:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    def _end_crowd_wait(self) -> None:
-        crowd, self._crowd = self._crowd, None
+    def _end_in_flight_wait(self) -> None:
+        crowd, self._in_flight_wait = self._in_flight_wait, None
         if crowd is not None and not crowd[1].done():
             crowd[1].set_result(None)
 
@@ -269,7 +271,7 @@ class ConnectionPool:
     def release_connection(self, connection: Connection) -> None:
         """Accepts a connection whose response is complete."""
         connection.deadline = self._loop.time() + IDLE_TIMEOUT_S
-        self._ring_at(connection.deadline)
+        self._set_alarm(connection.deadline)
         if not self._pass_on(connection):
             self._idle.append(connection)
 
@@ -354,7 +356,7 @@ class ConnectionPool:
 
     # ---- deadlines: one timer for all, because nearly all exchanges end long before their deadline
 
-    def _ring_at(self, deadline: float) -> None:
+    def _set_alarm(self, deadline: float) -> None:
         if deadline < self._alarm_at:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -367,4 +369,4 @@ class ConnectionPool:
         for connection in [connection for connection in self._connections if connection.deadline <= latest]:
             connection.end(AnswerLostError("TimeoutError: no whole answer in time"))
         if self._connections:
-            self._ring_at(min(connection.deadline for connection in self._connections))
+            self._set_alarm(min(connection.deadline for connection in self._connections))

@@ -225,7 +225,7 @@ class LeaseKeeper:
         """
         after_expiry = self._observed.claim(None)
         if self._observed.record is None:
-            self.term.began_to_make(started)
+            self.term.note_creation(started)
         made = await self._calls.create(self._said(), timeout_s)
         if made is None:
             return False

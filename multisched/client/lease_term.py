@@ -64,7 +64,7 @@ class LeaseTerm:
         self._settings = settings
         self._renewed_at = -math.inf
         self._bind_from = math.inf
-        self._alone_from = -math.inf
+        self._unrecorded_holder_until = -math.inf
         """Time from which no other process can bind by a lease that our first read did not find: it may have been deleted
         before, while its holder still binds.
         """
@@ -80,7 +80,7 @@ class LeaseTerm:
         The difference to the lease's duration is the margin for binds that are sent at the last moment (I9). May be
         called from another thread than the keeper's: the fields it reads are set before the state becomes LEADING.
         """
-        return self.may_bind_if_new() and self._alone_from <= self._clock.monotonic()
+        return self.may_bind_if_new() and self._unrecorded_holder_until <= self._clock.monotonic()
 
     def may_bind_if_new(self) -> bool:
         """Returns `may_bind` on the assumption that a lease which the first read did not find never existed."""
@@ -94,22 +94,22 @@ class LeaseTerm:
         """Returns the seconds until `may_bind` becomes true by itself; 0 if it is true, infinite while not leading."""
         if self.state is not LeaseState.LEADING:
             return math.inf
-        return max(self._bind_from - self._clock.monotonic(), self.unseen_in_s(), 0.0)
+        return max(self._bind_from - self._clock.monotonic(), self.unrecorded_holder_wait_s(), 0.0)
 
-    def unseen_in_s(self) -> float:
+    def unrecorded_holder_wait_s(self) -> float:
         """Returns the seconds until no process can bind by a lease that was deleted before our first read; negative if
         that is past.
         """
-        return self._alone_from - self._clock.monotonic()
+        return self._unrecorded_holder_until - self._clock.monotonic()
 
     @property
-    def made_unseen_at(self) -> float:
+    def creation_began_at(self) -> float:
         """The time at which the creation of a lease that was not found began; minus infinity for any other."""
-        return self._alone_from - self._settings.duration_s
+        return self._unrecorded_holder_until - self._settings.duration_s
 
     def count_as_new(self) -> None:
         """Records that no process held the lease before this one created it."""
-        self._alone_from = -math.inf
+        self._unrecorded_holder_until = -math.inf
 
     # -- called by the keeper --------------------------------------------------------------------------------------
 
@@ -117,9 +117,9 @@ class LeaseTerm:
         """Returns the seconds until the renew deadline."""
         return self._renewed_at + self._settings.renew_deadline_s - self._clock.monotonic()
 
-    def began_to_make(self, started: float) -> None:
+    def note_creation(self, started: float) -> None:
         """Records that a request of time `started` creates a lease that was not found."""
-        self._alone_from = started + self._settings.duration_s
+        self._unrecorded_holder_until = started + self._settings.duration_s
 
     def begin(self, *, after_expiry: bool, started: float) -> None:
         """Starts a holding, except for the state. If an expired lease was lost and is taken again, the wait for its

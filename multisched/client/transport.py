@@ -278,7 +278,7 @@ class HttpTransport:
         counts: RequestCounts | None = None,
     ) -> None:
         self.counts = counts if counts is not None else RequestCounts()
-        """Counts all requests, including those of transports from `beside`."""
+        """Counts all requests, including those of transports from `separate_connections`."""
         self._credentials = credentials
         self._connections_max = connections_max
         self._counters = TransportStatistics()
@@ -353,7 +353,7 @@ class HttpTransport:
             await self._give_back(channel)
 
     @asynccontextmanager
-    async def beside(self, connections_max: int) -> AsyncIterator[HttpTransport]:
+    async def separate_connections(self, connections_max: int) -> AsyncIterator[HttpTransport]:
         """Opens a second transport with the same credentials and separate connections, for requests that must not crowd
         out others.
         """
@@ -361,14 +361,14 @@ class HttpTransport:
         async with opened as transport:
             yield transport
 
-    async def crowded(self, least: int) -> None:
+    async def wait_in_flight(self, least: int) -> None:
         """Waits until at least `least` short requests are in flight. One caller at a time."""
         while True:
             channel = self._channel
             if channel.pool is None:
                 await asyncio.get_running_loop().create_future()  # requests through a proxy are not counted
             else:
-                await channel.pool.crowded(least)
+                await channel.pool.wait_in_flight(least)
             if channel is self._channel:
                 return
 

@@ -140,24 +140,24 @@ def _work_node(number: int, zone: str) -> Document:
     big = number % 4 == 3
     capacity = {"cpu": "32" if big else "16", "memory": "128Gi" if big else "64Gi", "pods": "110"}
     images = [name for name, *_ in _SERVICES if (number + len(name)) % 3 == 0]
-    return _node(f"work-{number:03d}", zone, "work", capacity, images=images)
+    return fake_node(f"work-{number:03d}", zone, "work", capacity, images=images)
 
 
 def _gpu_node(number: int, zone: str) -> Document:
     capacity = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": str(_GPUS_PER_NODE)}
     labels = {GPU_KIND_LABEL: _GPU_KINDS[number % len(_GPU_KINDS)]}
     images = [name for name, *_ in (*_TRAININGS, *_INFERENCES) if (number + len(name)) % 2 == 0]
-    return _node(f"gpu-{number:03d}", zone, "gpu", capacity, labels=labels, images=images)
+    return fake_node(f"gpu-{number:03d}", zone, "gpu", capacity, labels=labels, images=images)
 
 
 def _virtual_node(number: int, zone: str) -> Document:
     capacity = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
-    node = _node(f"virtual-{number:03d}", zone, "virtual", capacity, labels={"type": "virtual-kubelet"})
+    node = fake_node(f"virtual-{number:03d}", zone, "virtual", capacity, labels={"type": "virtual-kubelet"})
     node["spec"] = {"taints": [dict(VIRTUAL_TAINT)]}
     return node
 
 
-def _node(
+def fake_node(
     name: str,
     zone: str,
     role: str,

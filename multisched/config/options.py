@@ -143,6 +143,8 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     kubeconfig: Path
     """Where the file for kubectl is written."""
     nodes: int = 0
+    gpu_nodes: tuple[tuple[str, int], ...] = ()
+    """Name of a template (`cluster.gpu_nodes.GPU_TEMPLATES`) and number of nodes."""
     port: int = 0
     """0: any free port."""
     until_input_ends: bool = False

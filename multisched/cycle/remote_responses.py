@@ -163,7 +163,7 @@ class RemoteResponses:
                 if isinstance(offers, PostFilterResult):
                     settled[plugin.name] = offers
                     continue
-                request = self._runner.call(judge, "Request", judge.show, view, pod, offers)
+                request = self._runner.call(judge, "Request", judge.preemption_request, view, pod, offers)
                 answers = yield [RemoteRequest(judge, request)]
                 settled[plugin.name] = self._settle(judge, plugin, view, pod, offers, answers.get(judge.name))
         return settled
@@ -185,9 +185,13 @@ class RemoteResponses:
         runner = self._runner
         try:
             if isinstance(answer, PluginFailure):
-                return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
+                return runner.call(plugin, "PostFilter", plugin.on_extender_failure, answer.status.message)
             # No response (a sandbox sends no requests): the candidates stay as they are.
-            left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
+            left = (
+                offers
+                if answer is None
+                else runner.call(judge, "PostFilter", judge.remaining_offers, view, offers, answer)
+            )
             sparing = [one for one in left if gangs_are_spared(one.victims, self._cache.gangs)]
             return runner.call(plugin, "PostFilter", plugin.accept, pod, sparing)
         except PluginFailure as failure:

@@ -51,7 +51,7 @@ class FactReader:
     def facts(self, now_s: float, elapsed_s: float) -> Facts:
         """Returns the facts as of the last `look`; forecast and fix as of their last refresh."""
         return msgspec.structs.replace(
-            self.story(),
+            self.scenario(),
             elapsed_s=elapsed_s,
             nodes=self._program.cache.nodes.node_count,
             domains=self._domains(now_s),
@@ -59,7 +59,7 @@ class FactReader:
             decisions=self._latest_decisions(),
         )
 
-    def story(self) -> Facts:
+    def scenario(self) -> Facts:
         """Returns only the gang, the quota and the refused pod."""
         return Facts(gang=self._gang(), quota=self._quota(), refused=self._refused())
 

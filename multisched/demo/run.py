@@ -1,4 +1,4 @@
-"""`multisched demo`: starts the cluster, the scheduler and its HTTP server, plays the story, shows it, and stops everything.
+"""`multisched demo`: starts the cluster, the scheduler and its HTTP server, creates the workload, shows it, and stops everything.
 
 Owns a temporary folder and the cluster's process, and removes both however the demo ends.
 """
@@ -35,8 +35,8 @@ from multisched.demo.configuration import with_port
 from multisched.demo.demo_kubeconfig import found_by_commands
 from multisched.demo.fact_reader import FactReader
 from multisched.demo.facts import Facts
+from multisched.demo.scenario import CHECK_INTERVAL_S, DemoScenario
 from multisched.demo.screen import Header, Screen, open_screen
-from multisched.demo.story import CHECK_INTERVAL_S, Story
 from multisched.demo.world import ground, world_of
 from multisched.embedded_app import create_all, refuse_kubeconfig
 from multisched.observe.logging import logging_to
@@ -67,7 +67,7 @@ async def demo(options: DemoOptions) -> int:
         kubeconfig = options.kubeconfig or Path(folder) / "kubeconfig"
         refuse_kubeconfig(kubeconfig)
         kubeconfig.unlink(missing_ok=True)
-        with logging_to(_Aside(), level="warning", form="text", clock=SystemClock()):
+        with logging_to(_StderrStream(), level="warning", form="text", clock=SystemClock()):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_note_signals, stopped)
                 async with cluster_process(kubeconfig, options.nodes) as process:
@@ -85,7 +85,7 @@ async def _note_signals(stopped: asyncio.Event, *, task_status: anyio.abc.TaskSt
             stopped.set()
 
 
-class _Aside:
+class _StderrStream:
     """Writes log lines to the current standard error: the live view prints them above itself."""
 
     def write(self, lines: bytes) -> int:
@@ -120,13 +120,13 @@ class _Demo:
             metrics.read_from(partial(read, program))
             reader = FactReader(program, self._world)
             backoff_max_s = max(domain.queue.max_backoff_s for domain in configuration.domains)
-            story = Story(program, reader, self._world, options.job_pods, backoff_max_s)
+            scenario = DemoScenario(program, reader, self._world, options.job_pods, backoff_max_s)
             async with _serving(configuration, program, metrics, transport, options.identity) as url:
                 tasks.start_soon(self._schedule, program)
-                tasks.start_soon(partial(story.play, transport, is_watched=not options.is_once))
-                code = await self._follow(story, reader, self._header(url))
+                tasks.start_soon(partial(scenario.play, transport, is_watched=not options.is_once))
+                code = await self._follow(scenario, reader, self._header(url))
                 if self._cluster.returncode is None and (options.is_once or options.output == "json"):
-                    code = await self._judged(transport, story, reader, code)
+                    code = await self._judged(transport, scenario, reader, code)
                 tasks.cancel_scope.cancel()
         return code
 
@@ -157,7 +157,7 @@ class _Demo:
             exports.append(f"export MULTISCHED_SERVER={url}")
         return Header(_program_name(), url, tuple(notes), tuple(exports))
 
-    async def _follow(self, story: Story, reader: FactReader, header: Header) -> int:
+    async def _follow(self, scenario: DemoScenario, reader: FactReader, header: Header) -> int:
         """Shows the facts until the demo is over; returns the exit code."""
         started_s = time.monotonic()
         view = open_screen(header) if self._options.output == "table" else contextlib.nullcontext()
@@ -166,34 +166,34 @@ class _Demo:
                 if screen is not None:
                     tasks.start_soon(_refresh, reader)
                     tasks.start_soon(_draw, screen, reader, started_s)
-                code = await self._end(story, started_s)
+                code = await self._end(scenario, started_s)
                 tasks.cancel_scope.cancel()
             if screen is not None:
                 _show(screen, reader, started_s)
             return code
 
-    async def _end(self, story: Story, started_s: float) -> int:
+    async def _end(self, scenario: DemoScenario, started_s: float) -> int:
         while True:
-            code = self._ended(story, time.monotonic() - started_s)
+            code = self._ended(scenario, time.monotonic() - started_s)
             if code is not None:
                 return code
             await anyio.sleep(CHECK_INTERVAL_S)
 
-    def _ended(self, story: Story, elapsed_s: float) -> int | None:
+    def _ended(self, scenario: DemoScenario, elapsed_s: float) -> int | None:
         """Returns the exit code once the demo is over."""
         if self._stopped.is_set():
             return INTERRUPTED if self._options.is_once else ExitCode.OK
         if self._cluster.returncode is not None:
             logger.error("the embedded cluster has ended", extra={"code": self._cluster.returncode})
             return ExitCode.PROBLEM
-        if self._options.is_once and story.is_over():
+        if self._options.is_once and scenario.is_over():
             return ExitCode.OK
         if self._options.is_once and elapsed_s > ONCE_LIMIT_S:
             logger.error("the demo has not settled within its time limit", extra={"limit_s": ONCE_LIMIT_S})
             return ExitCode.PROBLEM
         return None
 
-    async def _judged(self, transport: HttpTransport, story: Story, reader: FactReader, code: int) -> int:
+    async def _judged(self, transport: HttpTransport, scenario: DemoScenario, reader: FactReader, code: int) -> int:
         """Prints the result if requested. Returns PROBLEM if a pod violates a required rule, else `code`."""
         judged = await judge_cluster(transport, judged_domains(self._options.configuration))
         for finding in judged.violations:  # a violation is a bug of the scheduler
@@ -203,7 +203,7 @@ class _Demo:
             await reader.refresh_fix()
             await reader.refresh_forecast()
             reader.look()
-            print(_result(reader.facts(0.0, 0.0), story.expected(), judged))  # noqa: T201
+            print(_result(reader.facts(0.0, 0.0), scenario.expected(), judged))  # noqa: T201
         return ExitCode.PROBLEM if judged.violations and code == ExitCode.OK else code
 
 

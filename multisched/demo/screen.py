@@ -108,12 +108,12 @@ def open_screen(header: Header, stream: TextIO | None = None) -> Iterator[Screen
 def picture(facts: Facts, header: Header, columns: int, lines: int) -> list[Text]:
     """Returns the lines of the screen, none longer than `columns`; at most `lines` - 1 of them."""
     top = [_title(facts, columns), *_table(facts.domains)]
-    story = [*_services(facts), *_story(facts)]
+    scenario = [*_services(facts), *_scenario(facts)]
     end = _commands(header, columns)
-    room = max(DECISIONS_MIN, min(DECISIONS_MAX, lines - 2 - len(top) - len(story) - len(end)))
+    room = max(DECISIONS_MIN, min(DECISIONS_MAX, lines - 2 - len(top) - len(scenario) - len(end)))
     decisions = [Text("latest decisions", "bold"), *_decisions(facts, room)]
-    blanks = [Text()] if lines > len(top) + len(story) + len(decisions) + len(end) + 3 else []
-    found = [*top, *blanks, *story, *blanks, *decisions, *blanks, *end]
+    blanks = [Text()] if lines > len(top) + len(scenario) + len(decisions) + len(end) + 3 else []
+    found = [*top, *blanks, *scenario, *blanks, *decisions, *blanks, *end]
     for line in found:
         line.truncate(columns, overflow="ellipsis")
         line.no_wrap = True
@@ -167,7 +167,7 @@ def _unlike(services: Sequence[ServicePeak]) -> list[ServicePeak]:
     ]
 
 
-def _story(facts: Facts) -> Iterator[Text]:
+def _scenario(facts: Facts) -> Iterator[Text]:
     for topic, sentence in facts.sentences():
         text = Text(topic.ljust(_TOPIC), _COLOURS[topic])
         yield text.append(escaped(sentence), "default")

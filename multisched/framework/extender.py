@@ -39,7 +39,7 @@ class NegotiablePostFilter(Plugin, Protocol):
         """Returns PostFilter's result for the pod, given the remaining offers."""
         ...
 
-    def spoiled(self, why: str) -> PostFilterResult:
+    def on_extender_failure(self, why: str) -> PostFilterResult:
         """Returns PostFilter's result if the external service failed."""
         ...
 
@@ -66,10 +66,10 @@ class ExtenderPlugin(RemotePlugin, Protocol):
         """Reports whether the extender wants to see the pod's preemption offers."""
         ...
 
-    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
+    def preemption_request(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
         """Returns the request about the offers, for `response`."""
         ...
 
-    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+    def remaining_offers(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
         """Returns the offers that the answer keeps, with the victims it names."""
         ...

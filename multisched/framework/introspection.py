@@ -10,7 +10,7 @@ import msgspec
 
 from multisched.framework.node_view import Int64, Rows
 from multisched.framework.points import Plugin
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
 
 
 @runtime_checkable
@@ -34,6 +34,22 @@ class RoomPlugin(Plugin, Protocol):
 
         0: reducing this demand alone does not help on that row.
         """
+        ...
+
+
+@runtime_checkable
+class RemarkPlugin(Plugin, Protocol):
+    """A plugin that reads more of pods and nodes than their requests, and says what of it has no effect or cannot be used.
+
+    Border: a domain's plugin is one (`GpuShare`), and ingest imports no domain.
+    """
+
+    def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
+        """Returns what has no effect on a pending pod: field, reason and fix. Each becomes an event. Cheap: called for every pod."""
+        ...
+
+    def remarks_of_node(self, node: Node) -> Sequence[str]:
+        """Returns what cannot be used of the data about a node in the table: field, reason and fix. Each becomes an event."""
         ...
 
 

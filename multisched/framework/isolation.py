@@ -10,7 +10,7 @@ reads, in its thread, the live view it was built with. Each look-up is atomic, b
 iteration; copy it. Two things differ from an inline plugin. A PreFilter refusal counts per row. NormalizeScore gets the
 rows that passed this plugin, before other remote plugins have filtered theirs.
 
-Owns the snapshots; `shell.workers` owns threads and processes and runs `consider` in them. Called by `registry`
+Owns the snapshots; `shell.workers` owns threads and processes and runs `run_isolated` in them. Called by `registry`
 when it builds a profile, and by the cycle.
 """
 
@@ -127,15 +127,15 @@ class WorkerFactory(Protocol):
 class Isolator:
     """Wraps the isolated plugins of a profile; `registry.build_profile` calls it."""
 
-    def __init__(self, workshop: WorkerFactory) -> None:
-        self._workshop = workshop
+    def __init__(self, worker_factory: WorkerFactory) -> None:
+        self._worker_factory = worker_factory
 
     def __call__(self, plugin: Plugin, use: PluginUse, factory: Factory) -> Plugin:
         """Returns the wrapped plugin. Raises PluginSetupError if it cannot be isolated as configured."""
         refusal = _refusal(plugin, use, factory)
         if refusal:
             raise PluginSetupError(f"plugin {use.name}: isolation {use.isolation.value}: {refusal}")
-        return IsolatedPlugin(plugin, use, self._workshop.worker(plugin, use))
+        return IsolatedPlugin(plugin, use, self._worker_factory.worker(plugin, use))
 
 
 def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
@@ -311,12 +311,12 @@ def _check(request: IsolatedRequest, answer: IsolatedResponse) -> None:
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-def consider(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
+def run_isolated(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
     """Runs the plugin's Filter and Score, and their Pre points, for a request. Never raises an Exception.
 
     Called in the worker; it touches only the request and the plugin.
     """
-    hearing = _Hearing()
+    hearing = _PluginEvents()
     runner = Runner(hearing, lambda: 0.0)
     nodes = FrozenNodes(request.records, request.node_count, request.nodes_version)
     view = CycleView(nodes, CycleState(), request.attempt)
@@ -328,7 +328,7 @@ def consider(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
     return IsolatedResponse(codes, statuses, scores)
 
 
-class _Hearing:
+class _PluginEvents:
     """A PluginObserver that stores the failure for the response."""
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ class Mover(DocumentStore, Evictor, Protocol):
         """Reports whether the domain leads: called immediately before each change."""
         ...
 
-    async def plan(self, asked: RepairRequest) -> RepairPlan:
+    async def plan(self, request: RepairRequest) -> RepairPlan:
         """Returns a plan for the current cluster. Raises RepairRefusedError."""
         ...
 
@@ -186,7 +186,7 @@ class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 @runtime_checkable
-class CarriesOutRepairs(Plugin, Protocol):
+class RepairExecutor(Plugin, Protocol):
     """A plugin that moves pods. Both methods are called on the loop.
 
     Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
@@ -196,7 +196,7 @@ class CarriesOutRepairs(Plugin, Protocol):
         """Returns the state of the repair."""
         ...
 
-    async def request_repair(self, asked: RepairRequest, digest: str) -> RepairStatus:
+    async def request_repair(self, request: RepairRequest, digest: str) -> RepairStatus:
         """Starts the plan that was shown with this digest, if the cluster still yields the same plan. Raises RepairRefusedError."""
         ...
 

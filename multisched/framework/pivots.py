@@ -50,12 +50,12 @@ class Pivots:
         readers = self._readers
         return [label for label in group.labels.items() if label[0] in readers] if readers else ()
 
-    def came(self, group: PodGroup) -> None:
+    def add_group(self, group: PodGroup) -> None:
         """Adds a new group to the indices."""
         for key in self._indexed:
             self._add(group, key)
 
-    def left(self, group: PodGroup) -> None:
+    def remove_group(self, group: PodGroup) -> None:
         """Removes a group that has no pods any more from the indices."""
         for key, by_value in self._indexed.items():
             value = group.labels.get(key)

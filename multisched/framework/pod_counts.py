@@ -233,7 +233,7 @@ class PodCounts:
         """Drops a row that is to be recounted, and all counts of queries: any of them may be wrong."""
         for namespace, groups in list(self._groups.items()):
             for key in [key for key, group in groups.items() if group.forget(row)]:
-                self._pivots.left(groups[key])
+                self._pivots.remove_group(groups[key])
                 del groups[key]
             if not groups:
                 del self._groups[namespace]
@@ -318,13 +318,13 @@ class PodCounts:
             if sign < 0:
                 raise AssertionError(f"pod {pod.key} leaves row {row}, where no pod with its labels was counted")
             group = groups[key] = PodGroup(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
-            self._pivots.came(group)
+            self._pivots.add_group(group)
         if self._queries or self._columns is not None:
             self._note(group, row, sign)
         if sign > 0:
             group.add(row)
         elif group.remove(row):
-            self._pivots.left(group)
+            self._pivots.remove_group(group)
             del groups[key]
             if not groups:
                 del self._groups[pod.namespace]

@@ -69,7 +69,7 @@ class TermKind(NamedTuple):
 
 
 Effect = tuple[tuple[TermKind, int, int], ...]
-"""What one pod of a group demands: (lane, number of terms, their total weight) for each lane."""
+"""What one pod of a group demands: (term kind, number of terms, their total weight) per term kind."""
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 """Namespace, the pod labels that terms refer to, and the namespace's labels."""
@@ -97,7 +97,7 @@ class AffinityIndexEntry:
         self.number = number
         """Unique: identifies the concern in signatures."""
         self.sums: dict[TermKind, AnySum] = {}
-        """Read only. A lane is never removed, even if its sum becomes empty."""
+        """Read only. A term kind is never removed, even if its sum becomes empty."""
         self.is_kept = True
         self.is_used = True
         self.weighed_bytes = 0
@@ -150,12 +150,12 @@ class AffinityIndexEntry:
         found = AffinityIndexEntry(self.asker, self.number)
         found.sums, found.is_kept = dict(self.sums), False
         for row, effect, sign in changes:
-            for lane, terms, weight in effect:
-                known = found.sums.get(lane)
+            for term_kind, terms, weight in effect:
+                known = found.sums.get(term_kind)
                 if known is None:
-                    known = found.sums[lane] = no_sum(0)
-                elif known is self.sums.get(lane):
-                    known = found.sums[lane] = known.copy()
+                    known = found.sums[term_kind] = no_sum(0)
+                elif known is self.sums.get(term_kind):
+                    known = found.sums[term_kind] = known.copy()
                 known.add(row, sign * terms, sign * weight, 0)
         return found
 
@@ -167,8 +167,8 @@ class PodDemands:
         """`is_topology`: whether any node has this label; None: assume yes. Terms with other keys are ignored."""
         self._is_topology = is_topology
         self._columns = TermColumns()
-        self._lanes: dict[TermKind, int] = {}
-        self._lane_of, self._weights, self._group_of = Column(np.int32), Column(np.int32), Column(np.int32)
+        self._term_kinds: dict[TermKind, int] = {}
+        self._kind_of, self._weights, self._group_of = Column(np.int32), Column(np.int32), Column(np.int32)
         """By term."""
         self._groups: dict[_Key, AffinityGroup] = {}
         """Including groups without pods, until the columns are rebuilt: their pods may come back."""
@@ -290,7 +290,7 @@ class PodDemands:
                 self._catch_up(concern)
             fresh = AffinityIndexEntry(concern.asker, 0)
             self._make(fresh)
-            said, wanted = held_by_lane(concern), held_by_lane(fresh)
+            said, wanted = effects_by_kind(concern), effects_by_kind(fresh)
             if said != wanted:
                 found.append(f"demands on {concern.asker}: counted {said}, expected {wanted}")
         return found
@@ -372,11 +372,11 @@ class PodDemands:
     def _make_by_columns(self, concern: AffinityIndexEntry) -> None:
         self.terms_looked_at += self._columns.terms
         terms = self._columns.about(concern.asker, self._columns.all()).nonzero()[0]
-        lanes, of, weights = (column.view().take(terms) for column in (self._lane_of, self._group_of, self._weights))
-        by_number = list(self._lanes)
-        for lane in np.bincount(lanes).nonzero()[0].tolist():
-            at = lanes == lane
-            concern.sums[by_number[lane]] = self._summed(of[at], weights[at])
+        kinds, of, weights = (column.view().take(terms) for column in (self._kind_of, self._group_of, self._weights))
+        by_number = list(self._term_kinds)
+        for number in np.bincount(kinds).nonzero()[0].tolist():
+            at = kinds == number
+            concern.sums[by_number[number]] = self._summed(of[at], weights[at])
         concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
     def _add_group(self, concern: AffinityIndexEntry, group: AffinityGroup) -> None:
@@ -387,10 +387,10 @@ class PodDemands:
 
     def _add(self, concern: AffinityIndexEntry, effect: Effect, row: int, pods: int) -> None:
         """Adds `pods` pods with that effect to the row."""
-        for lane, terms, weight in effect:
-            found = concern.sums.get(lane)
+        for term_kind, terms, weight in effect:
+            found = concern.sums.get(term_kind)
             if found is None:
-                found = concern.sums[lane] = no_sum(self._tick())
+                found = concern.sums[term_kind] = no_sum(self._tick())
             found.add(row, pods * terms, pods * weight, self._tick())
 
     def _summed(self, groups: Int32, weights: Int32) -> AnySum:
@@ -439,10 +439,10 @@ class PodDemands:
         block = group.block
         self.terms_looked_at += group.terms
         terms = self._columns.about(concern.asker, block).nonzero()[0] + block.start
-        lanes = self._lane_of.array.take(terms).tolist()
+        kinds = self._kind_of.array.take(terms).tolist()
         weights = self._weights.array.take(terms).tolist()
-        by_number = list(self._lanes)
-        kind = concern.add_kind(_joined((by_number[lane], weight) for lane, weight in zip(lanes, weights, strict=True)))
+        by_number = list(self._term_kinds)
+        kind = concern.add_kind(_joined((by_number[at], weight) for at, weight in zip(kinds, weights, strict=True)))
         concern.effects[group.number] = kind
         return kind
 
@@ -467,8 +467,8 @@ class PodDemands:
         block = self._columns.add(demands)
         if len(self._columns.keys) != known_keys:
             self._by_labels.clear()  # terms now refer to more of a pod's labels
-        lanes = self._lanes
-        self._lane_of.extend([lanes.setdefault(_lane(one), len(lanes)) for one in demands])
+        term_kinds = self._term_kinds
+        self._kind_of.extend([term_kinds.setdefault(_term_kind(one), len(term_kinds)) for one in demands])
         self._weights.extend([_weight(one) for one in demands])
         self._group_of.extend([number] * len(demands))
         left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
@@ -492,7 +492,7 @@ class PodDemands:
         for at, (group, block) in enumerate(zip(living, blocks, strict=True)):
             number[group.number] = at
             group.number, group.block = at, block
-        self._lane_of.replace(self._lane_of.view()[kept])
+        self._kind_of.replace(self._kind_of.view()[kept])
         self._weights.replace(self._weights.view()[kept])
         self._group_of.replace(number.take(self._group_of.view()[kept]))
         self._places.renumber_all(number)
@@ -512,20 +512,20 @@ class PodDemands:
         return self._sequence
 
 
-def held_by_lane(concern: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
-    """Returns lane -> row -> (terms, weight), without empty rows and lanes."""
+def effects_by_kind(concern: AffinityIndexEntry) -> dict[TermKind, dict[int, tuple[int, int]]]:
+    """Returns term kind -> row -> (terms, weight), without empty rows and term kinds."""
     found = {}
-    for lane, one in concern.sums.items():
+    for term_kind, one in concern.sums.items():
         rows, terms, weights = (column.tolist() for column in one.columns())
         if rows:
-            found[lane] = dict(zip(rows, zip(terms, weights, strict=True), strict=True))
+            found[term_kind] = dict(zip(rows, zip(terms, weights, strict=True), strict=True))
     return found
 
 
 def effect_on(asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
     """Returns what one pod of this namespace demands of the asker's pods, computed term by term."""
     return _joined(
-        (_lane(demand), _weight(demand))
+        (_term_kind(demand), _weight(demand))
         for demand in demands_of(affinity, namespace)
         if demand.concerns(asker.namespace, asker.labels, asker.namespace_labels)
     )
@@ -533,13 +533,13 @@ def effect_on(asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effe
 
 def _joined(weighted: Iterable[tuple[TermKind, int]]) -> Effect:
     found: dict[TermKind, tuple[int, int]] = {}
-    for lane, weight in weighted:
-        terms, weights = found.get(lane, (0, 0))
-        found[lane] = (terms + 1, weights + weight)
-    return tuple((lane, terms, weights) for lane, (terms, weights) in found.items())
+    for term_kind, weight in weighted:
+        terms, weights = found.get(term_kind, (0, 0))
+        found[term_kind] = (terms + 1, weights + weight)
+    return tuple((term_kind, terms, weights) for term_kind, (terms, weights) in found.items())
 
 
-def _lane(demand: PodDemand) -> TermKind:
+def _term_kind(demand: PodDemand) -> TermKind:
     kind = DemandKind.PREFERRED if demand.kind is DemandKind.ANTI_PREFERRED else demand.kind
     return TermKind(kind, demand.topology_key)
 

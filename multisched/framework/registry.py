@@ -234,12 +234,12 @@ class PluginSet:
         self,
         built: Iterable[BuiltPlugin],
         points: Mapping[str, tuple[str, ...]] | None = None,
-        beside: Sequence[Plugin] = (),
+        extender_plugins: Sequence[Plugin] = (),
     ) -> None:
-        """`beside`: plugins outside the profile (HTTP extenders); they come first at every point they implement."""
-        self.built = (*(BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in beside), *built)
+        """`extender_plugins`: plugins outside the profile (HTTP extenders); they come first at every point they implement."""
+        self.built = (*(BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in extender_plugins), *built)
         self._points = points or {}
-        self._beside = frozenset(plugin.name for plugin in beside)
+        self._extender_names = frozenset(plugin.name for plugin in extender_plugins)
         plugins = [b.plugin for b in self.built]
         self.uses = {b.plugin.name: b.use for b in self.built}
         _refuse_doubles(plugins)
@@ -296,7 +296,7 @@ class PluginSet:
             if name not in by_name:
                 why = "does not implement it" if name in known else "is not enabled in the profile"
                 raise PluginSetupError(f"profile: plugin {name} is listed for {point} but {why}; remove it there")
-        return (*(p for p in having if p.name in self._beside), *(by_name[name] for name in names))
+        return (*(p for p in having if p.name in self._extender_names), *(by_name[name] for name in names))
 
 
 Isolate = Callable[[Plugin, PluginUse, Factory], Plugin]
@@ -308,7 +308,7 @@ def build_profile(
     registry: Registry,
     context: PluginContext,
     isolate: Isolate | None = None,
-    beside: Sequence[Plugin] = (),
+    extender_plugins: Sequence[Plugin] = (),
     in_force: PluginSet | None = None,
 ) -> PluginSet:
     """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be built, else
@@ -329,7 +329,7 @@ def build_profile(
             waiting.append(error)
     if waiting:
         raise waiting[0]
-    return PluginSet(built, profile.points, beside)
+    return PluginSet(built, profile.points, extender_plugins)
 
 
 def _built(use: PluginUse, registry: Registry, context: PluginContext, isolate: Isolate | None) -> Plugin:

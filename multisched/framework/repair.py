@@ -103,10 +103,10 @@ class RepairMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     service: str
     from_node: str
     to_node: str
-    mends: str
+    repairs: str
     """The node that the move relieves: the pod's own node, or one whose pod needs the freed capacity."""
     gain_percent: float
-    """Decrease of the peak of the node in `mends`, in percentage points; negative for the first move of a swap."""
+    """Decrease of the peak of the node in `repairs`, in percentage points; negative for the first move of a swap."""
     from_before: RepairPeak
     from_after: RepairPeak
     to_before: RepairPeak
@@ -139,8 +139,8 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     threshold_percent: Mapping[str, float]
     """For every dimension."""
     moves: tuple[RepairMove, ...]
-    mended: tuple[str, ...]
-    left: tuple[UnrepairedNode, ...]
+    repaired: tuple[str, ...]
+    unrepaired: tuple[UnrepairedNode, ...]
     least_moves: int
     """No plan that repairs these nodes has fewer moves."""
     worst_before: RepairPeak
@@ -164,7 +164,7 @@ class RepairingPlugin(Plugin, Protocol):
     Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
     """
 
-    def plan_repair(self, cluster: RepairInput, asked: RepairRequest) -> RepairPlan:
+    def plan_repair(self, cluster: RepairInput, request: RepairRequest) -> RepairPlan:
         """Returns the plan; the plugin's own ledgers know its rows. May take seconds, so it never runs on the loop.
 
         Raises RepairRefusedError.

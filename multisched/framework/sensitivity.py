@@ -19,7 +19,7 @@ class PodSensitivity(msgspec.Struct, frozen=True):
     """What `matters` depends on besides the other pod: equal marks mean equal answers about placed pods."""
     matters: Callable[[Pod], bool]
     """False: adding or removing that pod on any row does not change Filter's result. Depends on its namespace, labels and spec."""
-    stand_on: Callable[[Rows], Bools] | None = None
+    rows_that_matter: Callable[[Rows], Bools] | None = None
     """bool[rows]: rows that may hold pods that matter, for a plugin that tracks them.
 
     Then `matters` is called only for pods on no row, and may depend on anything.

@@ -558,7 +558,7 @@ def _readable(quantities: QuantityMap) -> QuantityMap:
     found = {}
     for name, text in (quantities or {}).items():
         with suppress(QuantityError):
-            resources.asked({name: text})
+            resources.exact_requests({name: text})
             found[name] = text
     return found
 
@@ -578,7 +578,7 @@ def _place_of_bad_amounts(wire: _SharedSpec) -> str:
     places += [(f"{place}.limits", block.limits) for place, block in blocks]
     for place, quantities in [*places, ("spec.overhead", wire.overhead)]:
         try:
-            resources.asked(quantities)
+            resources.exact_requests(quantities)
         except QuantityError:
             return f"{place}: "
     return ""

@@ -1,6 +1,6 @@
 """Wire shapes of pod affinity and topology spread constraints, and their compiled forms.
 
-Work per pending pod is bounded: terms, constraints, and the keys and values of each selector (authors of pods are not trusted).
+Limits the terms and constraints of a pending pod, and the keys and values of each selector: authors of pods are not trusted.
 `matchLabelKeys` and `mismatchLabelKeys` of affinity terms are not read: the API server has merged them into the selectors,
 and kube-scheduler reads only those.
 """
@@ -78,7 +78,7 @@ def compile_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity
 
 
 def held_pod_affinity(affinity: WirePodAffinity | None, anti: WirePodAffinity | None) -> PodAffinity | None:
-    """Returns the terms of a placed pod, which later pods must respect: without a bound; drops unparsable ones, as upstream."""
+    """Compiles the terms of a placed pod, which later pods must respect. Any number is read; invalid ones are dropped, as upstream."""
     near, far = affinity or WirePodAffinity(), anti or WirePodAffinity()
     held = PodAffinity(
         required=_held_terms(near.required or ()),

@@ -231,7 +231,7 @@ class Node(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Why no pod may be placed here: the field and its problem. Empty for a good node."""
 
 
-def ask_alike(before: Pod, after: Pod) -> bool:
+def have_equal_demands(before: Pod, after: Pod) -> bool:
     """Reports whether two states of one pod have the same placement requirements; their status may differ."""
     return before is after or (
         before.spec is after.spec
@@ -242,7 +242,7 @@ def ask_alike(before: Pod, after: Pod) -> bool:
     )
 
 
-def reports_anew(before: Pod, after: Pod, keys: frozenset[str]) -> bool:
+def reported_values_differ(before: Pod, after: Pod, keys: frozenset[str]) -> bool:
     """Reports whether a pod with annotations of these keys has other values of them, or another phase."""
     if keys.isdisjoint(after.annotations) and keys.isdisjoint(before.annotations):
         return False

@@ -60,7 +60,7 @@ def extended_requests(
         for position, container in enumerate(group):
             names = {name: text for name, text in (container.spec or {}).items() if is_extended_resource(name)}
             if names:
-                found.append(ExtendedRequests(container.name, position, is_init, amounts(asked(names))))
+                found.append(ExtendedRequests(container.name, position, is_init, amounts(exact_requests(names))))
     return tuple(found)
 
 
@@ -75,7 +75,7 @@ def exact(quantities: QuantityMap) -> Exact:
     return found
 
 
-def asked(quantities: QuantityMap) -> Exact:
+def exact_requests(quantities: QuantityMap) -> Exact:
     """Parses a map of requests, as `exact`. Raises QuantityError for a negative amount, too."""
     found = exact(quantities)
     for name, nano in found.items():
@@ -120,9 +120,9 @@ class StatusView(msgspec.Struct, frozen=True):
     def effective(self, part: ContainerRequests) -> Exact:
         """Returns, per resource, the largest of spec, actuated and allocated; if the resize is infeasible, without spec."""
         if not part.has_status:
-            return asked(part.spec)
-        parts = [asked(part.actuated), asked(part.allocated)]
-        return _maximum(*parts) if self.is_resize_infeasible else _maximum(asked(part.spec), *parts)
+            return exact_requests(part.spec)
+        parts = [exact_requests(part.actuated), exact_requests(part.allocated)]
+        return _maximum(*parts) if self.is_resize_infeasible else _maximum(exact_requests(part.spec), *parts)
 
 
 def pod_requests(
@@ -141,7 +141,7 @@ def pod_requests(
     """
 
     def one(container: ContainerRequests, *, may_resize: bool = True) -> Exact:
-        found = status.effective(container) if status is not None and may_resize else asked(container.spec)
+        found = status.effective(container) if status is not None and may_resize else exact_requests(container.spec)
         return {**defaults, **found} if defaults else found
 
     total: Exact = {}
@@ -161,9 +161,9 @@ def pod_requests(
         init_peak = _maximum(init_peak, running)
     total = _maximum(total, init_peak)
     if pod_level is not None:
-        level = status.effective(pod_level) if status is not None else asked(pod_level.spec)
+        level = status.effective(pod_level) if status is not None else exact_requests(pod_level.spec)
         total.update({n: level.get(n, 0) for n in pod_level.spec or () if is_pod_level_resource(n)})
-    _add(total, asked(overhead))
+    _add(total, exact_requests(overhead))
     return total
 
 

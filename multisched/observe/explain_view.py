@@ -16,6 +16,8 @@ NODES_NAMED: Final = 10
 NODES_NAMED_MAX: Final = 5_000
 RUNNERS_UP: Final = 5
 REPLICAS_MAX: Final = 1_000
+FITTING_MAX: Final = 10_000
+"""Limit of replicas that may not preempt: each of them is one attempt."""
 
 
 class PluginRefusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -93,7 +95,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ago_s: float
     event: str
-    place: str
+    state: str
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -222,8 +224,8 @@ class ExplainSource(Protocol):
 
     async def pod(self, query: ExplainQuery) -> PodView: ...
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
-        """Places the pods of one manifest. `document`: a manifest with a pod in it."""
+    async def what_if(self, document: Mapping[str, Any], replicas: int, *, preempts: bool = True) -> WhatIfView:
+        """Places the pods of one manifest. `document`: a manifest with a pod in it. `preempts`: False: without preemptions."""
         ...
 
     async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:

@@ -36,7 +36,7 @@ def pod_text(view: PodView) -> str:
     for number, attempt in enumerate(view.attempts if view.on_node is None else ()):
         parts.append([_attempt_head(attempt), *_indented(_attempt(attempt) if not number else _briefly(attempt))])
     if view.history and view.on_node is None:
-        steps = (f"{ago(step.ago_s):>6} ago  {step.event} → {step.place}" for step in view.history)
+        steps = (f"{ago(step.ago_s):>6} ago  {step.event} → {step.state}" for step in view.history)
         parts.append(["In the queue", *_indented(steps)])
     if view.wakes and view.on_node is None:
         wakes = (f"{wake.plugin}: {', '.join(wake.events) or 'no event'}" for wake in view.wakes)

@@ -32,8 +32,8 @@ def serve_probes(address: str, port: int, heartbeat: Heartbeat) -> Iterator[str]
         try:
             url = stack.enter_context(portal.wrap_async_context_manager(_listening(address, port, heartbeat)))
         except OSError as error:
-            mend = "; set another one in server.probePort" if error.errno == errno.EADDRINUSE else ""
-            raise ServerError(f"cannot listen for probes on {address}:{port}: {error.strerror}{mend}") from error
+            fix = "; set another one in server.probePort" if error.errno == errno.EADDRINUSE else ""
+            raise ServerError(f"cannot listen for probes on {address}:{port}: {error.strerror}{fix}") from error
         yield url
 
 

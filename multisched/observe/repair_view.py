@@ -30,13 +30,13 @@ class RepairSource(Protocol):
     Border: `whatif` has it (`RepairPlans`), above `observe`.
     """
 
-    async def plan(self, asked: RepairRequest) -> RepairPlan: ...
+    async def plan(self, request: RepairRequest) -> RepairPlan: ...
 
     def status(self, domain: str) -> RepairStatus:
         """Returns the state of repair; `domain` empty: of the only domain that can be repaired."""
         ...
 
-    async def run(self, asked: RepairRequest, digest: str) -> RepairStatus:
+    async def run(self, request: RepairRequest, digest: str) -> RepairStatus:
         """Starts the plan that was shown with this digest, if planning still gives the same one."""
         ...
 

@@ -42,6 +42,7 @@ from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError,
 from multisched.observe.configuration_view import CONFIGURATION_PATH, ConfigurationSource, encode_configuration
 from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
+    FITTING_MAX,
     NODES_NAMED,
     NODES_NAMED_MAX,
     REPLICAS_MAX,
@@ -84,7 +85,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/queue": ("domain", "limit"),
     CONFIGURATION_PATH: (),
     f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "names"),
-    WHAT_IF_PATH: ("replicas",),
+    WHAT_IF_PATH: ("replicas", "preempt"),
     f"{REPAIR_PATH}/plan": PLAN_PARAMETERS,
     f"{REPAIR_PATH}/status": ("domain",),
     f"{REPAIR_PATH}/run": PLAN_PARAMETERS,
@@ -169,8 +170,8 @@ async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str
             address = await stack.enter_async_context(listening)
         except OSError as error:
             where = f"{settings.bind_address}:{settings.port}"
-            mend = "; set another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
-            raise ServerError(f"cannot listen on {where}: {error.strerror}{mend}") from error
+            fix = "; set another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
+            raise ServerError(f"cannot listen on {where}: {error.strerror}{fix}") from error
         if settings.authenticator is None and settings.token_folder is not None:
             try:
                 routes.own_token = stack.enter_context(own_token(settings.token_folder, address[1]))
@@ -318,18 +319,22 @@ class _Routes:
         return await _explained(self._sources.explain.pod(query))
 
     async def _what_if(self, request: web.Request) -> web.Response:
-        """Places the pods of a manifest, or of a List of them, as JSON; `?replicas=N` of each."""
+        """Places the pods of a manifest, or of a List of them, as JSON; `?replicas=N` of each, `?preempt=false` (one manifest):
+        without preemptions."""
         if request.content_type != "application/json":  # otherwise any web page could make a browser send one
             return _text(415, "send application/json")
-        replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX))
+        preempts = request.query.get("preempt", "true") not in ("0", "false")
+        replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX if preempts else FITTING_MAX))
         try:
             document = orjson.loads(await request.read())
         except orjson.JSONDecodeError as error:
             return _text(400, f"the manifest is not JSON: {error}")
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+        if isinstance(items, list) and not preempts:
+            return _text(400, "preempt=false: give one manifest")
         if isinstance(items, list):
             return await _explained(self._sources.explain.what_if_list(items, replicas))
-        return await _explained(self._sources.explain.what_if(document, replicas))
+        return await _explained(self._sources.explain.what_if(document, replicas, preempts=preempts))
 
     async def _validate_quotas(self, request: web.Request) -> web.Response:
         """Answers an AdmissionReview of kube-apiserver."""
@@ -422,9 +427,9 @@ def _optional(request: web.Request, name: str) -> int | None:
     return _number(request, name, 0, PLAN_MOVES_MAX) if name in request.query else None
 
 
-async def _explained(asked: Awaitable[PodView | WhatIfView | WhatIfList]) -> web.Response:
+async def _explained(answer: Awaitable[PodView | WhatIfView | WhatIfList]) -> web.Response:
     try:
-        view = await asked
+        view = await answer
     except NotExplainedError as error:
         return _text(error.status, str(error))
     return web.Response(body=encode_view(view), content_type="application/json", headers=HEADERS)

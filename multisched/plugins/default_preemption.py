@@ -152,7 +152,7 @@ class DefaultPreemption:
         best = min(offers, key=_cost_of)
         return PostFilterResult(SUCCESS, best.node, preemption_of_one(pod, best.node, best.victims, self.name))
 
-    def spoiled(self, why: str) -> PostFilterResult:
+    def on_extender_failure(self, why: str) -> PostFilterResult:
         """Returns the error result of a preemption in which a non-ignorable extender failed: no pod is evicted."""
         return PostFilterResult(Status.error(f"preemption: {why}"))
 

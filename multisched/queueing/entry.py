@@ -17,7 +17,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.quarantine import API_SERVER, REFUSALS_ALIKE_MAX
 from multisched.queueing.transitions import QueueState
 
-STORY_STEPS = 8
+TRANSITIONS_KEPT = 8
 """Moves that an entry remembers for the message of a QueueInvariantError."""
 
 RECOVERING_GANG_QUEUED_S: Final = -1.0
@@ -175,7 +175,7 @@ class Entry(msgspec.Struct, eq=False):
     waits_out_backoff: bool = False
     """Only another attempt's undone assumptions may have helped its gang: it is not popped before its backoff ends."""
     first_active_s: float | None = None
-    story: list[tuple[float, str, QueueState]] = msgspec.field(default_factory=list)
+    transitions: list[tuple[float, str, QueueState]] = msgspec.field(default_factory=list)
 
     def rank_by_itself(self) -> None:
         """It leads no gang any more: QueueSort sees it by its own pod, since it came itself."""
@@ -225,11 +225,11 @@ class Entry(msgspec.Struct, eq=False):
         return (NO_PLUGINS, gate) if self.gate.code is Code.PENDING else (gate, NO_PLUGINS)
 
     def remember(self, now_s: float, event: str, state: QueueState) -> None:
-        story = self.story
-        story.append((now_s, event, state))
-        if len(story) > STORY_STEPS:
-            del story[0]
+        transitions = self.transitions
+        transitions.append((now_s, event, state))
+        if len(transitions) > TRANSITIONS_KEPT:
+            del transitions[0]
 
     def history(self) -> list[str]:
         """Returns the latest moves as text, oldest first."""
-        return [f"{at_s:.3f}s {event} → {state}" for at_s, event, state in self.story]
+        return [f"{at_s:.3f}s {event} → {state}" for at_s, event, state in self.transitions]

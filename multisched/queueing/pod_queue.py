@@ -47,7 +47,7 @@ from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wi
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import ServerRefusals, sentence
-from multisched.queueing.readmission import Readmission, Tally
+from multisched.queueing.readmission import MovedCounts, Readmission
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
 from multisched.queueing.transitions import QueueInvariantError, QueueState
@@ -203,7 +203,7 @@ class PodQueue:
         """Moves members of changed gangs to their new states. Must be called before `pop`."""
         if not self.gangs.has_changed:
             return NOTHING_MOVED
-        self._now_s, tally = now_s, Tally()
+        self._now_s, tally = now_s, MovedCounts()
         self._back.regroup(now_s, tally)
         return tally.moved()
 
@@ -258,7 +258,7 @@ class PodQueue:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
 
-    def took(self, uid: str, seconds: float) -> None:
+    def charge_attempt(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
         if (entry := self._entries.get(uid)) is not None and entry.state in POPPED:
             self._active.charge_cost(entry.namespace, seconds, is_retry=entry.is_retry)
@@ -285,7 +285,7 @@ class PodQueue:
         self._now_s = now_s
         if not self.awaits_events():
             return NOTHING_MOVED
-        tally = Tally()
+        tally = MovedCounts()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
             return tally.moved()
@@ -303,14 +303,14 @@ class PodQueue:
         """Returns (plugin, event, result) -> durations of the sampled hints. Live: copy to keep."""
         return self._hints.durations
 
-    def hears(self, event: ClusterEvent) -> bool:
+    def has_listener(self, event: ClusterEvent) -> bool:
         """Reports whether a plugin has registered this kind of event."""
         return self._hints.is_of_interest(event)
 
     def flush(self, now_s: float) -> Moved:
         """Moves what is due: pods whose backoff has ended, and pods parked for LEFTOVER_S (gates run again for gated ones)."""
         self._now_s = now_s
-        tally = Tally(active=self._states.release_backoff(now_s))
+        tally = MovedCounts(active=self._states.release_backoff(now_s))
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
             self._overdue_at_s = now_s + OVERDUE_PAUSE_S
             for entry in self._parked.overdue():
@@ -347,10 +347,10 @@ class PodQueue:
         entry = self._entries.get(uid)
         return None if entry is None else entry.schedulable_since_s
 
-    def story(self, uid: str) -> Sequence[tuple[float, str, QueueState]]:
+    def transitions(self, uid: str) -> Sequence[tuple[float, str, QueueState]]:
         """Returns the pod's latest moves, oldest first: time, event, state. Empty for an unknown pod."""
         entry = self._entries.get(uid)
-        return () if entry is None else tuple(entry.story)
+        return () if entry is None else tuple(entry.transitions)
 
     def entries(self, state: QueueState | None = None) -> Iterator[QueueEntry]:
         """Yields all pods, or those in one state, in the order they were added. Call nothing else here during iteration."""
@@ -399,7 +399,7 @@ class PodQueue:
         if (how := self._judge.after_update(entry, event, known)) is not Requeue.SKIP:
             self._back.requeue(entry, how, _label(event), self._now_s)
 
-    def _wake_one(self, uid: str, event: ClusterEvent, tally: Tally) -> None:
+    def _wake_one(self, uid: str, event: ClusterEvent, tally: MovedCounts) -> None:
         entry = self._entries.get(uid)
         if entry is None:
             return
@@ -413,8 +413,8 @@ class PodQueue:
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
         if entry is None or entry.state not in POPPED:
-            state, story = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
-            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(story)}]")
+            state, past = (QueueState.ABSENT, []) if entry is None else (entry.state, entry.history())
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {state} [{'; '.join(past)}]")
         return entry
 
 

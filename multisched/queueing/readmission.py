@@ -30,7 +30,7 @@ GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
 """Events in the moves of members: joined the lead, a member was added, the gang changed, it timed out, a turn to reserve began or ended."""
 
 
-class Tally(msgspec.Struct):
+class MovedCounts(msgspec.Struct):
     """What one call has moved so far."""
 
     active: int = 0
@@ -52,11 +52,11 @@ class Readmission:
         self._gates = gates
         self._states = states
         self._gangs = gangs
-        self.on_gated: Callable[[str], None] = _nobody
+        self.on_gated: Callable[[str], None] = _ignore
         """Called with the uid of each pod that a gate refuses; must not call back."""
         self.reservations = GangReservations(gangs)
 
-    def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally | None = None) -> None:
+    def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: MovedCounts | None = None) -> None:
         """Moves the entry to active or backoff if every gate admits it, else to gated."""
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:
@@ -73,7 +73,7 @@ class Readmission:
             tally.backoff += backs_off
             tally.active += not backs_off
 
-    def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally) -> None:
+    def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: MovedCounts) -> None:
         """Requeues one of several entries; skips entries that were already requeued with their gang."""
         if entry.state in PARKED:
             is_undone = event == ATTEMPT_UNDONE.label
@@ -82,7 +82,7 @@ class Readmission:
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
         """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
-        tally = Tally()
+        tally = MovedCounts()
         for entry in list(self._states.entries.values()):
             if entry.state in (QueueState.ACTIVE, QueueState.BACKOFF):
                 gate = self._gates.ask(entry.pod, "")
@@ -90,7 +90,7 @@ class Readmission:
                     self._hold(entry, gate, event, now_s, tally)
         return tally.gated
 
-    def _hold(self, entry: Entry, gate: Status, event: str, now_s: float, tally: Tally | None) -> None:
+    def _hold(self, entry: Entry, gate: Status, event: str, now_s: float, tally: MovedCounts | None) -> None:
         """Gates an entry that a gate refused."""
         self._gangs.step_back(entry)
         self._gangs.wait(entry, now_s)
@@ -115,7 +115,7 @@ class Readmission:
         self._gangs.lead(entry, now_s)
         return False
 
-    def regroup(self, now_s: float, tally: Tally) -> None:
+    def regroup(self, now_s: float, tally: MovedCounts) -> None:
         """Sorts the entries of changed gangs: separate entries if the gang has started, else one lead with followers."""
         while (key := self._gangs.next_changed()) is not None:
             self._gangs.retime(key, now_s)
@@ -129,19 +129,19 @@ class Readmission:
             if self._gangs.asks_otherwise(key):
                 self._try_anew(key, now_s, tally)
 
-    def _try_anew(self, key: str, now_s: float, tally: Tally) -> None:
+    def _try_anew(self, key: str, now_s: float, tally: MovedCounts) -> None:
         """Requeues the gang's unschedulable entries, because its requirements have changed since they were refused."""
         for entry in self._gangs.own(key):
             if entry.state is QueueState.UNSCHEDULABLE:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
-    def wake_lead(self, entry: Entry, now_s: float, tally: Tally | None = None) -> None:
+    def wake_lead(self, entry: Entry, now_s: float, tally: MovedCounts | None = None) -> None:
         """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for events."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead.state is QueueState.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
-    def overdue(self, now_s: float, tally: Tally) -> None:
+    def overdue(self, now_s: float, tally: MovedCounts) -> None:
         """Requeues members of gangs that exceeded their timeout: those waiting for members get the message, others an attempt.
 
         Also begins or ends a gang's turn to reserve capacity, with an attempt.
@@ -158,7 +158,7 @@ class Readmission:
         times = (self._gangs.next_due_s(), self.reservations.next_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
-    def _reserve(self, key: str, now_s: float, tally: Tally) -> None:
+    def _reserve(self, key: str, now_s: float, tally: MovedCounts) -> None:
         """Tries the gang at once: its turn to reserve capacity has begun or ended."""
         for entry in self._gangs.members(key):
             if entry.state is QueueState.UNSCHEDULABLE:
@@ -213,7 +213,7 @@ class Readmission:
             self.on_gated(entry.uid)
         return gate.is_success
 
-    def _leads(self, entry: Entry, event: str, now_s: float, tally: Tally | None) -> bool:
+    def _leads(self, entry: Entry, event: str, now_s: float, tally: MovedCounts | None) -> bool:
         """Returns True if the entry leads its gang; else makes it follow the lead."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead is not entry:
@@ -226,14 +226,14 @@ class Readmission:
         entry.is_recovering, entry.sort_key = self._gangs.note_recovering(entry), None
         return True
 
-    def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
+    def _came(self, entry: Entry, lead: Entry, now_s: float, tally: MovedCounts | None) -> None:
         """Handles a new follower: the gang may sort earlier now, and may fit now."""
         self.wake_lead(entry, now_s, tally)
         if lead.state in (QueueState.ACTIVE, QueueState.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)
             self._states.sort_anew(lead, now_s)
 
-    def _sort(self, entry: Entry, why: str, now_s: float, tally: Tally) -> None:
+    def _sort(self, entry: Entry, why: str, now_s: float, tally: MovedCounts) -> None:
         """Moves a member of a changed gang."""
         if why == STARTED:
             if entry.state in (QueueState.GANG, QueueState.GATED):
@@ -251,5 +251,5 @@ class Readmission:
             self._states.move(entry, QueueState.GANG, GATHERED, now_s)
 
 
-def _nobody(uid: str) -> None:
+def _ignore(uid: str) -> None:
     """Does nothing: the default callback."""

@@ -100,9 +100,9 @@ class QueueInvariantError(AssertionError):
     """A forbidden step was requested, or the queue's indices disagree. A bug, never caused by input."""
 
 
-def check(uid: str, origin: QueueState, target: QueueState, story: Iterable[str] = ()) -> None:
+def check(uid: str, origin: QueueState, target: QueueState, transitions: Iterable[str] = ()) -> None:
     """Raises QueueInvariantError if `origin` → `target` is forbidden."""
     if (origin, target) in ALLOWED:
         return
-    past = "; ".join(story) or "unknown to this queue"
+    past = "; ".join(transitions) or "unknown to this queue"
     raise QueueInvariantError(f"pod {uid}: {origin} → {target}: {FORBIDDEN[origin, target]} [{past}]")

@@ -142,12 +142,12 @@ class ConfigurationWatch:
 
     def _event(self, reason: str, kind: str, note: str) -> Event:
         """Returns an event about the lease, which all replicas share."""
-        configuration, outside = self._program.configuration, self._program.outside
+        configuration, ports = self._program.configuration, self._program.ports
         group = next(iter(lease_groups_of(configuration).values()))
         keeper = self._program.leases.keeper_of(configuration.domains[0].name)
         uid = "" if keeper is None or keeper.held is None else keeper.held.metadata.uid
         name = f"{configuration.lease.name_prefix}-{group}"
-        lease = ObjectRef("Lease", outside.lease_namespace, name, uid, "coordination.k8s.io/v1")
+        lease = ObjectRef("Lease", ports.lease_namespace, name, uid, "coordination.k8s.io/v1")
         return Event(lease, kind, reason, "Reloading", note, configuration.domains[0].scheduler_names[0])
 
 

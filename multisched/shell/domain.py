@@ -73,7 +73,7 @@ class DomainWorker:
         waiting: WaitingPodTable,
         runner: Runner,
         cache: ClusterCache,
-        outside: DomainPorts,
+        ports: DomainPorts,
         sizes: Sizes,
         bind_timeout_s: float,
         listeners: Listeners,
@@ -83,13 +83,13 @@ class DomainWorker:
         self.queue = queue
         self.waiting = waiting
         self.runner = runner
-        self.lease = outside.lease
+        self.lease = ports.lease
         self.write_timeout_s = bind_timeout_s
         self.limit = BindLimit(sizes.binds)
         self.intake = Intake()
         self._cache = cache
-        self._clock = outside.clock
-        self._under_way = WaitGroup()
+        self._clock = ports.clock
+        self._in_progress = WaitGroup()
         self.nominations = DomainNominations(
             cycle,
             queue,
@@ -97,24 +97,24 @@ class DomainWorker:
             cache,
             preemptor,
             self.intake,
-            self._under_way,
-            outside,
+            self._in_progress,
+            ports,
             listeners,
             write_timeout_s=bind_timeout_s,
         )
-        self.failures = FailureHandler(queue, self.nominations, self.intake, outside)
+        self.failures = FailureHandler(queue, self.nominations, self.intake, ports)
         check = SendCheck(cache, cycle.rows)
         self.sender = BindSender(
             name,
             runner,
-            binder=outside.binder,
-            lease=outside.lease,
+            binder=ports.binder,
+            lease=ports.lease,
             check=check,
-            stamps=lambda annotations: cache.ledgers.stamps(annotations, outside.clock.now()),
+            stamps=lambda annotations: cache.ledgers.stamps(annotations, ports.clock.now()),
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )
-        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._under_way, outside, listeners)
+        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._in_progress, ports, listeners)
         self.binding = BindingCycle(
             name,
             waiting,
@@ -124,12 +124,12 @@ class DomainWorker:
             self.limit,
             self.sender,
             self.outcomes,
-            self._under_way,
-            outside,
+            self._in_progress,
+            ports,
         )
-        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, outside.observer)
-        ports = outside, cache, check, listeners
-        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *ports, cycles=sizes.cycles)
+        self.results = ResultApplier(queue, self.nominations, self.failures, self.binding, ports.observer)
+        shared = ports, cache, check, listeners
+        self._loop = SchedulingLoop(queue, cycle, runner, self.results, self.intake, *shared, cycles=sizes.cycles)
 
     @property
     def cycle(self) -> SchedulingCycle:
@@ -188,7 +188,7 @@ class DomainWorker:
     @property
     def is_drained(self) -> bool:
         """True if no binding cycle and no preemption is in progress."""
-        return self._under_way.is_empty
+        return self._in_progress.is_empty
 
     @property
     def has_strayed_binds(self) -> bool:
@@ -198,7 +198,7 @@ class DomainWorker:
     async def drained(self) -> None:
         """Waits until `is_drained`."""
         if not self.is_drained:
-            await self._under_way.wait()
+            await self._in_progress.wait()
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Cancels the bind of a victim if it has not been sent. Returns False for other pods.

@@ -68,7 +68,7 @@ class SharedParts(msgspec.Struct, frozen=True):
     extenders: Extenders
     news: EventTimeShare
     steps: Steps
-    workshop: WorkerFactory
+    worker_factory: WorkerFactory
     measures: Measures | None
     observer: Callable[[str], DomainObserver]
     """Domain name -> its observer."""
@@ -117,7 +117,7 @@ class BuiltDomain(msgspec.Struct):
     """The current profile."""
     worker: DomainWorker
     context: PluginContext
-    beside: tuple[Plugin, ...]
+    extender_plugins: tuple[Plugin, ...]
     """Plugins in addition to the profile: the extenders' plugin."""
 
 
@@ -129,7 +129,7 @@ class DomainBuilder:
         self._configuration = configuration
         self._registry = registry
         self._shared = shared
-        self._isolator = Isolator(shared.workshop)
+        self._isolator = Isolator(shared.worker_factory)
         self._runtime_isolator = Isolator(ClosedWorkerFactory())
 
     def add_all(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
@@ -142,7 +142,7 @@ class DomainBuilder:
         """Resolves the profile of a domain's configuration."""
         return resolve_profile(domain, self._registry)
 
-    def plugins_beside(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
+    def rebuild_plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Builds the plugins of another profile for a running domain. Plugins with the same settings are reused.
 
         Raises PluginSetupError; RestartNeededError if the profile needs another ledger or worker. Does not change the domain.
@@ -150,7 +150,12 @@ class DomainBuilder:
         hold = RegisteredLedgers(self._shared.cache.ledgers)
         context = replace(domain.context, hold=hold)
         return build_profile(
-            profile, self._registry, context, self._runtime_isolator, domain.beside, in_force=domain.worker.plugins
+            profile,
+            self._registry,
+            context,
+            self._runtime_isolator,
+            domain.extender_plugins,
+            in_force=domain.worker.plugins,
         )
 
     def cycle_of(self, domain: BuiltDomain, plugins: PluginSet) -> SchedulingCycle:
@@ -173,8 +178,8 @@ class DomainBuilder:
         shared.cache.add_domain(rows)
         waiting = WaitingPodTable()
         context = self._context(domain, rows, waiting)
-        profile, beside = self.profile_of(domain), shared.extenders.plugins_of(domain)
-        plugins = build_profile(profile, self._registry, context, self._isolator, beside)
+        profile, extender_plugins = self.profile_of(domain), shared.extenders.plugins_of(domain)
+        plugins = build_profile(profile, self._registry, context, self._isolator, extender_plugins)
         observer = shared.observer(domain.name)
         runner = Runner(observer, shared.clock.monotonic)
         worker = DomainWorker(
@@ -192,7 +197,7 @@ class DomainBuilder:
             waiting=waiting,
             runner=runner,
             cache=shared.cache,
-            outside=DomainPorts(
+            ports=DomainPorts(
                 shared.clock,
                 shared.binder,
                 shared.events,
@@ -208,7 +213,7 @@ class DomainBuilder:
             preemptor=shared.preemptor,
         )
         shared.router.add(worker, rows, domain.scheduler_names)
-        self.domains[domain.name] = BuiltDomain(domain, profile, worker, context, beside)
+        self.domains[domain.name] = BuiltDomain(domain, profile, worker, context, extender_plugins)
 
     def _context(self, domain: DomainConfig, rows: DomainRows, waiting: WaitingPodTable) -> PluginContext:
         shared = self._shared

@@ -13,17 +13,17 @@ GC_YOUNG_STARTING_MAX = 250_000
 """The same until the first lists are complete: imported modules and listed objects stay, so collections free nothing."""
 
 
-def collect_seldom(young_max: int = GC_YOUNG_MAX) -> None:
+def set_gc_thresholds(young_max: int = GC_YOUNG_MAX) -> None:
     """Excludes all present objects from collection (`gc.freeze`), and makes collections rare."""
     gc.freeze()
     gc.set_threshold(young_max, 20, 50)
     gc.enable()
 
 
-def leave_to_reference_counts() -> None:
+def disable_gc() -> None:
     """Excludes the objects of the first lists, too.
 
     Pods and nodes have no reference cycles, and a full collection over 100,000 of them stops every domain for 60 to 100 ms. No
     collection runs before the freeze: the start leaves little garbage, which may stay.
     """
-    collect_seldom()
+    set_gc_thresholds()

@@ -63,18 +63,18 @@ class KeptObjects:
         limiter: WriteLimiter,
         clock: Clock,
         workers: Callable[[], Iterable[DomainWorker]],
-        recall: Callable[[ObjectKind, bytes], None],
+        restore_deleted: Callable[[ObjectKind, bytes], None],
         is_closing: Callable[[], bool],
         *,
         namespace: str,
         name_prefix: str,
     ) -> None:
-        """`recall`: takes an object that may have been deleted before this process started."""
+        """`restore_deleted`: takes an object that may have been deleted before this process started."""
         self._transport = transport
         self._limiter = limiter
         self._clock = clock
         self._workers = workers
-        self._recall = recall
+        self._restore_deleted = restore_deleted
         self._is_closing = is_closing
         self._namespace = namespace
         self._name_prefix = name_prefix
@@ -132,7 +132,7 @@ class KeptObjects:
         kept.read_trouble.over()
         kept.read_s = self._clock.monotonic()
         if kept.document:
-            self._recall(kind, kept.document)
+            self._restore_deleted(kind, kept.document)
         return True
 
     async def _write(self, kept: _Kept, document: bytes) -> None:

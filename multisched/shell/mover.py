@@ -54,10 +54,10 @@ class MoverPorts(msgspec.Struct, frozen=True):
 class DomainMover:
     """Mover of one domain's pods, for one background task at a time."""
 
-    def __init__(self, worker: DomainWorker, view: MoverView, hands: MoverPorts) -> None:
+    def __init__(self, worker: DomainWorker, view: MoverView, ports: MoverPorts) -> None:
         self._worker = worker
         self._view = view
-        self._hands = hands
+        self._ports = ports
         self._held: tuple[str, Pod] | None = None
         """uid of the pod whose replacement has a reservation, and the stand-in pod that holds it in the nominator."""
         self._victim: Pod | None = None
@@ -65,10 +65,10 @@ class DomainMover:
         self.write_timeout_s = worker.write_timeout_s
 
     def may_act(self) -> bool:
-        return self._worker.is_leading and not self._hands.is_closing() and self._worker.lease.may_bind()
+        return self._worker.is_leading and not self._ports.is_closing() and self._worker.lease.may_bind()
 
-    async def plan(self, asked: RepairRequest) -> RepairPlan:
-        return await self._hands.plan(msgspec.structs.replace(asked, domain=self._worker.name))
+    async def plan(self, request: RepairRequest) -> RepairPlan:
+        return await self._ports.plan(msgspec.structs.replace(request, domain=self._worker.name))
 
     # -- cluster state ---------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class DomainMover:
         return ""
 
     async def still_exists(self, pod: ObjectRef) -> bool:
-        truth = await self._hands.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
+        truth = await self._ports.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
         exists = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
         if not exists:
             self._view.removals.sent(pod.uid)
@@ -163,7 +163,7 @@ class DomainMover:
         if victim is not None:
             self._victim = victim
             self._view.removals.decide(self, (victim,))
-        reply = await self._hands.evictor.evict(pod, timeout_s=timeout_s)
+        reply = await self._ports.evictor.evict(pod, timeout_s=timeout_s)
         if reply.answer in (EvictAnswer.EVICTED, EvictAnswer.GONE):
             self._view.removals.sent(pod.uid)
         if reply.answer is not EvictAnswer.UNKNOWN:  # after UNKNOWN, `still_exists` finds the outcome
@@ -187,12 +187,12 @@ class DomainMover:
             self._victim = None
 
     async def read(self) -> bytes | None:
-        return await self._hands.document.read()
+        return await self._ports.document.read()
 
     async def write(self, document: bytes) -> DocumentReply:
         if not self.may_act():
             return DocumentReply(DocumentAnswer.UNKNOWN, NOT_LEADING)
-        return await self._hands.document.write(document)
+        return await self._ports.document.write(document)
 
     def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
-        self._hands.events.record(Event(regarding, kind, reason, "Repairing", note, self._hands.reporter))
+        self._ports.events.record(Event(regarding, kind, reason, "Repairing", note, self._ports.reporter))

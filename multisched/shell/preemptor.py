@@ -87,7 +87,7 @@ class PreemptorDomain(Protocol):
         """Reports whether the node belongs to the domain now and no other leader may be binding to it."""
         ...
 
-    def is_standing(self, uid: str) -> bool:
+    def is_confirmed_on_node(self, uid: str) -> bool:
         """Reports whether the watch has shown the pod on a node, and has not shown it as deleting."""
         ...
 
@@ -191,7 +191,7 @@ class Preemptor:
         for held in self._awaited.pop(uid, ()):
             held.unseen.discard(uid)
             if not held.unseen:
-                self._let_go(held.job)
+                self._release_preemptors(held.job)
 
     def start(self, preemption: Preemption, home: PreemptorDomain) -> bool:
         """Starts a preemption. `is_preempting` is true for its preemptors from this call until they are released.
@@ -215,7 +215,7 @@ class Preemptor:
 
     def _is_cancelled(self, victim: Pod, home: PreemptorDomain) -> bool:
         """Reports whether the victim's bind is being cancelled. It may still be assumed, until its binding cycle ends."""
-        return self.removals.is_sent(victim.uid) and not home.is_standing(victim.uid)
+        return self.removals.is_sent(victim.uid) and not home.is_confirmed_on_node(victim.uid)
 
     def drop_waiting(self, home: PreemptorDomain) -> None:
         """Drops the waiting preemptions of a domain and releases its held preemptors: the domain stops."""
@@ -223,7 +223,7 @@ class Preemptor:
             self._waiting.remove(job)
             self._end(job, failed=True)
         for job in {id(held): held.job for held in self._held.values() if held.job.home is home}.values():
-            self._let_go(job)
+            self._release_preemptors(job)
 
     async def run(self) -> None:
         """Carries out preemptions until cancelled. Victims that were not deleted by then stay."""
@@ -354,12 +354,12 @@ class Preemptor:
         if not unseen or not job.still_waits:
             self._end(job, failed=False)
             return
-        timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._let_go, job)
+        timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._release_preemptors, job)
         self._await(_Held(job, unseen, timer))
         self._finish(job)
 
     def _unseen(self, job: _Job) -> set[str]:
-        return {victim.uid for victim in job.preemption.every_victim if job.home.is_standing(victim.uid)}
+        return {victim.uid for victim in job.preemption.every_victim if job.home.is_confirmed_on_node(victim.uid)}
 
     def _await(self, held: _Held) -> None:
         for pod in held.job.pods:
@@ -367,7 +367,7 @@ class Preemptor:
         for victim in held.unseen:
             self._awaited.setdefault(victim, []).append(held)
 
-    def _let_go(self, job: _Job) -> None:
+    def _release_preemptors(self, job: _Job) -> None:
         self._forget_held(job)
         self._forget_job(job)
         for pod in job.pods:

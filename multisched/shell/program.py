@@ -113,7 +113,7 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     """Called once, when all caches have synced for the first time."""
     registry: Registry | None = None
     """Plugins by name; None: the built-in ones."""
-    workshop: WorkerFactory | None = None
+    worker_factory: WorkerFactory | None = None
     """Runs isolated plugins; None: in threads and processes."""
     open_extender: OpenExtender | None = None
     """Opens the client of an extender; None: over HTTP."""
@@ -134,22 +134,22 @@ class ProgramPorts(msgspec.Struct, frozen=True):
 class Program:
     """The scheduler: all domains over one cache."""
 
-    def __init__(self, configuration: Configuration, outside: ProgramPorts) -> None:
-        self._outside = outside
+    def __init__(self, configuration: Configuration, ports: ProgramPorts) -> None:
+        self._ports = ports
         self._configuration = configuration
         """The configuration at the start."""
-        self._registry = outside.registry if outside.registry is not None else plugin_registry()
-        self.clock, self.transport = outside.clock, outside.transport
-        self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
-        self.limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
-        self.binder = ApiBinder(outside.transport, self.limiter)
-        self.volumes = CountedVolumeWriter(ApiVolumeWriter(outside.transport, self.limiter), outside.clock.monotonic)
-        self.events = ApiEventSink(outside.transport, self.limiter, outside.clock, instance=outside.identity)
-        self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
-        self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
-        self.background = BackgroundTasks(outside.clock, outside.rng, outside.background_threads)
+        self._registry = ports.registry if ports.registry is not None else plugin_registry()
+        self.clock, self.transport = ports.clock, ports.transport
+        self.worker_factory = ports.worker_factory if ports.worker_factory is not None else PluginWorkers()
+        self.limiter = WriteLimiter(ports.clock, writes_per_s=configuration.client.writes_per_second)
+        self.binder = ApiBinder(ports.transport, self.limiter)
+        self.volumes = CountedVolumeWriter(ApiVolumeWriter(ports.transport, self.limiter), ports.clock.monotonic)
+        self.events = ApiEventSink(ports.transport, self.limiter, ports.clock, instance=ports.identity)
+        self.conditions = ApiConditionWriter(ports.transport, self.limiter, ports.clock)
+        self._extenders = Extenders(configuration.domains, ports.transport, ports.open_extender)
+        self.background = BackgroundTasks(ports.clock, ports.rng, ports.background_threads)
         self.history = History()
-        self._read_troubles = ReadTroubles(outside.clock)
+        self._read_troubles = ReadTroubles(ports.clock)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
@@ -159,11 +159,11 @@ class Program:
         self.statuses = self._statuses()
         on_rewritten = (self.conditions.forget_written, self.statuses.history_rewritten)
         self.history.on_change(HistoryGuard(self.history, self.router, on_rewritten).changed)
-        self.event_times = EventTimes(outside.clock.monotonic, self.router)
+        self.event_times = EventTimes(ports.clock.monotonic, self.router)
         self.preemptor = Preemptor(
-            ApiPodWriter(outside.transport, self.limiter, outside.clock),
+            ApiPodWriter(ports.transport, self.limiter, ports.clock),
             self.events,
-            outside.clock,
+            ports.clock,
             self.nominator,
             Removals(self.cache),
             self.router.worker_of,
@@ -172,12 +172,12 @@ class Program:
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
         self.leases = Leases(
             configuration,
-            outside.lease_runner or LeasesOnLoop(outside.transport),
-            outside.clock,
-            outside.rng,
+            ports.lease_runner or LeasesOnLoop(ports.transport),
+            ports.clock,
+            ports.rng,
             self.history,
-            identity=outside.identity,
-            namespace=outside.lease_namespace,
+            identity=ports.identity,
+            namespace=ports.lease_namespace,
             on_lost=lambda group: self.handover.lost(group),
         )
         self._closing = asyncio.Event()
@@ -187,7 +187,7 @@ class Program:
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.statuses.serve(self.router.workers())
         self.pods.on_pending = self.statuses.pending_changed if self.statuses.has_pending_pods_plugins else None
-        self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, outside.clock)
+        self.half_gangs = GangsBelowMinimum(self.cache, self.router, self.events, ports.clock)
         self.pod_repair = self._pod_repair()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = _node_ingest_of(self, nodes, reporter)
@@ -195,12 +195,12 @@ class Program:
         self.objects = self._object_watch(reporter)
         self.statuses.reflectors = self.objects.reflectors
         self.missing_plugins = MissingPlugins(self.transport, self.objects, self.router.workers)
-        self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
+        self.lists = ClusterLists(self.reflectors, self.objects, ports.clock)
         self.handover = self._handover()
         self._reload = self._reloader(domains)
         self.repairs = _repairs_of(self)
         self.kept_objects = _kept_objects_of(self)
-        self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock, self.kept_objects.read)
+        self._takeover = Takeover(self.leases, self.handover, self.lists, ports.clock, self.kept_objects.read)
         self.catch_up = CatchUp(lambda: [(worker.plugins, worker.runner) for worker in self.router.workers()])
         self.audit = self._audit()
         self.judge = _judge_of(self, reporter)
@@ -208,10 +208,10 @@ class Program:
     # -- building --------------------------------------------------------------------------------------------------
 
     def _domain_builder(self) -> DomainBuilder:
-        outside = self._outside
+        ports = self._ports
         shared = SharedParts(
             clock=self.clock,
-            rng=outside.rng,
+            rng=ports.rng,
             cache=self.cache,
             nominator=self.nominator,
             router=self.router,
@@ -225,10 +225,10 @@ class Program:
             pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
             news=EventTimeShare(lambda: self.event_times.handled, self.clock.monotonic),
-            steps=outside.steps if outside.steps is not None else StepClock(self.clock.monotonic),
-            workshop=self.workshop,
-            measures=outside.measures,
-            observer=outside.observer,
+            steps=ports.steps if ports.steps is not None else StepClock(self.clock.monotonic),
+            worker_factory=self.worker_factory,
+            measures=ports.measures,
+            observer=ports.observer,
         )
         return DomainBuilder(self._configuration, self._registry, shared)
 
@@ -274,7 +274,7 @@ class Program:
             self._configuration,
             self.transport,
             self.clock,
-            self._outside.lease_namespace,
+            self._ports.lease_namespace,
             self.cache,
             self.router,
             self.pods,
@@ -325,11 +325,11 @@ class Program:
     ) -> Reflector:
         """`is_alone`: the other reflectors need not relist when its history goes back."""
         return Reflector(
-            self._outside.transport,
+            self._ports.transport,
             path,
             handler=handler,
             clock=self.clock,
-            rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
+            rng=random.Random(self._ports.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
             on_refused=on_refused,
             history=None if is_alone else self.history,
@@ -344,10 +344,10 @@ class Program:
             AuditedPods(self.cache, self.pods, self.pod_repair, self.reflectors["pods"], RUNNING_PODS),
             *self.objects.audited_kinds(),
         ]
-        rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
-        threads = self._outside.background_threads
+        rng = random.Random(self._ports.rng.random())  # noqa: S311 - jitter, not a secret
+        threads = self._ports.background_threads
         return Audit(
-            self._outside.transport,
+            self._ports.transport,
             self.binder,
             self.cache,
             self.pods,
@@ -383,8 +383,8 @@ class Program:
         return self._reload.apply(configuration)
 
     @property
-    def outside(self) -> ProgramPorts:
-        return self._outside
+    def ports(self) -> ProgramPorts:
+        return self._ports
 
     @property
     def is_ready(self) -> bool:
@@ -405,7 +405,7 @@ class Program:
             await self._run()
         finally:
             with anyio.CancelScope(shield=True):
-                await self.workshop.close()
+                await self.worker_factory.close()
                 await self._extenders.close()
 
     async def _run(self) -> None:
@@ -443,7 +443,7 @@ class Program:
         await self.catch_up.once()
         if not self._is_ready:
             self._is_ready = True
-            self._outside.on_ready()
+            self._ports.on_ready()
         await self._takeover.open(worker)
         worker.lead()
         self.statuses.lead(worker)
@@ -486,7 +486,7 @@ def _node_ingest_of(program: Program, nodes: NodeRouter, reporter: str) -> NodeI
 
 
 def _repairs_of(program: Program) -> Repairs:
-    plans = program.outside.plan_repairs
+    plans = program.ports.plan_repairs
     return Repairs(
         MoverView(
             program.cache,
@@ -500,7 +500,7 @@ def _repairs_of(program: Program) -> Repairs:
         program.limiter,
         program.binder,
         program.events,
-        namespace=program.outside.lease_namespace,
+        namespace=program.ports.lease_namespace,
         name_prefix=program.configuration.lease.name_prefix,
         scheduler_names=program.scheduler_names,
         open_planner=None if plans is None else partial(plans, program),
@@ -514,16 +514,16 @@ def _kept_objects_of(program: Program) -> KeptObjects:
         program.limiter,
         program.clock,
         lambda: program.router.workers(),
-        lambda kind, raw: program.objects.ingests[kind].recall(raw),
+        lambda kind, raw: program.objects.ingests[kind].restore_deleted(raw),
         lambda: program.is_closing,
-        namespace=program.outside.lease_namespace,
+        namespace=program.ports.lease_namespace,
         name_prefix=program.configuration.lease.name_prefix,
     )
 
 
 def _judge_of(program: Program, reporter: str) -> ClusterJudge | None:
     """Builds the judge that the configuration's `verify` asks for; it runs on the leader of the first domain."""
-    every_s, outside = program.configuration.verify.every_s, program.outside
+    every_s, ports = program.configuration.verify.every_s, program.ports
     if every_s is None:
         return None
     from multisched.config.domains import judged_domains
@@ -531,8 +531,8 @@ def _judge_of(program: Program, reporter: str) -> ClusterJudge | None:
 
     lease = program.leases.get(program.configuration.domains[0].name)
     return ClusterJudge(
-        outside.transport,
-        lambda: outside.open_process(FACTORY, judged_domains(program.configuration), 0),
+        ports.transport,
+        lambda: ports.open_process(FACTORY, judged_domains(program.configuration), 0),
         program.events,
         program.clock,
         every_s=every_s,

@@ -135,7 +135,7 @@ class Reload:
     def _plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Builds the plugins. Raises RestartNeededError if they need watches, workers, ledgers or tasks that are not there."""
         before = domain.worker.plugins
-        plugins = self._builder.plugins_beside(domain, profile)  # first, so that a mistake is reported in any case
+        plugins = self._builder.rebuild_plugins(domain, profile)  # first, so that a mistake is reported in any case
         for name in sorted(_isolated(domain.profile) - _isolated(profile)):
             raise RestartNeededError(f"plugin {name}: it runs in a thread or process, which ends only with the program")
         if any(one.name == GANG_PLUGIN for one in profile.plugins) is not (GANG_PLUGIN in before.uses):

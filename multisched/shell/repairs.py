@@ -70,10 +70,10 @@ class Repairs:
             ),
         )
 
-    async def plan(self, asked: RepairRequest) -> RepairPlan:
+    async def plan(self, request: RepairRequest) -> RepairPlan:
         """Plans a repair for the current cluster state, in a thread. Raises RepairRefusedError."""
         if self._planner is None:
             if self._open_planner is None:
                 raise RepairRefusedError("this process has no repair planner", status=404)
             self._planner = self._open_planner()
-        return await self._planner(asked)
+        return await self._planner(request)

@@ -274,10 +274,10 @@ def health_of(program: Program) -> str:
     now_s, remarks = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
         remarks.append("the API server's lists are older than the cache: scheduling is paused until this is resolved")
-    outside = program.nodes.outside
-    if outside:
-        name, why = next(iter(outside.items()))
-        more = f" (and {len(outside) - 1} more)" if len(outside) > 1 else ""
+    unserved = program.nodes.unserved
+    if unserved:
+        name, why = next(iter(unserved.items()))
+        more = f" (and {len(unserved) - 1} more)" if len(unserved) > 1 else ""
         remarks.append(f"no domain uses node {name}{more}: {why}")
     said: dict[tuple[str, str], list[str]] = {}  # (plugin, text) -> domains: plugins of several domains may share state
     for worker in program.router.workers():

@@ -122,7 +122,7 @@ class VirtualCluster:
             "kube-system",
             observer=lambda domain: self._observer,
             registry=registry,
-            workshop=VirtualWorkers(rng),
+            worker_factory=VirtualWorkers(rng),
             background_threads=VirtualThreads,
             plan_repairs=plans_of,
         )

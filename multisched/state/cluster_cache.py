@@ -23,7 +23,7 @@ import msgspec
 
 from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import Node, Pod, reports_anew
+from multisched.model.objects import Node, Pod, reported_values_differ
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import ExternalPodChanges
@@ -120,7 +120,7 @@ class ClusterCache:
         for uid in sorted(self._strays.pop(node.name, ())):
             entry = self._placed[uid]
             entry.row = row
-            self.news.came(entry.pod)
+            self.news.log_added(entry.pod)
             self.nodes.add_pod(row, entry.pod)
             self.ledgers.restore(entry.pod, row)
         return before
@@ -236,9 +236,9 @@ class ClusterCache:
             if known.pod.labels is not pod.labels and not _alike_but_for_binding(known.pod.labels, pod.labels):
                 self._changed(known.pod, pod, known.row)
             elif pod.is_deleting and not known.pod.is_deleting:
-                self.news.left(pod)  # spreading no longer counts it
+                self.news.log_removed(pod)  # spreading no longer counts it
             self.nodes.replace_pod(known.row, pod)
-            if known.pod.phase != pod.phase and reports_anew(known.pod, pod, self.ledgers.reported):
+            if known.pod.phase != pod.phase and reported_values_differ(known.pod, pod, self.ledgers.reported):
                 self.nodes.touch(known.row)
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
@@ -280,8 +280,8 @@ class ClusterCache:
 
         Decisions based on the old row, and on counts of its pods, must be checked again.
         """
-        self._intrude(row)
-        self.news.lose()
+        self._count_external_change(row)
+        self.news.log_unknown()
         self.nodes.recount(row, {uid: entry.pod for uid, entry in self._placed.items() if entry.row == row})
 
     def _add(self, pod: Pod) -> None:
@@ -292,8 +292,8 @@ class ClusterCache:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             self.ledgers.restore_cluster(pod)
             return
-        self._intrude(row)
-        self.news.came(pod)
+        self._count_external_change(row)
+        self.news.log_added(pod)
         self.nodes.add_pod(row, pod)
         self.ledgers.restore(pod, row)
 
@@ -319,18 +319,18 @@ class ClusterCache:
     def _pods(self) -> Iterator[Pod]:
         return (entry.pod for entry in self._placed.values())
 
-    def _intrude(self, row: int) -> None:
+    def _count_external_change(self, row: int) -> None:
         self._intrusions[row] = self._intrusions.get(row, 0) + 1
 
     def _note_all(self, node: str) -> None:
         row = self.nodes.row_of(node)
         on_row = {} if row is None else self.nodes.pods_by_uid(row)
-        self.news.moved(on_row.values(), len(on_row))
+        self.news.log_moved(on_row.values(), len(on_row))
 
     def _changed(self, before: Pod, after: Pod, row: int) -> None:
-        self._intrude(row)
-        self.news.left(before)
-        self.news.came(after)
+        self._count_external_change(row)
+        self.news.log_removed(before)
+        self.news.log_added(after)
 
     def _drop(self, entry: PlacedPod) -> None:
         uid = entry.pod.uid
@@ -340,7 +340,7 @@ class ClusterCache:
             if not strays:
                 del self._strays[entry.node]
         else:
-            self.news.left(entry.pod)
+            self.news.log_removed(entry.pod)
             self.nodes.remove_pod(entry.row, uid)
         self.ledgers.release(uid)
         del self._placed[uid]

@@ -33,25 +33,25 @@ class ExternalPodChanges:
         self.demanding = 0
         """`end` after the latest pod with required anti-affinity: only such pods affect pods without affinity of their own."""
 
-    def came(self, pod: Pod) -> None:
+    def log_added(self, pod: Pod) -> None:
         """Logs a pod that was added to a node, or changed there."""
         self._note(pod)
         if keeps_away(pod):
             self.demanding = self.end
 
-    def left(self, pod: Pod) -> None:
+    def log_removed(self, pod: Pod) -> None:
         """Logs a pod that was removed from a node, or its version before a change."""
         self._note(pod)
 
-    def moved(self, pods: Iterable[Pod], count: int) -> None:
+    def log_moved(self, pods: Iterable[Pod], count: int) -> None:
         """Logs `count` pods that were added or removed at once."""
         if count > NEWS_MAX // 2:
-            self.lose()
+            self.log_unknown()
             return
         for pod in pods:
-            self.came(pod)
+            self.log_added(pod)
 
-    def lose(self) -> None:
+    def log_unknown(self) -> None:
         """Logs an unknown change: all earlier decisions must be checked again."""
         self.end += 1
         self.demanding = self._start = self.end

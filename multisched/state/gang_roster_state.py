@@ -29,7 +29,7 @@ class GangRosterState(msgspec.Struct, frozen=True):
     """Key of a gang -> its members that succeeded, by uid."""
 
 
-def remembered(roster: GangRoster) -> GangRosterState:
+def gang_state(roster: GangRoster) -> GangRosterState:
     return GangRosterState(
         frozenset(gang.key for gang in roster.gangs() if gang.has_started),
         frozenset(gang.key for gang in roster.gangs() if gang.is_overdue),
@@ -39,7 +39,7 @@ def remembered(roster: GangRoster) -> GangRosterState:
     )
 
 
-def recall(roster: GangRoster, memory: GangRosterState) -> None:
+def restore_gang_state(roster: GangRoster, memory: GangRosterState) -> None:
     """Restores the memory into a roster that has exactly the same members."""
     for api, trouble in memory.troubles:
         roster.note_kind(api, trouble)

@@ -28,6 +28,7 @@ from multisched.framework.ledger import (
     ObservingLedger,
     StampingLedger,
 )
+from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.object_kinds import ObjectKind
@@ -134,23 +135,31 @@ class LedgerRegistry:
         """Adds the ledger, or returns the one already registered under its name, because domains share ledgers."""
         if ledger.name not in self._ledgers and len(self._ledgers) >= LEDGERS_MAX:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
-        if isinstance(ledger, AnnotatedLedger):
+        if implements(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
             self.written |= ledger.written
-        if isinstance(ledger, ObservingLedger):
+        if implements(ledger, ObservingLedger):
             self.reported |= ledger.reported
             self.node_annotations |= ledger.node_annotations
         if isinstance(ledger, LabelledLedger):
             self.fixed_labels |= ledger.fixed_labels
-        if isinstance(ledger, DeviceLedger):
+        if implements(ledger, DeviceLedger):
             self.demands.add(ledger.name, ledger.device_demand)
-        kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))
-        every = self._ledgers.values()
-        self._of_cluster = tuple(one for one in every if isinstance(one, RowlessLedger))
-        self._of_rows = tuple(one for one in every if not isinstance(one, RowlessLedger))
-        self._stamping = tuple(one for one in every if isinstance(one, StampingLedger))
-        self._observing = tuple(one for one in every if isinstance(one, ObservingLedger))
+        if ledger.name not in self._ledgers:
+            self._keep(ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))
+        kept = self._ledgers[ledger.name]
         return kept.cluster if isinstance(kept, RowlessLedger) else kept
+
+    def _keep(self, ledger: Ledger) -> None:
+        self._ledgers[ledger.name] = ledger
+        if isinstance(ledger, RowlessLedger):
+            self._of_cluster += (ledger,)
+        else:
+            self._of_rows += (ledger,)
+        if implements(ledger, StampingLedger):
+            self._stamping += (ledger,)
+        if implements(ledger, ObservingLedger):
+            self._observing += (ledger,)
 
     @property
     def read_annotations(self) -> frozenset[str]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import anyio
 
 from multisched.framework.background import Assistant, BackgroundProcessError, ProcessPorts
-from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, Worker, consider
+from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, Worker, run_isolated
 from multisched.framework.measures import Meter, MeterSettings
 from multisched.framework.points import Plugin
 from multisched.framework.registry import PluginUse
@@ -108,4 +108,4 @@ class _VirtualWorker:
                 await asyncio.sleep(self._rng.uniform(0.0, DELAY_MAX_S))
         except TimeoutError:
             raise IsolatedError("Filter", f"no answer within {self._timeout_s:g} s") from None
-        return consider(self._plugin, question)
+        return run_isolated(self._plugin, question)

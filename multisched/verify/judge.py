@@ -8,8 +8,10 @@ each rule is written from the API's documentation, by pod and node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from multisched.verify.cards import NodeCards, cards_of_device, is_koordinator_device
 from multisched.verify.fields import Json, Unreadable, mapping, strings, text
 from multisched.verify.findings import Fault, Finding
 from multisched.verify.node_usage import NodeUsage
@@ -41,6 +43,7 @@ KINDS = (
     "PersistentVolume",
     "PersistentVolumeClaim",
     "VolumeAttachment",
+    "Device",
     "Pod",
 )
 """The kinds that the judge reads, in an order in which each comes after the kinds it refers to."""
@@ -58,6 +61,8 @@ class Judge:
         self._storage = Storage()
         self._spread = SpreadCounts(self._standing, self._domains)
         self._gone: dict[str, Pod] = {}
+        self._devices: dict[str, NodeCards] = {}
+        """Node -> its cards by Koordinator's Device."""
         self._problems = Problems()
         self._readers: dict[str, Callable[[Json], None]] = {
             "Namespace": self._namespace,
@@ -67,6 +72,7 @@ class Judge:
             "PersistentVolume": self._volume,
             "PersistentVolumeClaim": self._claim,
             "VolumeAttachment": self._attachment,
+            "Device": self._device,
             "Pod": self._pod,
         }
 
@@ -123,6 +129,8 @@ class Judge:
                 self._storage.limits.pop(name, None)
             case "VolumeAttachment":
                 self._storage.attachments.pop(name, None)
+            case "Device":
+                self._devices.pop(name, None)
 
     def bind(self, pod: Json, node: str) -> list[Finding]:
         """Puts a pod on a node, and judges this placement by all pods that are there already."""
@@ -169,6 +177,11 @@ class Judge:
         volume = text(mapping(spec, "source"), "persistentVolumeName")
         self._storage.attachments[name_of(document)[0]] = (text(spec, "nodeName"), text(spec, "attacher"), volume)
 
+    def _device(self, document: Json) -> None:
+        if is_koordinator_device(document):
+            name = name_of(document)[0]
+            self._devices[name] = cards_of_device(document, partial(self._problems.add, f"device {name}"))
+
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def placement(self, uid: str) -> list[Finding]:
@@ -187,7 +200,8 @@ class Judge:
         return [_finding(pod, fault) for fault in faults]
 
     def _usage(self, node: Node, attached: Mapping[str, str]) -> NodeUsage:
-        return NodeUsage(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
+        cards = self._devices.get(node.name, node.cards)
+        return NodeUsage(node, self._storage.limits.get(node.name, {}), attached, cards, self._domains.binds_devices)
 
     def findings(self) -> list[Finding]:
         """Returns findings about all pods, by the present state and the times in the API."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from multisched.verify.cards import UNKNOWN_TO_NODES, NodeCards
 from multisched.verify.demands import HostPort, Requests
-from multisched.verify.devices import DeviceUsage
+from multisched.verify.devices import CardUsage, DeviceUsage
 from multisched.verify.findings import Fault
 from multisched.verify.objects import Disk, Node, Pod
 
@@ -25,6 +26,7 @@ class NodeUsage:
         node: Node,
         limits: Mapping[str, int],
         attached: Mapping[str, str],
+        cards: NodeCards,
         binds_devices: Callable[[Pod], bool],
     ) -> None:
         """`limits`: driver -> volumes. `attached`: attached volume -> its driver. `binds_devices`: see `DeviceUsage`."""
@@ -33,7 +35,7 @@ class NodeUsage:
         self._disks: list[tuple[Disk, Pod]] = []
         self._limits = limits
         self._attached = dict(attached)
-        self._devices = DeviceUsage(node, binds_devices)
+        self._devices = CardUsage(node, cards) if cards.mode else DeviceUsage(node, binds_devices)
 
     def faults(self, pod: Pod, volumes: Mapping[str, str]) -> Iterator[Fault]:
         """Yields the faults of a pod in addition to the pods added before. `volumes`: its volumes -> their drivers."""
@@ -108,7 +110,11 @@ class _ResourceUsage:
 
     def _over(self, sums: Mapping[str, int], requests: Requests, room: Requests) -> list[tuple[str, int]]:
         wanted = {**requests, PODS: 1}
-        return [(r, amount) for r, amount in wanted.items() if amount > 0 and sums[r] + amount > room.get(r, 0)]
+        return [
+            (name, amount)
+            for name, amount in wanted.items()
+            if amount > 0 and sums[name] + amount > room.get(name, 0) and (name in room or name not in UNKNOWN_TO_NODES)
+        ]
 
     def _was_more(self, resource: str, amount: int) -> bool:
         """Reports whether failed devices explain the excess: they are not allocatable, but still part of the capacity."""

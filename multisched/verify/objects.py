@@ -6,10 +6,12 @@ An unreadable part of an object is listed in `Problems` and counts as missing; t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
+from multisched.verify.cards import POD_KEYS, Held, NodeCards, cards_of_node, cards_of_pod
 from multisched.verify.demands import Demand, HostPort, Requests, demand_of, host_ports
 from multisched.verify.fields import Json, Unreadable, flag, integer, mapping, moment, objects, strings, text, texts
 from multisched.verify.quantities import amounts, whole_units
@@ -39,6 +41,7 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """The taint that `spec.unschedulable` is equivalent to."""
 _NO_DEMAND = Demand({}, {})
 _NO_LABELS: dict[str, str] = {}
+_NO_ROOM: Requests = {}
 
 
 class Problem(NamedTuple):
@@ -137,6 +140,8 @@ class Pod:
     spread: tuple[Spread, ...]
     claims: tuple[str, ...]
     disks: tuple[Disk, ...]
+    held: Mapping[str, Held]
+    """GPU cards by the annotations of each sharing system."""
     order: Order = field(init=False)
     """Among pods of the same time, those with the fewest demands come first, so that few are reported."""
 
@@ -161,12 +166,14 @@ class Pod:
 class Node:
     name: str
     labels: Labels
+    annotations: Labels
     created_s: float | None
     allocatable: Requests | None
     """None if unreadable: resources are not judged then."""
     capacity: Requests
     taints: tuple[Taint, ...]
     is_unschedulable: bool
+    cards: NodeCards
 
 
 @dataclass(slots=True)
@@ -223,6 +230,7 @@ def read_pod(document: Json, problems: Problems) -> Pod:
     placed_s = problems.part(what, "status", None, _placed, status)
     required = problems.part(what, "spec", _NO_AFFINITY, _affinity, spec, namespace)
     claims, disks = problems.part(what, "spec", _NO_VOLUMES, _volumes, spec, name)
+    demand = problems.part(what, "", _NO_DEMAND, demand_of, document)
     return Pod(
         uid=uid or f"{namespace}/{name}",
         name=name,
@@ -235,7 +243,7 @@ def read_pod(document: Json, problems: Problems) -> Pod:
         is_mirror=MIRROR in annotations,
         created_s=created_s,
         placed_s=placed_s if placed_s is not None else created_s,
-        demand=problems.part(what, "", _NO_DEMAND, demand_of, document),
+        demand=demand,
         ports=problems.part(what, "", (), host_ports, document),
         tolerations=problems.part(what, "spec", (), tolerations, spec, "tolerations"),
         node_labels=tuple(sorted(problems.part(what, "spec", _NO_LABELS, strings, spec, "nodeSelector").items())),
@@ -245,7 +253,18 @@ def read_pod(document: Json, problems: Problems) -> Pod:
         spread=problems.part(what, "spec", (), _spread, spec, namespace, labels),
         claims=claims,
         disks=disks,
+        held=_held(annotations, demand, spec, partial(problems.add, what)),
     )
+
+
+_NOTHING_HELD: Mapping[str, Held] = {}
+
+
+def _held(annotations: Labels, demand: Demand, spec: Json, report: Callable[[str], None]) -> Mapping[str, Held]:
+    if POD_KEYS.keys().isdisjoint(annotations):
+        return _NOTHING_HELD
+    init = spec.get("initContainers")
+    return cards_of_pod(annotations, demand.most, len(init) if isinstance(init, list) else 0, report)
 
 
 _Affinity = tuple[NodeSelector | None, tuple[Term, ...], tuple[Term, ...]]
@@ -350,14 +369,19 @@ def read_node(document: Json, problems: Problems) -> Node:
     name, _, _ = name_of(document)
     metadata, spec, status = mapping(document, "metadata"), mapping(document, "spec"), mapping(document, "status")
     what = f"node {name}"
+    annotations = problems.part(what, "metadata", _NO_LABELS, strings, metadata, "annotations")
+    room = problems.part(what, "status", None, _room, status, "allocatable")
+    capacity: Requests = problems.part(what, "", _NO_ROOM, _room, status, "capacity") if status.get("capacity") else {}
     return Node(
         name,
         problems.part(what, "metadata", _NO_LABELS, strings, metadata, "labels"),
+        annotations,
         problems.part(what, "metadata", None, moment, metadata, "creationTimestamp"),
-        problems.part(what, "status", None, _room, status, "allocatable"),
-        problems.part(what, "", {}, _room, status, "capacity") if status.get("capacity") else {},
+        room,
+        capacity,
         problems.part(what, "spec", (), _taints, spec),
         problems.part(what, "spec", False, flag, spec, "unschedulable"),
+        cards_of_node(annotations, room or {}, capacity, partial(problems.add, what)),
     )
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from multisched.verify.cards import HAMI_NODE, VOLCANO_NODE
 from multisched.verify.findings import Fault
 from multisched.verify.objects import UNSCHEDULABLE, Node, Pod
 from multisched.verify.selectors import LabelSelector, Taint, Toleration
 
 DOMAIN_LABEL = "multisched.io/domain"
+GPU_NAMES = re.compile(
+    r".*/gpu|nvidia\.com/(gpu\.shared|mig-.+)|gpu\.intel\.com/(i915|xe)"
+    r"|aliyun\.com/gpu-mem|alibabacloud\.com/gpu-count|volcano\.sh/vgpu-number|koordinator\.sh/gpu.*"
+)
+GPU_ANNOTATIONS = (HAMI_NODE, VOLCANO_NODE)
+GPU_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
+"""Nodes with any of these belong to a domain with the rule `gpu`."""
 VIRTUAL_TAINT = "virtual-kubelet.io/provider"
 VIRTUAL_TYPE = "virtual-kubelet"
 
@@ -115,7 +124,11 @@ class Domains:
         for domain in self._domains:
             if domain.selector is not None and domain.selector.matches(node.labels):
                 return domain.name
-        has_gpus = any(count > 0 and name.endswith("/gpu") for name, count in room.items())
+        has_gpus = (
+            any(count > 0 and GPU_NAMES.fullmatch(name) for name, count in room.items())
+            or any(key in node.annotations for key in GPU_ANNOTATIONS)
+            or any(key in node.labels for key in GPU_LABELS)
+        )
         is_virtual = node.labels.get("type") == VIRTUAL_TYPE or any(t.key == VIRTUAL_TAINT for t in node.taints)
         for rule, holds in (("gpu", has_gpus), ("virtual", is_virtual), ("rest", True)):
             for domain in self._domains:

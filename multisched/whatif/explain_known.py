@@ -165,7 +165,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
     on_node = reader.on_node(records[-1], query.node) if query.node and records else None
     made = records[-1].attempt if records else 0
     nodes = dict.fromkeys(filter(None, (known.node, query.node)))
-    notes = (*_plugin_notes(program, worker, pod, nodes), *key_notes(program, worker, pod, nodes))
+    notes = (*plugin_notes(program, worker, pod, nodes), *key_notes(program, worker, pod, nodes))
     view = _changed(base, attempts=attempts, on_node=on_node, attempts_made=made, notes=notes)
     entry = worker.queue.entry(pod.uid)
     if known.is_bound or known.refusal or entry is None:
@@ -180,8 +180,8 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
         attempts_made=entry.attempts,
         wakes=tuple(_wakes(worker, entry)),
         history=tuple(
-            Step(ago_s=now_s - at_s, event=event, place=place.value)
-            for at_s, event, place in worker.queue.story(pod.uid)
+            Step(ago_s=now_s - at_s, event=event, state=state.value)
+            for at_s, event, state in worker.queue.transitions(pod.uid)
         ),
     )
 
@@ -208,7 +208,7 @@ def _kept_free(program: Program, pod: Pod, nodes: Sequence[str]) -> Iterator[str
         yield f"node {node} is kept free for nominated pods: {names}{more}{why}"
 
 
-def _plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
+def plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
     """Yields what plugins know of these nodes in addition to their scores."""
     for node in nodes:
         row = program.cache.nodes.row_of(node)

@@ -84,11 +84,11 @@ class ProgramExplanations:
             text = "the caches are not synced with the API server yet; retry in a moment"
             raise NotExplainedError(text, status=503) from error
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    async def what_if(self, document: Mapping[str, Any], replicas: int, *, preempts: bool = True) -> WhatIfView:
         """See `ExplainSource`."""
         from multisched.whatif.what_if_plan import plan_of
 
-        found = await self._what_if(plan_of(document, self._program.decoder), replicas)
+        found = await self._what_if(plan_of(document, self._program.decoder), replicas, preempts=preempts)
         return found.items[0]
 
     async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
@@ -97,7 +97,7 @@ class ProgramExplanations:
 
         return await self._what_if(plan_of_all(documents, self._program.decoder), replicas)
 
-    async def _what_if(self, plan: Plan, replicas: int) -> WhatIfList:
+    async def _what_if(self, plan: Plan, replicas: int, *, preempts: bool = True) -> WhatIfList:
         from multisched.shell.ingest.priority_classes import read_classes
         from multisched.whatif.what_if import what_if
 
@@ -107,7 +107,7 @@ class ProgramExplanations:
                 require_led(self._find_leader, worker.name)
         classes = await read_classes(self._program.transport)
         admitted = plan.admitted(None, classes) if isinstance(classes, str) else plan.admitted(classes)
-        return await self._try_out(lambda sandbox: what_if(sandbox, admitted, replicas))
+        return await self._try_out(lambda sandbox: what_if(sandbox, admitted, replicas, preempts=preempts))
 
     async def _try_out(self, ask: Callable[[SchedulerSandbox], R]) -> R:
         if self._questions >= QUESTIONS_MAX:

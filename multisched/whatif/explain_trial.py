@@ -31,7 +31,7 @@ from multisched.observe.explain_view import (
     WhatIfView,
 )
 from multisched.shell.domain import DomainWorker
-from multisched.whatif.explain_known import BOUND, key_notes, require_node, unserved
+from multisched.whatif.explain_known import BOUND, key_notes, plugin_notes, require_node, unserved
 from multisched.whatif.fixes import find_fixes
 from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox, Tried
@@ -61,6 +61,7 @@ class DumpExplanations:
         worker = sandbox.worker_of(pod)
         if worker is None:
             raise NotExplainedError(unserved(sandbox.program, pod.spec.scheduler_name), status=422)
+        nodes = dict.fromkeys(filter(None, (pod.node, query.node)))
         view = PodView(
             namespace=pod.namespace,
             name=pod.name,
@@ -70,20 +71,21 @@ class DumpExplanations:
             state=BOUND if pod.node else "pending",
             waiting_for="",
             node=pod.node,
-            notes=tuple(key_notes(sandbox.program, worker, pod, dict.fromkeys(filter(None, (pod.node, query.node))))),
+            notes=(*plugin_notes(sandbox.program, worker, pod, nodes), *key_notes(sandbox.program, worker, pod, nodes)),
         )
         return complete(view, sandbox, pod, query)
 
-    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    def what_if(self, document: Mapping[str, Any], replicas: int, *, preempts: bool = True) -> WhatIfView:
         """See `ExplainSource`. Raises NotExplainedError."""
-        return self._what_if(plan_of(document, self._sandbox.program.decoder), replicas).items[0]
+        plan = plan_of(document, self._sandbox.program.decoder)
+        return self._what_if(plan, replicas, preempts=preempts).items[0]
 
     def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
         """See `ExplainSource`. Raises NotExplainedError."""
         return self._what_if(plan_of_all(documents, self._sandbox.program.decoder), replicas)
 
-    def _what_if(self, plan: Plan, replicas: int) -> WhatIfList:
-        return what_if(self._sandbox, plan.admitted(self._sandbox.classes), replicas)
+    def _what_if(self, plan: Plan, replicas: int, *, preempts: bool = True) -> WhatIfList:
+        return what_if(self._sandbox, plan.admitted(self._sandbox.classes), replicas, preempts=preempts)
 
 
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
@@ -106,6 +108,8 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
         tried = sandbox.attempt(worker, msgspec.structs.replace(pod, node=""))
         sandbox.take_back(worker, tried)
         view = _with_trial(view, sandbox, worker, tried, query)
+        if standing is None and isinstance(tried.result, Placed) and tried.result.node != query.node:
+            notes.extend(plugin_notes(sandbox.program, worker, pod, (tried.result.node,)))
     if view.now is not None and not gate.is_success:
         view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
     notes.extend(tried.notes)

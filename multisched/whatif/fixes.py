@@ -23,11 +23,11 @@ import numpy as np
 
 from multisched.cycle.classes.score_snapshot import ScoreSnapshot
 from multisched.framework.introspection import RoomPlugin
-from multisched.framework.node_view import Int64, Rows, any_true
+from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import Plugin
 from multisched.framework.registry import implements
 from multisched.framework.status import Code
-from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
+from multisched.model.objects import CPU, MEMORY, PODS, ExtendedRequests, Node, Pod
 from multisched.model.quota_tree import quota_amount, shown_amount
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
 from multisched.shell.domain import DomainWorker
@@ -54,6 +54,7 @@ NODES_TRIED = 200
 SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
 """Increments of maxSkew, tried until the pod fits."""
 RESOURCES_FIT = "NodeResourcesFit"
+NO_LIMIT = np.iinfo(np.int64).max
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 
@@ -170,21 +171,29 @@ class _Guesses:
         if not len(rows):
             return
         most = [plugin.takes_at_most(self._pod, rows) for plugin in counting.values()]
+        counted = {name: amounts for found in most for name, amounts in found.items()}
         requests = {name: amount for name, amount in self._pod.requests.items() if amount > 0}
         room = {name: self._room(name)[rows] for name in (PODS, *requests)}
-        for name, amounts in ((name, one) for found in most for name, one in found.items() if name in room):
-            room[name] = np.minimum(room[name], amounts)
+        for name in (name for name in requests if not self._table.has_column(name)):
+            # NodeResourcesFit ignores a name that no node lists
+            room[name] = np.where(_passing(self._snapshot, RESOURCES_FIT, rows), NO_LIMIT, room[name])
         short = {name: room[name] < amount for name, amount in {PODS: 1, **requests}.items()}
+        by_plugins = np.zeros(len(rows), np.bool_)
+        for name in counting:
+            by_plugins |= ~_passing(self._snapshot, name, rows)
         for name, amount in requests.items():
             others = np.logical_or.reduce([mask for other, mask in short.items() if other != name])
-            for fits in _largest(room[name][short[name] & ~others]):
+            others = others if name in counted else others | by_plugins
+            limit = np.minimum(room[name], counted.get(name, NO_LIMIT))
+            for fits in _largest(limit[(limit < amount) & ~others]):
                 text = f"lower the {name} request from {_shown(name, amount)} to {_shown(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}
                 size = (amount - fits) / amount
                 yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
         has_room = ~np.logical_or.reduce(list(short.values()))
-        for name, amounts in ((name, one) for found in most for name, one in found.items() if name not in room):
-            yield from self._annotations(name, amounts[has_room])
+        for name, amounts in counted.items():
+            if name not in room:
+                yield from self._annotations(name, amounts[has_room])
 
     def _annotations(self, name: str, amounts: Int64) -> Iterator[_Trial]:
         """Yields smaller values of one annotation."""
@@ -222,6 +231,7 @@ class _Guesses:
         spec = self._pod.spec
         less = spec.requests[name] - amount
         changes: dict[str, Any] = {"requests": {**spec.requests, name: amount}}
+        changes["extended"] = _with_amount(spec.extended, name, less)
         if name == CPU:
             changes["scoring_cpu_milli"] = max(0, spec.scoring_cpu_milli - less)
             changes["placed_cpu_milli"] = max(0, spec.placed_cpu_milli - less)
@@ -233,7 +243,7 @@ class _Guesses:
     def _tolerations(self) -> Iterator[_Trial]:
         wanted: dict[Toleration, int] = {}
         for node in self._nodes(self._refused_by_only("TaintToleration")):
-            toleration = _toleration_for(self._untolerated(node))
+            toleration = _toleration_for(_untolerated(self._pod, node))
             if toleration is not None:
                 wanted[toleration] = wanted.get(toleration, 0) + 1
         if len(self._refused_by_only("NodeUnschedulable")):
@@ -332,7 +342,7 @@ class _Guesses:
             changed = msgspec.structs.replace(node, is_unschedulable=False)
             yield self._on_node(node, changed, "uncordon", {"uncordon": node.name}, f"kubectl uncordon {node.name}")
         for node in self._nodes(self._refused_by_only("TaintToleration")):
-            untolerated = self._untolerated(node)
+            untolerated = _untolerated(self._pod, node)
             if len(untolerated) == 1:
                 taint = untolerated[0]
                 changed = msgspec.structs.replace(node, taints=tuple(one for one in node.taints if one != taint))
@@ -454,14 +464,6 @@ class _Guesses:
     def _room(self, resource: str) -> np.ndarray[Any, np.dtype[np.int64]]:
         return self._table.allocatable(resource) - self._table.requested(resource)
 
-    def _untolerated(self, node: Node) -> list[Taint]:
-        return [
-            taint
-            for taint in node.taints
-            if taint.effect in (NO_SCHEDULE, NO_EXECUTE)
-            and not any(toleration.tolerates(taint) for toleration in self._pod.spec.tolerations)
-        ]
-
     def _with(self, **changes: Any) -> Pod:
         return msgspec.structs.replace(self._pod, spec=msgspec.structs.replace(self._pod.spec, **changes))
 
@@ -511,6 +513,35 @@ def _requirement_text(requirement: Requirement) -> str:
     if requirement.operator is Operator.IN and len(requirement.values) == 1:
         return f"{requirement.key}={requirement.values[0]}"
     return f"{requirement.key} {requirement.operator.value} {', '.join(requirement.values)}".rstrip()
+
+
+def _untolerated(pod: Pod, node: Node) -> list[Taint]:
+    return [
+        taint
+        for taint in node.taints
+        if taint.effect in (NO_SCHEDULE, NO_EXECUTE)
+        and not any(toleration.tolerates(taint) for toleration in pod.spec.tolerations)
+    ]
+
+
+def _passing(snapshot: ScoreSnapshot | None, plugin: str, rows: Rows) -> Bools:
+    """Returns bool[len(rows)]: whether the plugin's Filter passes each row of the snapshot."""
+    assert snapshot is not None, "rows are of the snapshot"
+    at = np.searchsorted(snapshot.rows, rows)
+    passes: Bools = np.ones(len(rows), np.bool_)
+    for column in snapshot.filters:
+        if column.plugin.name == plugin:
+            passes &= column.codes[at] == 0
+    return passes
+
+
+def _with_amount(containers: tuple[ExtendedRequests, ...], name: str, less: int) -> tuple[ExtendedRequests, ...]:
+    """Returns the containers' extended requests, with less of one resource in the container that requests most of it."""
+    largest = max(containers, key=lambda one: one.amounts.get(name, 0), default=None)
+    if largest is None or name not in largest.amounts:
+        return containers
+    lower = {**largest.amounts, name: max(0, largest.amounts[name] - less)}
+    return tuple(msgspec.structs.replace(one, amounts=lower) if one is largest else one for one in containers)
 
 
 def _shown(resource: str, amount: int) -> str:

@@ -13,7 +13,7 @@ import anyio
 
 from multisched.framework.background import InThread
 from multisched.framework.leading import FindLeader, led_here, require_led
-from multisched.framework.moving import CarriesOutRepairs, RepairStatus
+from multisched.framework.moving import RepairExecutor, RepairStatus
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairingPlugin, RepairPlan, RepairRefusedError, RepairRequest
 from multisched.observe.logging import only_errors_of_trial
@@ -68,15 +68,15 @@ class RepairPlans:
 
     def status(self, domain: str) -> RepairStatus:
         """See `RepairSource`."""
-        return self._carrying(domain).repair_status()
+        return self._executor(domain).repair_status()
 
     async def run(self, asked: RepairRequest, digest: str) -> RepairStatus:
         """See `RepairSource`."""
-        return await self._carrying(asked.domain).request_repair(asked, digest)
+        return await self._executor(asked.domain).request_repair(asked, digest)
 
-    def _carrying(self, domain: str) -> CarriesOutRepairs:
+    def _executor(self, domain: str) -> RepairExecutor:
         worker, plugin = self._choose(domain)
-        if not implements(plugin, CarriesOutRepairs):
+        if not implements(plugin, RepairExecutor):
             raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs but cannot execute them", 409)
         return plugin
 
@@ -95,5 +95,5 @@ class RepairPlans:
 
 def plans_of(program: Program) -> PlanRepair:
     """Returns the function that plans the repairs for the program's own background tasks."""
-    threads = program.outside.background_threads
-    return RepairPlans(program, program.outside.registry, threads() if threads else None).plan
+    threads = program.ports.background_threads
+    return RepairPlans(program, program.ports.registry, threads() if threads else None).plan

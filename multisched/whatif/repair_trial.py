@@ -14,9 +14,9 @@ from multisched.whatif.repair_choice import choose
 from multisched.whatif.sandbox import SchedulerSandbox
 
 
-def plan_on(sandbox: SchedulerSandbox, asked: RepairRequest) -> RepairPlan:
+def plan_on(sandbox: SchedulerSandbox, request: RepairRequest) -> RepairPlan:
     """Returns the plan for a copy of the cluster. Raises RepairRefusedError."""
-    worker, plugin = choose(sandbox.program, asked.domain)
+    worker, plugin = choose(sandbox.program, request.domain)
     fits = PlacedPodFits(sandbox, worker, plugin.name)
     cache, program = sandbox.cache, sandbox.program
     nominated = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in sandbox.nominator.pods())
@@ -32,7 +32,7 @@ def plan_on(sandbox: SchedulerSandbox, asked: RepairRequest) -> RepairPlan:
             fits=fits,
             notes=(*sandbox.notes, *_unasked(worker)),
         ),
-        asked,
+        request,
     )
     return msgspec.structs.replace(plan, notes=(*plan.notes, *fits.notes()))
 

@@ -42,7 +42,7 @@ from multisched.shell.ingest.priority_classes import PriorityClass, class_of
 from multisched.shell.kept_objects import keeping, kept_by
 from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
-from multisched.state.gang_roster_state import GangRosterState, recall, remembered
+from multisched.state.gang_roster_state import GangRosterState, gang_state, restore_gang_state
 
 UNREADABLE_SHOWN = 5
 """Limit of the unreadable objects of a dump that are named; of the others only the number is given."""
@@ -101,7 +101,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             learned={place: plugin.export_state() for place, plugin in _learning(program)},
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
-            gangs=remembered(program.cache.gangs),
+            gangs=gang_state(program.cache.gangs),
             queued_s={one.uid: one.queued_s for w in program.router.workers() for one in w.queue.entries()},
         )
 
@@ -273,7 +273,7 @@ class SchedulerSandbox:
         self, configuration: Configuration, known: ClusterSnapshot | DumpedCluster, registry: Registry | None = None
     ) -> None:
         """Builds the copy. Raises PluginSetupError for a plugin that cannot be built."""
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             _NoNetwork(),
             _StoppedClock(known.monotonic_s, known.now),
             random.Random(0),  # noqa: S311 - ties; nothing is secret here
@@ -283,7 +283,7 @@ class SchedulerSandbox:
             registry=registry,
             open_extender=OfflineExtender,
         )
-        self.program = Program(configuration, outside)
+        self.program = Program(configuration, ports)
         snapshot = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
         self.cache = self.program.cache
         self.nominator = self.program.nominator
@@ -292,7 +292,7 @@ class SchedulerSandbox:
         self.pending: dict[tuple[str, str], Pod] = {}
         self._queued_s = snapshot.queued_s
         self._attempts = 0
-        self._runner = Runner(SilentObserver(), outside.clock.monotonic)
+        self._runner = Runner(SilentObserver(), ports.clock.monotonic)
         for worker in self.program.router.workers():
             worker.cycle.records.keep_all_snapshots()
         for place, plugin in _learning(self.program):
@@ -317,7 +317,7 @@ class SchedulerSandbox:
             if snapshot.is_raw:
                 self.nominator.set(pod)
         if snapshot.gangs is not None:
-            recall(self.cache.gangs, snapshot.gangs)
+            restore_gang_state(self.cache.gangs, snapshot.gangs)
         for pod in snapshot.nominated:
             self.nominator.nominate(pod, pod.nominated_node)
         for pod in self.nominator.pods():
@@ -352,6 +352,12 @@ class SchedulerSandbox:
         self._attempts += 1
         result, unasked = _answered(worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts)))
         return Tried(result, worker.cycle.records.read(pod.uid)[-1], unasked)
+
+    def start(self, uid: str) -> None:
+        """Counts a pod that an attempt placed as running, so that no other pod waits until a device plugin has found it."""
+        placed = self.cache.placed(uid)
+        assert placed is not None, f"pod {uid} was not placed"
+        self.cache.place(msgspec.structs.replace(placed.pod, node=placed.node, phase="Running"))
 
     def attempt_gang(self, worker: DomainWorker, gang: QueuedGang) -> tuple[GangResult, tuple[str, ...]]:
         """Makes one attempt of all members; also returns the plugins that would have sent requests. Placed members stay

@@ -48,12 +48,14 @@ class _Wanted(msgspec.Struct):
         )
 
 
-def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfList:
+def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int, *, preempts: bool = True) -> WhatIfList:
     """Places the replicas of each pod in the sandbox, higher priorities first, after the pending pods in front of them.
 
-    Raises NotExplainedError for a pod that no domain would try.
+    `preempts`: False if they may not preempt any pod. Raises NotExplainedError for a pod that no domain would try.
     """
-    wanted = [_wanted(sandbox, planned, replicas, number) for number, planned in enumerate(plan.pods)]
+    wanted = [
+        _wanted(sandbox, planned, replicas, number, preempts=preempts) for number, planned in enumerate(plan.pods)
+    ]
     for kind, item in plan.objects:
         sandbox.add_object(kind, item)
     # the queue's order, whatever the order of the manifests
@@ -71,8 +73,10 @@ def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfList:
     return WhatIfList(items=tuple(one.view for one in wanted), notes=plan.notes)
 
 
-def _wanted(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int, number: int) -> _Wanted:
+def _wanted(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int, number: int, *, preempts: bool) -> _Wanted:
     pod = sandbox.program.pods.with_policy(planned.pod)
+    if not preempts:
+        pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, can_preempt=False))
     worker = sandbox.worker_of(pod)
     if worker is None:
         raise NotExplainedError(unserved(sandbox.program, pod.spec.scheduler_name), status=422)
@@ -156,6 +160,7 @@ def _place(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, number: in
         if isinstance(result, Placed):
             if result.waits:
                 notes.append(f"{', '.join(result.waits)} would delay it at Permit first")
+            sandbox.start(pod.uid)
             names = tuple(victim.key for victim in victims)
             total, ties = tried.record.total, _ties(tried)
             return Placement(replica=number, node=result.node, total=total, ties=ties, victims=names)

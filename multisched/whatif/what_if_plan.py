@@ -19,6 +19,7 @@ from multisched.shell.ingest import priority_classes
 from multisched.shell.ingest.gang_objects import GANG_KINDS
 from multisched.shell.ingest.priority_classes import PlannedPod, PriorityClass
 
+_CONTAINERS: Final = ("initContainers", "containers")
 MANIFESTS_MAX: Final = 100
 """Limit of objects in one plan."""
 _KINDS: Final = {
@@ -116,6 +117,10 @@ def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
     name = metadata.get("name") or metadata.get("generateName") or "what-if"
     kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
     kept |= {"name": name, "namespace": metadata.get("namespace") or "default", "uid": "what-if"}
+    spec = {
+        **spec,
+        **{key: list(map(_with_requests, spec[key])) for key in _CONTAINERS if isinstance(spec.get(key), list)},
+    }
     try:
         pod = decoder.pod(orjson.dumps({"metadata": kept, "spec": spec, "status": {"phase": "Pending"}}))
     except (DecodeError, TypeError) as error:
@@ -127,6 +132,18 @@ def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
         spec.get("priority"),
         spec.get("preemptionPolicy"),
     )
+
+
+def _with_requests(container: Any) -> Any:
+    """Returns the container with its limits as requests where it has none, as the API server stores it."""
+    resources = container.get("resources") if isinstance(container, Mapping) else None
+    limits = resources.get("limits") if isinstance(resources, Mapping) else None
+    if not isinstance(resources, Mapping) or not isinstance(limits, Mapping):
+        return container
+    requests = resources.get("requests") or {}
+    if not isinstance(requests, Mapping):
+        return container
+    return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
 
 
 def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -79,7 +79,9 @@ class Answers:
         if implements(plugin, PodSensitivePlugin):
             sensitivity = plugin.pod_sensitivity(view, pod)
             said["sensitivity"] = [sensitivity.matters(other.pod) for other in self._standing]
-            said["stands"] = None if sensitivity.stand_on is None else sensitivity.stand_on(self._rows).tolist()
+            said["stands"] = (
+                None if sensitivity.rows_that_matter is None else sensitivity.rows_that_matter(self._rows).tolist()
+            )
         refused = self._pre_filter(view, pod, said)
         if implements(plugin, FilterPlugin) and refused is Code.SUCCESS:
             self._filter(plugin, view, pod, said)

@@ -36,7 +36,7 @@ from multisched.framework.runner import Runner
 from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.decode import Decoder
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -215,7 +215,7 @@ def measure(profile: str, nodes: int, pods: int, rounds: int) -> Figures:
     waiting = iter(range(1 << 30))
     _enqueue(core, decoder, waiting, CLASSES)
     core.decide(CLASSES)
-    leave_to_reference_counts()  # as the program does once its caches are filled
+    disable_gc()  # as the program does once its caches are filled
     for _ in range(rounds):
         _enqueue(core, decoder, waiting, pods)
         for _ in range(pods // CHUNK):

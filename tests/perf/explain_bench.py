@@ -21,7 +21,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import REPLICAS_MAX
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.whatif.fixes import find_fixes
 from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
@@ -45,7 +45,7 @@ def records_percent(nodes: int, pairs: int) -> float:
     waiting = iter(range(1 << 30))
     _enqueue(core, decoder, waiting, CLASSES)
     core.decide(CLASSES)
-    leave_to_reference_counts()
+    disable_gc()
     kept, without = core.cycle.records, _NoRecords(lambda: 0.0)
     ratios = []
     for pair in range(pairs):

@@ -71,7 +71,7 @@ class Scene:
             next(self.core.cycle.attempt(entry))
         except StopIteration as ended:
             result = ended.value
-        queue.took(uid, time.process_time() - began)
+        queue.charge_attempt(uid, time.process_time() - began)
         if isinstance(result, Placed):
             queue.done(uid)
             self.core.cache.remove(uid)

@@ -29,7 +29,7 @@ from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import build_profile
 from multisched.framework.runner import Runner
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     options = parser.parse_args()
     bench = Bench(options.nodes)
-    leave_to_reference_counts()
+    disable_gc()
     first = _cpu_s(lambda: bench.plugin.adopt(profiles(1)))
     while bench.plugin.catch_up():
         pass

@@ -52,7 +52,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.framework.measures import Grid
 from multisched.observe.metrics import Metrics
-from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
+from multisched.shell.garbage import disable_gc, set_gc_thresholds
 from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.workers.background_processes import ChildProcess
 from multisched.shell.workers.background_tasks import NetworkMeasures
@@ -144,18 +144,18 @@ class Cluster:
         self._made: deque[str] = deque()
         self._late_s: list[float] = []
         self.metrics = Metrics()
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             self._api,
             clock,
             random.Random(0),
             "bench",
             "kube-system",
             observer=self.metrics.domain,
-            on_ready=leave_to_reference_counts,
+            on_ready=disable_gc,
             measures=NetworkMeasures(self._api, random.Random(0)),
             background_threads=BackgroundThreads if in_threads else None,
         )
-        self.program = Program(loading.parse(configuration, "bench"), outside)
+        self.program = Program(loading.parse(configuration, "bench"), ports)
 
     @property
     def bound(self) -> int:
@@ -340,7 +340,7 @@ def main() -> None:
     if options.alone:
         asyncio.run(_alone())
         return
-    collect_seldom()
+    set_gc_thresholds()
     lost = {kind: _compare(kind, options) for kind in options.kinds}
     if options.check and max(lost.values()) > LOSS_MAX + max(0.0, lost.get(BUSY, 0.0)):
         sys.exit(1)

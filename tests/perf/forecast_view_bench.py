@@ -16,7 +16,7 @@ import orjson
 
 from domains.forecast.commands.page import page_of
 from multisched.framework.views import ViewPorts, ViewQuery
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.testing.builders import all_rows
 from tests.unit.domains.forecast.fleets import ShownFleet, StoppedClock, large_fleet
 
@@ -50,7 +50,7 @@ async def measure(fleet: ShownFleet, what: str, argument: str) -> str:
 
 async def main(nodes: int) -> None:
     fleet = large_fleet(600, nodes, DIMENSIONS)
-    leave_to_reference_counts()
+    disable_gc()
     for what, argument in ASKED:
         await measure(fleet, what, argument)
         print(await measure(fleet, what, argument))

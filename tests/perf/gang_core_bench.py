@@ -25,7 +25,7 @@ from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decode_workload_group
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.shell.ingest.gang_objects import note_gang
 from tests.perf import gangs
 from tests.perf.core_bench import CLASSES, Core, pending
@@ -108,7 +108,7 @@ def measure(profile: str, nodes: int, count: int, size: int, *, are_alone: bool)
         if not are_alone:
             note_group(core, name, size)
     gc.collect()
-    leave_to_reference_counts()
+    disable_gc()
     began = time.process_time()
     for pods in waiting:
         enqueue(core, pods)

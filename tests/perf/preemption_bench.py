@@ -25,7 +25,7 @@ import orjson
 from multisched.cycle.results import Unplaced
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.shell.step_clock import StepClock
 from multisched.testing.builders import pop_pod
 from tests.perf.core_bench import Core
@@ -74,7 +74,7 @@ class Full:
             self._stand(f"node-{index:06}", cpu_milli, priority)
         for index in range(nodes * (per_node - 1)):
             self._stand(f"node-{index % nodes:06}", CPU_MILLI, priority)
-        leave_to_reference_counts()
+        disable_gc()
 
     def _stand(self, node: str, cpu_milli: int, priority: int) -> None:
         found = self._pod(cpu_milli, priority)

@@ -157,14 +157,14 @@ def main() -> int:
     memory_mib = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
     assert again == plan
-    hot = len(plan.mended) + len(plan.unmended)
+    hot = len(plan.repaired) + len(plan.unrepaired)
     print(f"{options.nodes} nodes, {options.pods} pods, {len(DIMENSIONS)} dimensions x {SLOTS} slots, {hot} hot nodes")
     print(f"plan: {wall:.2f} s wall, {cpu:.2f} s CPU, {fits.seconds:.3f} s of it in fits; {memory_mib:.0f} MiB at most")
     print(
-        f"moves {len(plan.steps)} (bound {plan.least_moves}); mended {len(plan.mended)}; pods asked {plan.pods_asked}"
+        f"moves {len(plan.steps)} (bound {plan.least_moves}); mended {len(plan.repaired)}; pods asked {plan.fits_checked}"
     )
     print(f"worst peak {plan.worst_before.share:.3f} -> {plan.worst_after.share:.3f}")
-    for reason, count in Counter(one.why for one in plan.unmended).most_common(3):
+    for reason, count in Counter(one.why for one in plan.unrepaired).most_common(3):
         print(f"unmended {count}: {reason}")
     if options.check and (wall > SECONDS_MAX or memory_mib > MEMORY_MIB_MAX):
         print(f"past the bars: {SECONDS_MAX} s, {MEMORY_MIB_MAX} MiB")

@@ -30,7 +30,7 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.whatif.placed_pod_fits import PlacedPodFits
 from multisched.whatif.repair_trial import plan_on
@@ -195,7 +195,7 @@ def main() -> int:
     plugin.adopt(profiles_of(case))
     while plugin.catch_up():
         pass
-    leave_to_reference_counts()
+    disable_gc()
     asked, steps = RepairRequest(threshold_percent={"": 100 * THRESHOLD}, moves=1_000), Steps()
     plan, pauses = asyncio.run(plan_beside_the_loop(running, configuration, asked, steps))
     print(f"{plan.nodes} nodes, {plan.pods} pods, {plan.movable} of which may move")
@@ -205,7 +205,9 @@ def main() -> int:
     print(f"longest pauses of the loop meanwhile: {shown} ms of CPU (on the clock); {len(pauses)} beats")
     plain, related = asking_ms(running, spread=False), asking_ms(running, spread=True)
     print(f"where a pod fits: {plain:.3f} ms, {related:.3f} ms for one that must spread")
-    print(f"moves {len(plan.moves)} (bound {plan.least_moves}); mended {len(plan.mended)}, left {len(plan.left)}")
+    print(
+        f"moves {len(plan.moves)} (bound {plan.least_moves}); mended {len(plan.repaired)}, left {len(plan.unrepaired)}"
+    )
     print(f"worst peak {plan.worst_before.percent:.1f} % -> {plan.worst_after.percent:.1f} %")
     print(f"memory of the process at its peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     moment_ms = 1e3 * steps.seconds["moment, on the loop"]

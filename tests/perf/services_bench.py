@@ -26,7 +26,7 @@ from typing import Final
 import orjson
 
 from multisched.model.decode import Decoder
-from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
+from multisched.shell.garbage import disable_gc, set_gc_thresholds
 from multisched.state.row_check import row_faults
 from tests.perf import workload
 from tests.perf.core_bench import Core
@@ -58,7 +58,7 @@ class Figures:
 
 def measure(shape: str, services: int, nodes: int) -> Figures:
     """Places every pod; raises AssertionError for one that finds no node."""
-    collect_seldom()
+    set_gc_thresholds()
     decoder = Decoder()
     core = Core("forecast", 0, decoder)
     for node in workload.work_nodes(nodes):
@@ -68,7 +68,7 @@ def measure(shape: str, services: int, nodes: int) -> Figures:
     for index, document in enumerate(BY_NAME[shape].pods(count, "forecast-scheduler")):
         document["metadata"] |= {"namespace": workload.NAMESPACE, "uid": f"waiting-{index}"}
         core.queue.add(decoder.pod(orjson.dumps(document)), 0.0)
-    leave_to_reference_counts()
+    disable_gc()
     filled_mib = _peak_mib()
     seconds = []
     for start in range(0, count, PIECE):

@@ -123,9 +123,8 @@ CASES: Final[Mapping[str, tuple[Made, tuple[Made, ...]]]] = {
 }  # fmt: skip
 
 
-def names() -> list[str]:
-    groups = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
-    return [rule["alert"] for group in groups for rule in group["rules"]]
+GROUPS: Final = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+RULES: Final[Mapping[str, Any]] = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
 
 
 def case_of(alert: str, series: Made, *, fires: bool) -> dict[str, Any]:
@@ -140,11 +139,17 @@ def case_of(alert: str, series: Made, *, fires: bool) -> dict[str, Any]:
     }
 
 
-def judged(folder: Path, *tests: dict[str, Any]) -> str:
-    """What promtool says against the tests; empty for nothing."""
-    path = folder / "tests.json"
-    path.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
-    command = [str(binaries() / "promtool"), "test", "rules", str(path)]
+def written(folder: Path, alert: str, *tests: dict[str, Any]) -> Path:
+    """Writes what promtool reads: the tests of one alert, and its rule alone, since promtool evaluates every rule of a file."""
+    rules, path = folder / f"{alert}.rules.json", folder / f"{alert}.json"
+    rules.write_text(json.dumps({"groups": [{"name": "one", "rules": [RULES[alert]]}]}))
+    path.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}))
+    return path
+
+
+def faults_of(*files: Path) -> str:
+    """Returns what promtool reports about these files of tests; empty for nothing."""
+    command = [str(binaries() / "promtool"), "test", "rules", *map(str, files)]
     ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=TIMEOUT_S)
     return "" if ended.returncode == 0 else ended.stdout + ended.stderr
 
@@ -156,19 +161,21 @@ def test_promtool_finds_no_fault_with_the_rules() -> None:
 
 
 def test_every_alert_has_its_cases() -> None:
-    assert list(CASES) == names()
+    assert list(CASES) == [rule["alert"] for group in GROUPS for rule in group["rules"]]
 
 
 def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
-    assert judged(tmp_path, *(case_of(alert, fires, fires=True) for alert, (fires, _) in CASES.items())) == ""
+    files = [written(tmp_path, alert, case_of(alert, fires, fires=True)) for alert, (fires, _) in CASES.items()]
+    assert faults_of(*files) == ""
 
 
 def test_no_alert_fires_without_need(tmp_path: Path) -> None:
-    silent = [case_of(alert, series, fires=False) for alert, (_, cases) in CASES.items() for series in cases]
-    assert len(silent) >= 2 * len(CASES)
-    assert judged(tmp_path, *silent) == ""
+    silent = {alert: [case_of(alert, series, fires=False) for series in cases] for alert, (_, cases) in CASES.items()}
+    assert sum(map(len, silent.values())) >= 2 * len(CASES)
+    assert faults_of(*(written(tmp_path, alert, *cases) for alert, cases in silent.items())) == ""
 
 
 def test_an_alert_that_did_not_fire_would_be_seen(tmp_path: Path) -> None:
-    assert "FAILED" in judged(tmp_path, case_of("MultischedNoLeader", LEADS, fires=True))
-    assert "FAILED" in judged(tmp_path, case_of("MultischedNoLeader", STANDS_BY, fires=False))
+    alert = "MultischedNoLeader"
+    assert "FAILED" in faults_of(written(tmp_path, alert, case_of(alert, LEADS, fires=True)))
+    assert "FAILED" in faults_of(written(tmp_path, alert, case_of(alert, STANDS_BY, fires=False)))

@@ -122,8 +122,8 @@ async def test_a_query_that_gives_nothing_usable_fails_the_refit_with_the_query(
             made, state = await asked.once({"name": "cpu", **dimension})
             assert told in state.last_error, dimension
             assert made._ledger.predictor.version == 0, "nothing is in force"
-            asked_for = dimension.get("capacity", dimension)["query"].replace("$window", "300s")
-            assert asked_for in state.last_error, state.last_error
+            request_of = dimension.get("capacity", dimension)["query"].replace("$window", "300s")
+            assert request_of in state.last_error, state.last_error
 
 
 async def test_what_is_only_partly_wrong_is_noted_and_the_rest_is_learned(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
-from multisched.client.cluster_list import PATHS
+from multisched.client.cluster_list import DEVICE, PATHS
 from multisched.config import loading
 from multisched.config.domains import judged_domains
 from multisched.verify import judge
@@ -154,7 +154,7 @@ class Witness:
 
 async def against_rules(admin: Admin) -> list[str]:
     """Pods that stand against a required rule."""
-    objects = [(kind, item) for kind, path in PATHS.items() for item in await admin.items(path)]
+    objects = [(kind, item) for kind, path in PATHS.items() if kind != DEVICE for item in await admin.items(path)]
     found = judge(objects, domains=judged_domains(loading.default()))
     return [f"{one.pod} on {one.node}, {one.rule}: {one.message}" for one in found if one.is_sure]
 

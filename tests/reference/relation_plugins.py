@@ -228,6 +228,8 @@ class InterPodAffinity(Silent):
         matched = wanted if wanted and all(_matches(world, t, pod, other) for t in wanted) else ()
         avoided = [t for t in pod.terms("podAntiAffinity", "required") if _matches(world, t, pod, other)]
         avoiding = [t for t in other.terms("podAntiAffinity", "required") if _matches(world, t, other, pod)]
+        if not (matched or avoided or avoiding):
+            return state
         return AffinityState(
             _counted(state.affinity, matched, labels, sign),
             _counted(state.anti_affinity, avoided, labels, sign),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.reference.amounts import asked_requests, asked_scoring_requests, pod_requests
+from tests.reference.amounts import pod_requests
 from tests.reference.world import SKIP, PodState, Refused, Silent, Skip, World
 
 Json = Mapping[str, Any]
@@ -36,7 +36,7 @@ class NodeResourcesFit(Silent):
         reasons, is_unresolvable = [], False
         if len(world.on(node)) + 1 > has.get("pods", 0):
             reasons.append("Too many pods")
-        asked = asked_requests(pod.document)
+        asked = pod.asked_requests
         for resource in (*NATIVE, *sorted(r for r in asked if is_scalar(r))):
             amount = asked.get(resource, 0)
             if amount == 0 or self._is_ignored(resource):
@@ -55,7 +55,7 @@ class NodeResourcesFit(Silent):
         return {node: self._score(world, pod, node) for node in feasible}
 
     def _score(self, world: World, pod: PodState, node: str) -> int:
-        asked = asked_scoring_requests(pod.document)
+        asked = pod.asked_scoring_requests
         total = weights = 0
         for spec in self._resources:
             resource, weight = spec["name"], spec.get("weight") or 1

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from tests.reference.amounts import allocatable, placed_scoring_requests, pod_requests
+from tests.reference.amounts import (
+    allocatable,
+    asked_requests,
+    asked_scoring_requests,
+    placed_scoring_requests,
+    pod_requests,
+)
 
 Json = Mapping[str, Any]
 
@@ -62,13 +68,30 @@ class PodState:
         return placed_scoring_requests(self.document)
 
     @cached_property
+    def asked_requests(self) -> dict[str, int]:
+        return asked_requests(self.document)
+
+    @cached_property
+    def asked_scoring_requests(self) -> dict[str, int]:
+        return asked_scoring_requests(self.document)
+
+    @cached_property
     def volumes(self) -> Sequence[Json]:
         return self.document["spec"].get("volumes") or ()
 
     def terms(self, kind: str, when: str) -> Sequence[Json]:
         """`podAffinity` or `podAntiAffinity`, `required` or `preferred`."""
-        affinity = (self.document["spec"].get("affinity") or {}).get(kind) or {}
-        return affinity.get(f"{when}DuringSchedulingIgnoredDuringExecution") or ()
+        return self._terms.get((kind, when), ())
+
+    @cached_property
+    def _terms(self) -> Mapping[tuple[str, str], Sequence[Json]]:
+        """Read once, since every pair of pods is asked for them."""
+        affinity = self.document["spec"].get("affinity") or {}
+        return {
+            (kind, when): (affinity.get(kind) or {}).get(f"{when}DuringSchedulingIgnoredDuringExecution") or ()
+            for kind in ("podAffinity", "podAntiAffinity")
+            for when in ("required", "preferred")
+        }
 
 
 class NodeState:

@@ -252,7 +252,7 @@ def refused_pods_dropped() -> None:
     """A pod whose bind was refused is not queued again."""
 
     def careless(self: BindOutcomes, bind: Any, status: Any) -> None:
-        self._under_way.done()
+        self._in_progress.done()
         bind.seen.cycle.give_up(bind.placed, status)
 
     put(BindOutcomes, "on_refused", careless)

@@ -241,7 +241,7 @@ class Site:
         cable = Cable(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
         context = contextvars.copy_context()
         context.run(PROCESS.set, identity)
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             cable,
             self.clock,
             random.Random(self.rng.random()),
@@ -251,7 +251,7 @@ class Site:
             background_threads=VirtualThreads,
             plan_repairs=plans_of,
         )
-        program = context.run(Program, loading.parse(text, "handover"), outside)
+        program = context.run(Program, loading.parse(text, "handover"), ports)
         task = self.loop.create_task(self._keep(program), context=context)
         replica = Replica(program, cable, task, frozenset(leads), text)
         self.replicas.append(replica)

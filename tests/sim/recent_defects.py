@@ -299,7 +299,7 @@ def fractions_scored_by_the_freest() -> None:
 @defect
 def deleted_leases_not_waited_for() -> None:
     """Who finds no lease takes it for nobody's, whatever stands in the cluster."""
-    put(Handover, "_may_be_led_unseen", lambda self: False)
+    put(Handover, "_may_have_unrecorded_holder", lambda self: False)
 
 
 @defect
@@ -372,14 +372,14 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
 @defect
 def news_marked_before_it_is_counted() -> None:
     """A pod that keeps others away, as the first news since a decision, concerns nobody who has no rules himself."""
-    genuine = ExternalPodChanges.came
+    genuine = ExternalPodChanges.log_added
 
-    def came(self: ExternalPodChanges, pod: Pod) -> None:
+    def log_added(self: ExternalPodChanges, pod: Pod) -> None:
         before = self.end
         genuine(self, pod)
         self.demanding = min(self.demanding, before)
 
-    put(ExternalPodChanges, "came", came)
+    put(ExternalPodChanges, "log_added", log_added)
 
 
 @defect

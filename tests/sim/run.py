@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from multisched.shell.garbage import collect_seldom
+from multisched.shell.garbage import set_gc_thresholds
 from tests.kit.disruptions.catalog import BY_NAME
 from tests.kit.run.report import Report
 from tests.kit.run.seeded_run import run_seed
@@ -47,7 +47,7 @@ def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report 
 def quiet() -> None:
     """The program logs every fault it meets, by the thousand; looking for cycles takes a tenth of a run, as it does there."""
     logging.disable(logging.CRITICAL)
-    collect_seldom()
+    set_gc_thresholds()
 
 
 class Summary:
@@ -56,7 +56,7 @@ class Summary:
     def __init__(self) -> None:
         self.failed = 0
         self._runs = 0
-        self._bound = self._true = self._false = self._mended = self._aside = 0
+        self._bound = self._true = self._false = self._repaired = self._quarantined = 0
         self._faults: Counter[str] = Counter()
         self._fewest: Report | None = None
         self._slowest: Report | None = None
@@ -77,8 +77,8 @@ class Summary:
         self._bound += report.bound
         self._true += report.conflicts_true
         self._false += report.conflicts_false
-        self._mended += report.mended
-        self._aside += report.quarantines
+        self._repaired += report.repaired
+        self._quarantined += report.quarantines
         self._faults.update(report.faults)
         if self._fewest is None or report.fault_count < self._fewest.fault_count:
             self._fewest = report
@@ -91,8 +91,8 @@ class Summary:
         if self._fewest is not None and self._slowest is not None:
             print(f"fewest faults in a run: {self._fewest.fault_count} (seed {self._fewest.seed})")
             print(f"longest from the last fault to rest: {self._slowest.quiet_s:.0f} s (seed {self._slowest.seed})")
-        print(f"{self._mended} lost watch events found by the audit")
-        print(f"{self._aside} times a pod that the API server always refuses was set aside")
+        print(f"{self._repaired} lost watch events found by the audit")
+        print(f"{self._quarantined} times a pod that the API server always refuses was set aside")
         print(f"{self._bound} pods bound, {sum(self._faults.values())} faults, {seconds:.0f} s")
         print(f"{self._true} true conflicts, {self._false} false ones")
         if self._runs >= 10 and not (self._true and self._false):

@@ -19,7 +19,7 @@ class Crowds:
         self.crowd = asyncio.Event()
         self.asked: list[int] = []
 
-    async def crowded(self, least: int) -> None:
+    async def wait_in_flight(self, least: int) -> None:
         self.asked.append(least)
         await self.crowd.wait()
 

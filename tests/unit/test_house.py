@@ -21,7 +21,7 @@ APART: Final = {
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.query_commands": (3, "every command is parsed at each start, and one is run"),
-    "multisched.cli.commands": (27, "every command is parsed at each start, and one is run"),
+    "multisched.cli.commands": (28, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
@@ -45,6 +45,8 @@ LAZY_IMPORTS: Final = {
     "multisched.whatif.repair_source": (3, "most programs are never asked"),
     "domains.forecast.commands.answers": (11, "each command needs its own few"),
     "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),
+    "domains.gpu.commands.app": (1, "who lists cards asks for no trial"),
+    "domains.gpu.gpu_share": (2, "most programs are never asked about their cards"),
     "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
     "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),
     "domains.forecast.settings.args": (4, "most forecasts neither learn nor repair"),

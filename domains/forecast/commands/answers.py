@@ -14,7 +14,7 @@ import orjson
 
 from domains.forecast.commands import tables
 from domains.forecast.commands.query_source import QuerySource
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.views import document_of, shown
 from multisched.framework.views import Document, ViewQuery
 from multisched.observe.tables import as_document
@@ -25,7 +25,7 @@ STEP_S: Final = 300
 
 
 def services(source: QuerySource, output: str) -> str:
-    """Returns the output of the command. Raises AskError, like all functions below."""
+    """Returns the output of the command. Raises QueryError, like all functions below."""
     return _rendered(document(source, "services"), output, tables.services)
 
 
@@ -60,7 +60,7 @@ def report(source: QuerySource, usage: Sequence[Path], output: str) -> str:
 
 
 def document(source: QuerySource, what: str, **options: str) -> Document:
-    """Gets a document from the source. Raises AskError."""
+    """Gets a document from the source. Raises QueryError."""
     if source.domain:
         options["domain"] = source.domain
     query = ViewQuery(what, options)
@@ -85,9 +85,9 @@ def _of_file(file: Path, query: ViewQuery, now: datetime) -> Document:
         profiles = loads(file.read_bytes())
     except OSError as error:
         text = f"{file}: {error.strerror}; name the profilesFile of PeakForecast"
-        raise AskError(text) from error
+        raise QueryError(text) from error
     except ProfilesFileError as error:
-        raise AskError(f"{file}: {error}") from error
+        raise QueryError(f"{file}: {error}") from error
     with shown(file):
         found: Document = orjson.loads(
             orjson.dumps(show.document_of(query)(ForecastSnapshot(profiles, now.timestamp())))
@@ -96,7 +96,7 @@ def _of_file(file: Path, query: ViewQuery, now: datetime) -> Document:
 
 
 def _with_usage(found: Document, files: Sequence[Path]) -> Document:
-    """Returns the report with the history of these files; `history.notes` lists skipped data. Raises AskError."""
+    """Returns the report with the history of these files; `history.notes` lists skipped data. Raises QueryError."""
     from domains.forecast.curves.recent import DAYS, recent_of
     from domains.forecast.history.source import SourceError
     from domains.forecast.history.usage_csv import read_usage
@@ -112,7 +112,7 @@ def _with_usage(found: Document, files: Sequence[Path]) -> Document:
     try:
         reading = read_usage([str(file) for file in files], {name: Dimension(name) for name in names}, grid)
     except SourceError as error:
-        raise AskError(str(error)) from error
+        raise QueryError(str(error)) from error
     known = {one["service"] for one in found["services"]}
     if known.isdisjoint(reading.usage.services):
         theirs, ours = ", ".join(reading.usage.services[:3]), ", ".join(sorted(known)[:3])
@@ -120,6 +120,6 @@ def _with_usage(found: Document, files: Sequence[Path]) -> Document:
             f"{files[0]}: none of its services is in the profiles; services of the file: {theirs or 'none'}; of the profiles:"
             f" {ours or 'none'}"
         )
-        raise AskError(text)
+        raise QueryError(text)
     drawn = with_history(found, recent_of(reading.usage, found["zone"], slot_s))
     return {**drawn, "history": {**drawn["history"], "notes": list(reading.notes)}}

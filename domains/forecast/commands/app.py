@@ -46,7 +46,7 @@ def _query_source(
     options: SourceOptions, invocation: typer.Context, profiles: ProfilesFile = None, domain: Domain = None
 ) -> QuerySource:
     """Determines the data source from the shared options."""
-    said = {name for name in ("profiles", "server", "snapshot") if _is_said(invocation, name)}
+    said = {name for name in ("profiles", "server", "snapshot") if _is_given(invocation, name)}
     if {"profiles", "server"} <= said:
         fail("--profiles cannot be combined with --server: only the file is read")
     if said and "profiles" not in said:
@@ -59,7 +59,7 @@ def _query_source(
     return QuerySource(profiles, now)
 
 
-def _is_said(invocation: typer.Context, name: str) -> bool:
+def _is_given(invocation: typer.Context, name: str) -> bool:
     source = invocation.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -81,17 +81,17 @@ def node(found: Document, limit: int, *, is_wide: bool) -> str:
         parts.append(
             week(f"{line}, now {of_capacity(row['nowShare'], row['now'])}", row["peak"], row["week"], row["capacity"])
         )
-    if found["standing"]:
-        first = found["standing"][0]
+    if found["pods"]:
+        first = found["pods"][0]
         fullest = next(row for row in one["dimensions"] if row["dimension"] == first["dimension"])
         when = f"{first['dimension']} at {fullest['at']}"
         head = ["pod", "service", "by", f"share of {when}", "amount", "if it left, fullest is"]
         rows = [
             [p["pod"], p["service"], p["by"], share(p["share"]), amount(p["amount"]), _left(p["left"])]
-            for p in found["standing"][:limit]
+            for p in found["pods"][:limit]
         ]
         parts.append(as_table(head, rows, is_wide=is_wide))
-    return "\n\n".join([*parts, *_more(found["standing"], limit), _footer(found)])
+    return "\n\n".join([*parts, *_more(found["pods"], limit), _footer(found)])
 
 
 def _left(left: Document) -> str:

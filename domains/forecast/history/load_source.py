@@ -27,7 +27,7 @@ SAMPLES_MAX: Final = 50_000_000
 PODS_PER_PIECE: Final = 1_000
 """Pods processed before yielding to the event loop: about two milliseconds."""
 
-Heard = Callable[[float, Sequence[PodUse]], Awaitable[None]]
+OnPodUses = Callable[[float, Sequence[PodUse]], Awaitable[None]]
 """(epoch seconds, use of pods)"""
 
 
@@ -43,14 +43,14 @@ class LoadSource:
         dimensions: Sequence[Dimension],
         known: KnownPods,
         step_s: float,
-        heard: Heard | None = None,
+        on_pod_uses: OnPodUses | None = None,
     ) -> None:
-        """`step_s`: step of the grids passed to `read`. `heard`: called with the result of each poll."""
+        """`step_s`: step of the grids passed to `read`. `on_pod_uses`: called with the result of each poll."""
         self.interval_s = float(settings.step_s)
         self._reader = reader
         self._known = known
         self._step_s = step_s
-        self._heard = heard
+        self._on_pod_uses = on_pod_uses
         self._dimensions = [d for d in dimensions if d.name in (CPU, MEMORY)]
         self._steps: dict[int, dict[str, tuple[float, ...]]] = {}
         """Step -> service -> (sum or maximum over the polls of the mean over replicas, per dimension; number of polls)."""
@@ -67,8 +67,8 @@ class LoadSource:
             self._error = str(error)
             raise SourceError(f"{self.name}: {error}") from error
         self._error = ""
-        if self._heard is not None:
-            await self._heard(now_s, pods)
+        if self._on_pod_uses is not None:
+            await self._on_pod_uses(now_s, pods)
         names = ServiceNames(await self._known(), Owners())
         means = await self._means(pods, names)
         seen = self._steps.setdefault(int(now_s // self._step_s), {})

@@ -16,10 +16,10 @@ import numpy as np
 from domains.forecast.curves.usage import LoadRequest, MeasuredLoads, NodeTotals
 from domains.forecast.history.placement_intervals import PlacementIntervals
 from domains.forecast.history.source import (
-    Fold,
     Reading,
     SourceError,
     Table,
+    TableFold,
     first_step,
     joined,
     node_names_of,
@@ -42,12 +42,12 @@ from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeR
 from multisched.model.plural import counted, verb
 
 OVERLAP_S: Final = 3_600
-"""Span that is queried again, for samples that arrived late (remote write, a collector that was down)."""
+"""Each reading queries this span before its new steps again: samples may arrive late (remote write, a restarted collector)."""
 WHOLE_EVERY: Final = 24
-"""Every this many readings the whole window is queried again, for backfilled series and renamed services."""
+"""Every 24th reading queries the whole window again, to pick up backfilled series and renamed services."""
 
 KnownPods = Callable[[], Awaitable[Mapping[PodName, str]]]
-"""Returns existing pods -> `service_of`; the mapping is never changed afterwards."""
+"""Returns the service (`service_of`) of each existing pod. The returned mapping is not modified later."""
 
 
 class PrometheusSource:
@@ -126,7 +126,7 @@ class PrometheusSource:
     async def _read_dimension(self, dimension: Dimension, round_: _Round) -> None:
         grid, kept = round_.grid, round_.kept.get(dimension.name)
         asked = self._missing(grid, kept.end if kept is not None else None)
-        fold, first = Fold(asked.steps), first_step(asked)
+        fold, first = TableFold(asked.steps), first_step(asked)
 
         def take(piece: Piece) -> None:
             if dimension.per is Per.NODE:

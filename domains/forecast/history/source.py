@@ -81,7 +81,7 @@ class LoadMeasuringSource(Source, Protocol):
     `PrometheusSource` is the only implementation; the Protocol keeps the study independent of it.
     """
 
-    async def look(self, asked: LoadRequest) -> MeasuredLoads:
+    async def look(self, request: LoadRequest) -> MeasuredLoads:
         """Returns the load of nodes at the requested moment. Raises SourceError."""
         ...
 
@@ -190,7 +190,7 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 # -- folds: aggregation of series by name ------------------------------------------------------------------------------
 
 
-class Fold:
+class TableFold:
     """Aggregates series to the mean use per replica, by name and step.
 
     A pod that starts or ends within a step used resources for a part of it only. If other pods of the same name existed

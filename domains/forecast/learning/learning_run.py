@@ -106,20 +106,20 @@ class LearningRun:
         """Reports whether a source can return the current load."""
         return any(isinstance(one, LoadMeasuringSource) for one in self._sources.values())
 
-    async def look(self, asked: LoadRequest) -> MeasuredLoads | LearningRefusal:
+    async def look(self, request: LoadRequest) -> MeasuredLoads | LearningRefusal:
         """Returns the current load; for each dimension from the first source that measures it."""
         found = MeasuredLoads()
         try:
-            with anyio.fail_after(asked.deadline_s):
+            with anyio.fail_after(request.deadline_s):
                 for source in reversed(list(self._sources.values())):
                     if isinstance(source, LoadMeasuringSource):
-                        seen = await source.look(asked)
+                        seen = await source.look(request)
                         found.by_row |= seen.by_row
                         found.by_node |= seen.by_node
         except SourceError as error:
             return LearningRefusal(str(error))
         except TimeoutError:
-            return LearningRefusal(f"no answer within {asked.deadline_s:g} s")
+            return LearningRefusal(f"no answer within {request.deadline_s:g} s")
         return found
 
     async def _read(self, order: LearningRequest, in_thread: InThread) -> Reading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from domains.forecast.history.load_source import Heard, LoadSource
+from domains.forecast.history.load_source import LoadSource, OnPodUses
 from domains.forecast.history.prometheus_source import KnownPods, PrometheusSource
 from domains.forecast.history.source import Source
 from domains.forecast.history.usage_csv import CsvSource
@@ -19,7 +19,7 @@ from multisched.framework.plugin_args import PluginArgsError
 
 
 def open_sources(
-    settings: HistorySettings, measures: Measures | None, known: KnownPods, heard: Heard | None = None
+    settings: HistorySettings, measures: Measures | None, known: KnownPods, on_pod_uses: OnPodUses | None = None
 ) -> list[Source]:
     """Creates the sources in the order of the configuration, which is their precedence. Sends no request.
 
@@ -30,7 +30,7 @@ def open_sources(
     for one in openable(settings, measures):
         if isinstance(one, LoadSettings):
             assert measures is not None
-            found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s, heard))
+            found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s, on_pod_uses))
         else:
             found.append(open_history(one, settings, measures, known))
     return found

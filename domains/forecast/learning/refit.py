@@ -242,15 +242,15 @@ class Refit:
 
     async def _look(self, loads: NodeLoads, ports: BackgroundPorts, deadline_s: float) -> None:
         now_s = ports.clock.now().timestamp()
-        asked = LoadRequest(now_s, self._settings.step_s, deadline_s, await loads.rows_of_pods())
+        request = LoadRequest(now_s, self._settings.step_s, deadline_s, await loads.rows_of_pods())
         process = self._opened(ports)
         seen: MeasuredLoads | LearningRefusal
         try:
             if process is None:
-                seen = await self._study.look(asked)
+                seen = await self._study.look(request)
             else:
                 with anyio.fail_after(deadline_s + PROCESS_GRACE_S):
-                    seen = await process.ask(asked)
+                    seen = await process.ask(request)
         except (BackgroundProcessError, TimeoutError) as error:
             seen = LearningRefusal(str(error) or "no answer in time")
         if isinstance(seen, LearningRefusal):

@@ -23,7 +23,7 @@ class ReplicaChanges(msgspec.Struct, frozen=True):
     services: tuple[str, ...]
     node: Numbers
     step: Numbers
-    """The step of the change, whose total is a mixture of before and after; 0: present from the start."""
+    """The step in which the count changes; the total of this step covers both counts. 0: the replicas were there from the start."""
     service: Numbers
     change: Numbers
     """Change of the number of replicas."""
@@ -84,10 +84,12 @@ def _check(totals: NodeTotals) -> None:
     for interval in totals.placement_intervals:
         if not interval.begin_s <= interval.end_s:
             raise ValueError(
-                f"stay of {interval.service} on {interval.node}: ends at {interval.end_s}, before {interval.begin_s}"
+                f"placement of {interval.service} on {interval.node}: end_s {interval.end_s} is before begin_s {interval.begin_s}"
             )
         if interval.replicas < 0:
-            raise ValueError(f"stay of {interval.service} on {interval.node}: {interval.replicas} replicas")
+            raise ValueError(
+                f"placement of {interval.service} on {interval.node}: replicas must be >= 0, got {interval.replicas}"
+            )
 
 
 def node_blocks(moves: ReplicaChanges, nodes: int) -> Iterator[slice]:

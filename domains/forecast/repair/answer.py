@@ -32,10 +32,10 @@ from multisched.framework.repair import (
 )
 
 
-def answer(cluster: RepairInput, asked: RepairRequest, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
+def answer(cluster: RepairInput, request: RepairRequest, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
     """Makes the plan for this copy of the cluster. Raises RepairRefusedError."""
     dimensions = ledger.predictor.dimensions
-    limits = limits_of(settings, asked, dimensions)
+    limits = limits_of(settings, request, dimensions)
     snapshot = take_snapshot(cluster, ledger, cluster.scheduler_names if settings.movable is Movable.OWN else None)
     quantized = ledger.predictor.quantized
     assert quantized is not None, "a snapshot is taken of profiles"
@@ -44,7 +44,7 @@ def answer(cluster: RepairInput, asked: RepairRequest, ledger: PeakLedger, setti
         return cluster.fits(snapshot.pods[number])
 
     case = snapshot.case
-    if settings.is_lowest and not asked.threshold_percent:
+    if settings.is_lowest and not request.threshold_percent:
         lowest = plan_lowest(case, limits, fits)
         limits, plan = msgspec.structs.replace(limits, threshold=lowest.threshold), lowest.plan
     else:
@@ -61,8 +61,8 @@ def answer(cluster: RepairInput, asked: RepairRequest, ledger: PeakLedger, setti
         profiles_version=quantized.profiles.version,
         threshold_percent=dict(zip(dimensions, (100 * report.threshold).tolist(), strict=True)),
         moves=report.moves(plan),
-        mended=plan.mended,
-        left=tuple(UnrepairedNode(one.node, report.peak(one.peak), one.why) for one in plan.unmended),
+        repaired=plan.repaired,
+        unrepaired=tuple(UnrepairedNode(one.node, report.peak(one.peak), one.why) for one in plan.unrepaired),
         least_moves=plan.least_moves,
         worst_before=report.peak(plan.worst_before),
         worst_after=report.peak(plan.worst_after),
@@ -116,7 +116,7 @@ class _PlanReport:
             service=self._snapshot.services[step.disruption.service],
             from_node=step.source,
             to_node=step.target,
-            mends=step.mends,
+            repairs=step.repairs,
             gain_percent=100 * step.gain,
             from_before=before[0],
             from_after=self._fullest(move.source),

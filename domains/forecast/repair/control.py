@@ -18,7 +18,7 @@ import msgspec
 from domains.forecast.repair.record import Budget, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Event, Run, State
 from domains.forecast.repair.run_executor import POLL_S, DocumentConflictError, Forecasts, RepairCounts, RunExecutor
-from domains.forecast.settings.repair_runs import CarrySettings, RepairMode
+from domains.forecast.settings.repair_runs import ExecutionSettings, RepairMode
 from domains.forecast.settings.windows import Span
 from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import DocumentAnswer, Mover, RepairStatus, digest_of
@@ -40,7 +40,7 @@ JITTER: Final = 0.1
 class RepairControl:
     """Decides when the repair of one domain plans and runs."""
 
-    def __init__(self, domain: str, settings: CarrySettings, budget: Budget, forecasts: Forecasts) -> None:
+    def __init__(self, domain: str, settings: ExecutionSettings, budget: Budget, forecasts: Forecasts) -> None:
         self._domain = domain
         self._settings = settings
         self._budget = budget
@@ -148,17 +148,22 @@ class RepairControl:
 
     # -- plans and runs --------------------------------------------------------------------------------------------
 
-    async def _plan(self, mover: Mover, asked: RepairRequest) -> RepairPlan | None:
+    async def _plan(self, mover: Mover, request: RepairRequest) -> RepairPlan | None:
         """Makes a plan; logs the reason and returns None if that fails."""
         try:
-            plan = await mover.plan(asked)
+            plan = await mover.plan(request)
         except RepairRefusedError as error:
             self._problem = str(error)
             logger.warning("no repair can be planned", extra={"domain": self._domain, "error": self._problem})
             return None
         self._problem = ""
         self._counts.plans += 1
-        fields = {"domain": self._domain, "digest": digest_of(plan), "moves": len(plan.moves), "left": len(plan.left)}
+        fields = {
+            "domain": self._domain,
+            "digest": digest_of(plan),
+            "moves": len(plan.moves),
+            "left": len(plan.unrepaired),
+        }
         logger.info("repair planned", extra=fields)
         return plan
 
@@ -254,10 +259,10 @@ class RepairControl:
             digest=record.digest,
         )
 
-    async def request(self, asked: RepairRequest, digest: str) -> RepairStatus:
-        """See `CarriesOutRepairs.request_repair`."""
+    async def request(self, request: RepairRequest, digest: str) -> RepairStatus:
+        """See `RepairExecutor.request_repair`."""
         mover = self._free_mover()
-        plan = await mover.plan(asked)
+        plan = await mover.plan(request)
         found = digest_of(plan)
         if found != digest:
             raise RepairRefusedError(

@@ -1,8 +1,8 @@
-"""The board: state of nodes and pods on which the search tries moves: loads, free resources, budgets.
+"""The working placement: state of nodes and pods on which the search tries moves: loads, free resources, budgets.
 
 Owned by one search (`repair/search.py`), which makes moves and undoes them in reverse order. Undo restores saved arrays,
-so no rounding errors accumulate. While a move is carried out its pod counts on both nodes. Because steps are carried out
-one after the other, it suffices that the target stays below its thresholds after all earlier moves.
+so no rounding errors accumulate. Steps run one after the other, and during a step the pod counts on both nodes. So a move is
+allowed if its target stays below the thresholds after all earlier moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHAIN_NODES_MAX: Final = 12
 EXACT_ROWS_MAX: Final = 512
 """Nodes whose full curves are evaluated for one pod: those that would be least full if all peaks coincided."""
 CHUNK_ROWS: Final = 256
-"""Nodes whose full curves are evaluated together: some megabytes."""
+"""Number of nodes whose full curves are evaluated at once, which needs some megabytes."""
 KNOWN_TARGETS_MAX: Final = 20_000
 """Limit of cached results of `targets`."""
 _NOTHING: Final = 1e12
@@ -44,7 +44,7 @@ class Move(msgspec.Struct, frozen=True):
     target: int
 
 
-class Board:
+class WorkingPlacement:
     """Loads, free resources and budgets after the moves made so far."""
 
     def __init__(self, case: RepairCase, limits: RepairLimits, fits: Fits) -> None:
@@ -58,7 +58,7 @@ class Board:
         """Cells evaluated so far."""
         self.work_end = limits.work_max
         """Limit of `work`; set by the search."""
-        self.fits_asked = 0
+        self.fits_checked = 0
         self._fits, self._known_fits = fits, dict[int, Mask]()
         self._curves: Floats = np.nan_to_num(case.curves.astype(np.float64), nan=0.0)
         self._curve_peaks: Floats = self._curves.max(axis=2)
@@ -80,7 +80,7 @@ class Board:
         rows = np.flatnonzero(over > TOLERANCE)
         return rows[np.lexsort((rows, -over[rows]))]
 
-    def is_mended(self, node: int) -> bool:
+    def is_below_threshold(self, node: int) -> bool:
         return bool((self.peaks[node] <= self.threshold + TOLERANCE).all())
 
     def pods_on(self, node: int) -> Ints:
@@ -88,7 +88,7 @@ class Board:
         return self._pods_by_node[self._first[node] : self._first[node + 1]]
 
     def movable_on(self, node: int) -> Ints:
-        """Returns the node's pods that may be moved now by rules and budgets; pods of fast starting services first."""
+        """Returns the node's pods that rules and budgets allow to move now, those with the shortest cold start first."""
         if self.limits.moves_per_node <= self._node_moves[node]:
             return np.zeros(0, np.int64)
         pods = self.pods_on(node)
@@ -241,9 +241,9 @@ class Board:
         """Returns bool[nodes]: the cached result of the caller's `Fits`; all False after `fits_max` distinct pods."""
         known = self._known_fits.get(pod)
         if known is None:
-            if self.fits_asked >= self.limits.fits_max:
+            if self.fits_checked >= self.limits.fits_max:
                 return np.zeros(len(self.case.nodes.names), np.bool_)
-            self.fits_asked += 1
+            self.fits_checked += 1
             known = np.asarray(self._fits(pod), np.bool_)
             if known.shape != (len(self.case.nodes.names),):
                 raise ValueError(f"fits: expected shape {(len(self.case.nodes.names),)}, got {known.shape}")

@@ -2,7 +2,7 @@
 
 Branch and bound over the hot nodes (nodes above a threshold). The *least* number of moves of a node is the smallest
 number of its pods whose removal brings it below its thresholds; the sum over the nodes is a lower bound of every plan.
-For each node in turn its *alternatives* are made on the board, the smallest first. An alternative is a set of pods to
+For each node in turn its *alternatives* are made on the working placement, the smallest first. An alternative is a set of pods to
 remove, each with a feasible target. A target may need that another pod leaves it first: a chain; an exchange of two pods
 is one. The first descent gives a plan. If it exceeds the bound, the next descent begins with the nodes that needed more
 moves than their least. Then further plans are tried until `work_max` cells were evaluated. With many feasible targets
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from domains.forecast.repair.case import Floats, Ints
-from domains.forecast.repair.moves import LOOK_WORK, TOLERANCE, Board, Move
+from domains.forecast.repair.moves import LOOK_WORK, TOLERANCE, Move, WorkingPlacement
 
 HOT_MAX: Final = 400
 """Limit of hot nodes in one plan; the others are left for the next plan."""
@@ -56,16 +56,16 @@ class NodeRepair(msgspec.Struct, frozen=True):
     moves: tuple[Move, ...]
 
 
-def _moves(mendings: Iterable[NodeRepair]) -> int:
-    return sum(len(one.moves) for one in mendings)
+def _moves(repairs: Iterable[NodeRepair]) -> int:
+    return sum(len(one.moves) for one in repairs)
 
 
 class Search:
-    """One search on one board; restores the board at the end."""
+    """One search on one working placement, which it restores at the end."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self.hot = board.hot().tolist()
+    def __init__(self, placement: WorkingPlacement) -> None:
+        self._placement = placement
+        self.hot = placement.hot().tolist()
         self._least = {node: self._least_moves(node) for node in self.hot}
         self._best: tuple[NodeRepair, ...] | None = None
         self._best_moves = 0
@@ -76,7 +76,7 @@ class Search:
         self._seen: set[tuple[frozenset[Move], tuple[int, ...]]] = set()
 
     def run(self) -> tuple[NodeRepair, ...]:
-        """Searches and returns the best plan found: mendings in order of execution."""
+        """Searches and returns the best plan found: repairs of nodes in order of execution."""
         order = [node for node in self.hot if self._least[node] <= SET_MAX]
         order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
         order = order[:HOT_MAX]
@@ -85,12 +85,12 @@ class Search:
             self._seen.clear()
             self._descend(tuple(order))
             hard = self._hard(order)
-            if not hard or order[: len(hard)] == hard or self._board.work >= FIRST_WORK_MAX:
+            if not hard or order[: len(hard)] == hard or self._placement.work >= FIRST_WORK_MAX:
                 break
             order = hard + [node for node in order if node not in set(hard)]
         self._first_way, self._arrived = False, False
         self._seen.clear()
-        self._board.work_end = self._board.work + self._board.limits.work_max
+        self._placement.work_end = self._placement.work + self._placement.limits.work_max
         self._descend(tuple(order))
         return self._best or ()
 
@@ -127,14 +127,14 @@ class Search:
     def _arrive(self) -> None:
         """Stores a complete plan if it is better than the best so far."""
         self._arrived = True
-        mended, moves = len(self._steps), len(self._board.moves)
-        if self._best is None or (-mended, moves) < (-len(self._best), self._best_moves):
+        repaired, moves = len(self._steps), len(self._placement.moves)
+        if self._best is None or (-repaired, moves) < (-len(self._best), self._best_moves):
             self._best, self._best_moves = tuple(self._steps), moves
 
     def _is_new(self, left: tuple[int, ...]) -> bool:
         if len(self._seen) >= SEEN_MAX:
             return True
-        key = (frozenset(self._board.moves), left)
+        key = (frozenset(self._placement.moves), left)
         if key in self._seen:
             return False
         self._seen.add(key)
@@ -144,16 +144,16 @@ class Search:
         """Reports whether this branch cannot contain a better plan, or the work limit is reached."""
         if self._first_way or self._best is None:
             return self._arrived
-        if self._board.is_spent():
+        if self._placement.is_spent():
             return True
-        mended, best = len(self._steps) + len(left), len(self._best)
+        repaired, best = len(self._steps) + len(left), len(self._best)
         moves = _moves(self._steps) + sum(self._least[node] for node in left)
-        return mended < best or (mended == best and moves >= self._best_moves)
+        return repaired < best or (repaired == best and moves >= self._best_moves)
 
     def _allowance(self, left: tuple[int, ...], node: int) -> int:
         """Returns the most moves this node may take, by remaining budgets and to still beat the best plan."""
-        made = len(self._board.moves)
-        allowed = min(SET_MAX, self._board.limits.moves_per_window - made)
+        made = len(self._placement.moves)
+        allowed = min(SET_MAX, self._placement.limits.moves_per_window - made)
         if not self._first_way and self._best is not None and len(self._steps) + len(left) <= len(self._best):
             others = sum(self._least[other] for other in left if other != node)
             allowed = min(allowed, self._best_moves - 1 - made - others)
@@ -162,12 +162,14 @@ class Search:
     # One node
 
     def _alternatives(self, node: int, allowance: int) -> Generator[tuple[Move, ...], None, None]:
-        """Yields alternatives for the node, the fewest moves first. Each is made on the board until the next is requested."""
-        board, tries = self._board, 0
-        begun = len(board.moves)
+        """Yields alternatives for the node, the fewest moves first. Each is made on the working placement until the next is requested."""
+        placement, tries = self._placement, 0
+        begun = len(placement.moves)
         if self._first_way:
-            board.work_end = board.work + max(NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self.hot)))
-        pods = board.movable_on(node)
+            placement.work_end = placement.work + max(
+                NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self.hot))
+            )
+        pods = placement.movable_on(node)
         pool, first = pods, self._least_of(node, pods)
         count, last = first, min(allowance, SET_MAX)
         while count <= last:
@@ -180,43 +182,43 @@ class Search:
             for helpers in range(count // 2 + 1):
                 for leaving in self._sets(node, pods if helpers else pool, count - helpers, redundant=helpers > 0):
                     tries += 1
-                    if tries > TRIES_MAX or board.is_spent():
+                    if tries > TRIES_MAX or placement.is_spent():
                         return
                     for _ in self._bring_away(node, leaving, helpers):
-                        yield tuple(board.moves[begun:])
+                        yield tuple(placement.moves[begun:])
             count += 1
 
     def _placeable(self, pods: Ints) -> Ints:
         """Returns the pods that have a feasible target now."""
-        return np.array([pod for pod in pods.tolist() if self._board.targets(pod)], np.int64)
+        return np.array([pod for pod in pods.tolist() if self._placement.targets(pod)], np.int64)
 
     def _bring_away(self, node: int, leaving: tuple[int, ...], helpers: int) -> Iterator[None]:
         """Yields once for each way to move these pods, in order, with `helpers` other pods moved first (chains)."""
-        board = self._board
+        placement = self._placement
         if not leaving:
-            if helpers == 0 and board.is_mended(node):
+            if helpers == 0 and placement.is_below_threshold(node):
                 yield
             return
         pod, rest = leaving[0], leaving[1:]
-        if not board.may_leave(pod):
+        if not placement.may_leave(pod):
             return
         if len(leaving) > helpers:
-            for target in board.targets(pod):
-                if board.is_spent():
+            for target in placement.targets(pod):
+                if placement.is_spent():
                     return
-                with board.moved(Move(pod, node, target)):
+                with placement.moved(Move(pod, node, target)):
                     yield from self._bring_away(node, rest, helpers)
         if helpers:
-            for pair in board.chains(pod):
+            for pair in placement.chains(pod):
                 with ExitStack() as stack:
                     for move in pair:
-                        stack.enter_context(board.moved(move))
+                        stack.enter_context(placement.moved(move))
                     yield from self._bring_away(node, rest, helpers - 1)
 
     # Which pods
 
     def _least_moves(self, node: int) -> int:
-        return self._least_of(node, self._board.movable_on(node))
+        return self._least_of(node, self._placement.movable_on(node))
 
     def _least_of(self, node: int, pods: Ints) -> int:
         """Returns a lower bound of the number of these pods to remove, from the largest shares in each cell; more than SET_MAX
@@ -235,11 +237,11 @@ class Search:
 
     def _over_cells(self, node: int, pods: Ints) -> tuple[Floats, Floats]:
         """Returns float64[pods, cells] and float64[cells]: shares of pods and excess, in the cells above the threshold."""
-        board = self._board
-        excess = board.loads[node] - board.threshold[:, None]
+        placement = self._placement
+        excess = placement.loads[node] - placement.threshold[:, None]
         cells = excess > TOLERANCE
-        board.work += LOOK_WORK + len(pods) * excess.size
-        return board.shares(pods, node)[:, cells], excess[cells]
+        placement.work += LOOK_WORK + len(pods) * excess.size
+        return placement.shares(pods, node)[:, cells], excess[cells]
 
     def _sets(self, node: int, pods: Ints, size: int, *, redundant: bool) -> Iterator[tuple[int, ...]]:
         """Yields sets of `size` pods whose removal suffices: fast starting services first, then the largest relief.
@@ -248,7 +250,7 @@ class Search:
         A set with a sufficient subset is skipped unless `redundant`, because pods moved in by an exchange may need it.
         """
         shares, excess = self._over_cells(node, pods)
-        cold = self._board.case.pods.cold_start[pods].astype(np.int64)
+        cold = self._placement.case.pods.cold_start[pods].astype(np.int64)
         before = self._same_kind_before(pods)
         sets: list[tuple[int, ...]] = [()]
         for number in range(1, size + 1):
@@ -272,7 +274,7 @@ class Search:
         latest: dict[int, int] = {}
         before: list[int | None] = []
         for row, pod in enumerate(pods.tolist()):
-            kind = self._board.kind(pod)
+            kind = self._placement.kind(pod)
             before.append(latest.get(kind))
             latest[kind] = row
         return before
@@ -281,7 +283,7 @@ class Search:
         self, sets: list[tuple[int, ...]], shares: Floats, excess: Floats, cold: Ints
     ) -> list[tuple[tuple[int, ...], float]]:
         """Returns the sets with their remaining excess in the worst cell, the smallest excess first."""
-        self._board.work += LOOK_WORK + len(sets) * SET_WORK
+        self._placement.work += LOOK_WORK + len(sets) * SET_WORK
         if not sets:
             return []
         rows = np.array(sets)
@@ -293,6 +295,6 @@ class Search:
                 sums += shares[rows[part, column]]
             lacking[part] = np.maximum((excess - sums).max(axis=1, initial=0.0), 0.0)
             relief[part] = sums.sum(axis=1)
-            self._board.work += sums.size
+            self._placement.work += sums.size
         order = np.lexsort((np.arange(len(sets)), -relief, cold[rows].sum(axis=1), lacking))
         return [(sets[i], float(lacking[i])) for i in order.tolist()]

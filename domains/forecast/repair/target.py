@@ -77,7 +77,7 @@ class _Descent:
             threshold = np.where(lowering, np.maximum(self._goal, worst * factor), self._reached)
             threshold = np.minimum(threshold, self._reached)
             plan = self._plan(threshold)
-            if plan.unmended:
+            if plan.unrepaired:
                 low, hinders = factor, self._hindering(plan, lowering)
             else:
                 high, self._reached, self._best = factor, threshold, plan
@@ -87,7 +87,7 @@ class _Descent:
     def _hindering(self, plan: Plan, lowering: Mask) -> int:
         """Returns the dimension, of those being lowered, in which most of the remaining hot nodes exceed their threshold."""
         counts = np.zeros(len(lowering))
-        for left in plan.unmended:
+        for left in plan.unrepaired:
             counts[self._case.dimensions.index(left.peak.dimension)] += 1
         return int(np.where(lowering, counts, -1.0).argmax())
 

@@ -22,14 +22,14 @@ import msgspec
 
 from domains.forecast.settings.by_dimension import by_dimension
 from domains.forecast.settings.repair_limits import RepairLimits
-from domains.forecast.settings.repair_runs import CARRYING, CarrySettings, read_carrying
+from domains.forecast.settings.repair_runs import EXECUTION, ExecutionSettings, read_execution
 from multisched.framework.plugin_args import Fields
 from multisched.framework.repair import ALL_DIMENSIONS, RepairRefusedError, RepairRequest
 from multisched.model.near_names import did_you_mean
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
 """The settings of plans."""
-REPAIR: Final = (*PLANNING, *CARRYING)
+REPAIR: Final = (*PLANNING, *EXECUTION)
 """All settings below `repair:`."""
 THRESHOLD_PERCENT: Final = 100.0
 THRESHOLD_PERCENT_MAX: Final = 1_000.0
@@ -64,7 +64,7 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
     swell_percent: float = 10.0
     """See `RepairLimits.swell`."""
     movable: Movable = Movable.OWN
-    carrying: CarrySettings = CarrySettings()
+    execution: ExecutionSettings = ExecutionSettings()
 
 
 def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
@@ -84,7 +84,7 @@ def repair_of(settings: Fields, dimensions: Sequence[str] = ()) -> RepairSetting
         moves_per_service=settings.integer("movesPerService", defaults.moves_per_service, 0, MOVES_MAX),
         swell_percent=settings.number("swellPercent", defaults.swell_percent, 0.0, SWELL_PERCENT_MAX),
         movable=Movable(settings.choice("pods", Movable.OWN.value, [one.value for one in Movable])),
-        carrying=read_carrying(settings),
+        execution=read_execution(settings),
     )
 
 
@@ -113,9 +113,9 @@ def _is_threshold(percent: Any) -> bool:
     return is_number and 0 < percent <= THRESHOLD_PERCENT_MAX
 
 
-def limits_of(settings: RepairSettings, asked: RepairRequest, dimensions: Sequence[str]) -> RepairLimits:
+def limits_of(settings: RepairSettings, request: RepairRequest, dimensions: Sequence[str]) -> RepairLimits:
     """Returns the limits of a plan. Raises RepairRefusedError for an invalid request."""
-    for name, percent in asked.threshold_percent.items():
+    for name, percent in request.threshold_percent.items():
         if name != ALL_DIMENSIONS:
             _require_dimension(name, dimensions)
         if not _is_threshold(percent):
@@ -123,20 +123,22 @@ def limits_of(settings: RepairSettings, asked: RepairRequest, dimensions: Sequen
             raise RepairRefusedError(
                 f"threshold {at}: write a percentage above 0 and at most {THRESHOLD_PERCENT_MAX:g}"
             )
-    moves = (asked.moves, asked.moves_per_node, asked.moves_per_service)
+    moves = (request.moves, request.moves_per_node, request.moves_per_service)
     for what, number in zip(("moves", "moves per node", "moves per service"), moves, strict=True):
         if number is not None and not 0 <= number <= MOVES_MAX:
             raise RepairRefusedError(f"{what}: {number} is not within 0..{MOVES_MAX}")
     default = settings.threshold_percent.get(ALL_DIMENSIONS, THRESHOLD_PERCENT)
-    default = asked.threshold_percent.get(ALL_DIMENSIONS, default)
+    default = request.threshold_percent.get(ALL_DIMENSIONS, default)
     # A requested threshold for all dimensions overrides configured thresholds of single dimensions.
-    stated = {} if ALL_DIMENSIONS in asked.threshold_percent else settings.threshold_percent
-    thresholds = (asked.threshold_percent.get(name, stated.get(name, default)) / 100 for name in dimensions)
+    stated = {} if ALL_DIMENSIONS in request.threshold_percent else settings.threshold_percent
+    thresholds = (request.threshold_percent.get(name, stated.get(name, default)) / 100 for name in dimensions)
     return RepairLimits(
         tuple(thresholds),
-        moves_per_window=settings.moves_per_window if asked.moves is None else asked.moves,
-        moves_per_node=settings.moves_per_node if asked.moves_per_node is None else asked.moves_per_node,
-        moves_per_service=settings.moves_per_service if asked.moves_per_service is None else asked.moves_per_service,
+        moves_per_window=settings.moves_per_window if request.moves is None else request.moves,
+        moves_per_node=settings.moves_per_node if request.moves_per_node is None else request.moves_per_node,
+        moves_per_service=settings.moves_per_service
+        if request.moves_per_service is None
+        else request.moves_per_service,
         swell=settings.swell_percent / 100,
     )
 

@@ -21,7 +21,7 @@ import msgspec
 from domains.forecast.settings.windows import TroughWindows
 from multisched.framework.plugin_args import Fields, PluginArgsError
 
-CARRYING: Final = ("mode", "zone", "windows", "intervalMinutes", "readyMinutes")
+EXECUTION: Final = ("mode", "zone", "windows", "intervalMinutes", "readyMinutes")
 MINUTES_MAX: Final = 1_440.0
 
 
@@ -35,7 +35,7 @@ class RepairMode(Enum):
     """Plans are carried out."""
 
 
-class CarrySettings(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings, checked. Unless the mode is OFF, there are windows."""
 
     mode: RepairMode = RepairMode.OFF
@@ -44,9 +44,9 @@ class CarrySettings(msgspec.Struct, frozen=True, kw_only=True):
     ready_timeout_s: float = 900.0
 
 
-def read_carrying(settings: Fields) -> CarrySettings:
+def read_execution(settings: Fields) -> ExecutionSettings:
     """Parses the settings; records problems in `settings`."""
-    defaults = CarrySettings()
+    defaults = ExecutionSettings()
     mode = settings.value("mode")
     if mode is False:  # YAML 1.1 reads an unquoted off as False
         mode = RepairMode.OFF.value
@@ -57,7 +57,7 @@ def read_carrying(settings: Fields) -> CarrySettings:
     windows = _windows(settings)
     if found is not RepairMode.OFF and windows is None:
         settings.refuse("windows", 'missing; write for instance [{days: [sat, sun], from: "01:00", to: "05:00"}]')
-    return CarrySettings(
+    return ExecutionSettings(
         mode=found,
         windows=windows,
         interval_s=60 * settings.number("intervalMinutes", defaults.interval_s / 60, 0.1, MINUTES_MAX),

@@ -15,7 +15,7 @@ from domains.forecast.simulation.repair_section import Repair, RepairWindow
 from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base import errors
 from multisched.cluster.base.request import ApiRequest
-from multisched.framework.moving import CarriesOutRepairs, RepairStatus
+from multisched.framework.moving import RepairExecutor, RepairStatus
 from multisched.framework.registry import implements
 from multisched.model.wire import Response
 from multisched.simulate.contribution import ServicesRun
@@ -86,7 +86,7 @@ class Repairs:
 
 def status_of(cluster: VirtualCluster) -> RepairStatus:
     """Returns the repair status of the one domain that repairs."""
-    statuses = (plugin.repair_status() for _, plugin in cluster.plugins() if implements(plugin, CarriesOutRepairs))
+    statuses = (plugin.repair_status() for _, plugin in cluster.plugins() if implements(plugin, RepairExecutor))
     return next(status for status in statuses if status.mode != "off")
 
 

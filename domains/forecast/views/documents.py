@@ -69,7 +69,10 @@ def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def hint(name: str, known: Sequence[str], lists: str) -> str:
-    """Returns a suggestion for an unknown name, to append to an error. A name without a namespace is compared with bare names."""
+    """Returns a suggestion for an unknown name, to append to an error.
+
+    If the name has no namespace, it is compared with the known names without their namespaces.
+    """
     of_compared: dict[str, list[str]] = {}
     for one in known:
         of_compared.setdefault(one if "/" in name else one.rpartition("/")[2], []).append(one)
@@ -79,7 +82,7 @@ def hint(name: str, known: Sequence[str], lists: str) -> str:
 
 
 def slots_at(snapshot: ForecastSnapshot, moment: str) -> list[int]:
-    """Returns the slot of `Tue 20:00` or `now`, or for `20:00` the slots of all days. Raises NoViewError."""
+    """Returns the slots of a time: one slot for `Tue 20:00` or `now`, one per day for `20:00`. Raises NoViewError."""
     profiles, wanted = snapshot.profiles, " ".join(moment.split()).lower()
     if wanted == "now":
         return [profiles.slot_of(snapshot.now_s)]

@@ -97,8 +97,8 @@ class ForecastSnapshot(msgspec.Struct, frozen=True):
         return self.fleet
 
 
-async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, asked: str = "") -> Fleet:
-    """Copies the state of these rows (ascending). `asked`: a node whose pods are included. Raises NoViewError."""
+async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, node_with_pods: str = "") -> Fleet:
+    """Copies the state of these rows (ascending). `node_with_pods`: a node whose pods are included. Raises NoViewError."""
     names = [nodes.node(row).name for row in rows.tolist()]
     for _ in range(TRIES):
         quantized, adopted = ledger.predictor.quantized, ledger.adopted
@@ -121,7 +121,7 @@ async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, asked: str
             # Skips nodes deleted meanwhile, whose rows may already belong to other nodes.
             kept = np.array([nodes.row_of(name) == row for name, row in zip(names, rows.tolist(), strict=True)], bool)
             capacity = np.where(capacity >= 0, capacity / MILLI, np.nan)[:, kept]
-            return _fleet(ledger, nodes, rows[kept], quantized, loads[kept], capacity, asked)
+            return _fleet(ledger, nodes, rows[kept], quantized, loads[kept], capacity, node_with_pods)
     raise NoViewError("new profiles were activated during each attempt; try again in a moment", status=503)
 
 
@@ -132,11 +132,11 @@ def _fleet(
     quantized: QuantizedProfiles,
     loads: NDArray[np.int32],
     capacity: NDArray[np.float64],
-    asked: str,
+    node_with_pods: str,
 ) -> Fleet:
     index_of_row = {row: number for number, row in enumerate(rows.tolist())}
     pods_on: dict[int, Sequence[PlacedPodDemand]] = {}
-    row = nodes.row_of(asked) if asked else None
+    row = nodes.row_of(node_with_pods) if node_with_pods else None
     if row is not None and row in index_of_row:
         pods_on[index_of_row[row]] = tuple(
             PlacedPodDemand(f"{pod.namespace}/{pod.name}", ledger.predictor.predict(pod).demand)

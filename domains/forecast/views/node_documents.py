@@ -62,7 +62,7 @@ def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     return {
         **head_of(snapshot),
         "node": found,
-        "standing": _pods_on_node(snapshot, fleet, number, peaks),
+        "pods": _pods_on_node(snapshot, fleet, number, peaks),
     }
 
 

@@ -11,6 +11,7 @@ import msgspec
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, invalid
 from domains.gpu.dialect import Dialect
+from domains.gpu.dialects import gpushare, hami, volcano
 from domains.gpu.dialects.fgd import FgdDialect
 from domains.gpu.dialects.gpushare import GpushareDialect
 from domains.gpu.dialects.hami import HamiDialect
@@ -68,6 +69,17 @@ class PodDemands(msgspec.Struct, frozen=True):
 
 
 NO_DEMANDS: Final = PodDemands()
+PLAIN_MODES: Final = (Mode.MIG, Mode.SHARED, Mode.WHOLE)
+"""Modes of nodes with the device plugin of the GPU's vendor."""
+CARDS_FIELDS: Final[Mapping[Mode, str]] = {
+    Mode.KOORDINATOR: "Device spec.devices",
+    Mode.HAMI: f"annotation {hami.REGISTER}",
+    Mode.VOLCANO: f"annotation {volcano.REGISTER}",
+    Mode.GPUSHARE: f"status.allocatable[{gpushare.GPU_COUNT}]",
+    Mode.WHOLE: f"status.allocatable[{GPU}]",
+}
+"""Where nodes of a mode publish their cards."""
+DEVICE_PLUGIN: Final = "the vendor's device plugin"
 
 
 @lru_cache(maxsize=1024)
@@ -92,6 +104,20 @@ def node_cards(node: Node, objects: ObjectsView | None, dialects: Sequence[Diale
         if found is not None:
             return found
     return NO_CARDS
+
+
+def sources_problem(node: Node, objects: ObjectsView | None, dialects: Sequence[Dialect] = DIALECTS) -> str:
+    """Returns the problem of a node whose cards two programs describe; empty if one does. The first one counts alone."""
+    found = {one.name: cards for one in dialects if (cards := one.cards(node, objects)) is not None}
+    if HamiDialect.name in found:  # its device plugin reports its slots under the plain name
+        found.pop(WholeDialect.name, None)
+        found.pop(CountedDialect.name, None)
+    modes = list({cards.mode: None for cards in found.values()})
+    names = [DEVICE_PLUGIN if mode in PLAIN_MODES else mode.value for mode in modes]
+    others = sorted(set(names[1:]) - set(names[:1]))
+    if not others:
+        return ""
+    return f"{names[0]} and {' and '.join(others)} describe the same cards; only those of {names[0]} count. Let one program serve the node"
 
 
 def dialect_named(name: str, dialects: Sequence[Dialect] = DIALECTS) -> Dialect:

@@ -54,7 +54,7 @@ class HamiDialect:
     modes = frozenset({Mode.HAMI})
     requested = frozenset({USE_TYPE, NO_TYPE, USE_ID, NO_ID, NUMA_BIND, VGPU_MODE, CARD_POLICY})
     written = frozenset({NODE, TIME, TO_ALLOCATE, ALLOCATED, BIND_PHASE, BIND_TIME})
-    reported = frozenset({TO_ALLOCATE, BIND_PHASE})
+    reported = frozenset({TO_ALLOCATE, BIND_PHASE, BIND_TIME})
     node_annotations = frozenset({REGISTER, CORDON, LOCK})
     reads_objects: tuple[ObjectKind, ...] = ()
     resources = frozenset({GPU, MEMORY, MEMORY_PERCENT, CORES})

@@ -199,7 +199,7 @@ class _Converter:
                 self._document.add((*at, "plugins", point, "enabled", index), "is listed twice; remove one")
             return {}
         self._report_missing(at, profile, points_here)
-        for name, point in placed.mended:
+        for name, point in placed.added_points:
             text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which makes every pod fail in kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
         placed = self._completed(at, plugins, placed, points_here)

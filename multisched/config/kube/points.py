@@ -68,7 +68,7 @@ class PlacedPlugins(msgspec.Struct, frozen=True):
     """Score weights of the plugins that score."""
     points: Mapping[str, tuple[str, ...]]
     """Point -> its plugins in order, for points that differ from the profile's order of all plugins that implement them."""
-    mended: tuple[tuple[str, str], ...] = ()
+    added_points: tuple[tuple[str, str], ...] = ()
     """(plugin, point): the plugin was enabled at the point but not at the required earlier one; it now runs at both."""
 
 
@@ -84,7 +84,7 @@ def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], b
     """Expands a profile's plugin sets, without unknown plugins. Call `refuse_repeated` before."""
     multi = {name: weight for name, weight in _multi_point(plugins).items() if is_known(name)}
     runs = {point: _at_point(plugins, point, multi, points_of, is_known) for point in POINTS}
-    mended = tuple(_mend(plugins, multi, runs, points_of))
+    added_points = tuple(_add_required_points(plugins, multi, runs, points_of))
     used = {name for names in runs.values() for name in names}
     order = tuple(name for name in dict.fromkeys([*multi, *_flat(runs)]) if name in used)
     weights = {entry.name: entry.weight or 1 for entry in reversed(plugins.score.enabled)}
@@ -92,7 +92,7 @@ def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], b
         order,
         {name: weights.get(name, multi.get(name, 1)) for name in runs["score"]},
         {p: names for p, names in runs.items() if names != tuple(n for n in order if p in points_of(n))},
-        mended,
+        added_points,
     )
 
 
@@ -136,7 +136,7 @@ def _at_point(
     )
 
 
-def _mend(
+def _add_required_points(
     plugins: KubePlugins, multi: Mapping[str, int], runs: dict[str, tuple[str, ...]], points_of: PointsOf
 ) -> Iterator[tuple[str, str]]:
     """Adds plugins to the earlier points that they require (`NEEDS`); yields (plugin, point) of each."""

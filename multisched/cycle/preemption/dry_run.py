@@ -127,7 +127,7 @@ class AttemptDryRun:
 
     def _takes(self, row: int, ahead: Sequence[Pod], gone: Sequence[Pod]) -> bool:
         failed = self._failed
-        return self._runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead, gone)
+        return self._runs.nominated.fits_with_nominated(failed.view, failed.skipped, failed.pod, row, ahead, gone)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
         self._search = self._results.begin_search()
@@ -270,9 +270,11 @@ class AttemptDryRun:
         if sensitivities is None:
             return np.ones(len(rows), np.bool_)  # some plugin does not tell which pods matter to it
         sensitive = np.isin(rows, list(runs.nominated.sensitive_rows(sensitivities, failed.pod)))
-        for stand_on in [sensitivity.stand_on for sensitivity in sensitivities if sensitivity.stand_on is not None]:
-            sensitive |= stand_on(rows)
-        by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.stand_on is None]
+        for rows_that_matter in [
+            sensitivity.rows_that_matter for sensitivity in sensitivities if sensitivity.rows_that_matter is not None
+        ]:
+            sensitive |= rows_that_matter(rows)
+        by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.rows_that_matter is None]
         if not by_labels or sensitive.all():
             return sensitive
         for pods in runs.pods_by_priority.blocks(rows):

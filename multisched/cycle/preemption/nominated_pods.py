@@ -166,7 +166,7 @@ class NominatedPodsFilter:
                 blocked[position] = refusal
         return blocked
 
-    def takes_beside(
+    def fits_with_nominated(
         self,
         view: CycleView,
         skipped: frozenset[str],

@@ -26,7 +26,7 @@ from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 STATUSES_MAX = 1_024
 """Distinct refusals that one cache stores before it is cleared."""
 
-Ask = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
+RunFilter = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
 """Runs one plugin's Filter on an overlay."""
 
 
@@ -108,7 +108,7 @@ class VictimCache:
 class Displacement:
     """Computes results for one class of pods on the rows of a table."""
 
-    def __init__(self, pods: PodsByPriority, filters: Sequence[FilterPlugin], ask: Ask) -> None:
+    def __init__(self, pods: PodsByPriority, filters: Sequence[FilterPlugin], ask: RunFilter) -> None:
         """`filters`: those of the attempt, in order, that read no pods or depend on resources only."""
         self._pods = pods
         self._filters = filters

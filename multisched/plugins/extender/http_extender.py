@@ -119,7 +119,7 @@ class HTTPExtenders:
         """Returns the request with node names; None if no extender that filters or scores is interested in the pod."""
         resources = frozenset(pod.spec.requests)
         if not any(
-            (c.settings.filter_verb or c.settings.prioritize_verb) and _looks_after(c.settings, resources)
+            (c.settings.filter_verb or c.settings.prioritize_verb) and _manages(c.settings, resources)
             for c in self._clients
         ):
             return None
@@ -140,7 +140,7 @@ class HTTPExtenders:
         pod = await self._documents.pod(request.namespace, request.name)
         if pod is None:
             return ExtenderResult({}, {})  # the pod was deleted in the meantime: the deletion ends the attempt
-        clients = [c for c in self._clients if _looks_after(c.settings, request.resources)]
+        clients = [c for c in self._clients if _manages(c.settings, request.resources)]
         left, reasons = list(request.nodes), dict[str, Status]()
         for client in clients:
             if client.settings.filter_verb and left:
@@ -221,12 +221,12 @@ class HTTPExtenders:
 
     def negotiates(self, pod: Pod) -> bool:
         resources = frozenset(pod.spec.requests)
-        return any(c.settings.preempt_verb and _looks_after(c.settings, resources) for c in self._clients)
+        return any(c.settings.preempt_verb and _manages(c.settings, resources) for c in self._clients)
 
-    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionRequest:
+    def preemption_request(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionRequest:
         return request_of(cycle, pod, offers)
 
-    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+    def remaining_offers(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
         assert isinstance(answer, PreemptionVerdict)
         return offers_left(cycle, answer)
 
@@ -238,7 +238,7 @@ class HTTPExtenders:
             settings = client.settings
             if pod is None or not left or not settings.preempt_verb:
                 continue
-            if not _looks_after(settings, request.resources):
+            if not _manages(settings, request.resources):
                 continue
             try:
                 left = await self._preempted(client, pod, left, request)
@@ -307,7 +307,7 @@ class HTTPExtenders:
         """
         resources = self._resources.get(request.uid, frozenset())
         for client in self._clients:
-            if not client.settings.bind_verb or not _looks_after(client.settings, resources):
+            if not client.settings.bind_verb or not _manages(client.settings, resources):
                 continue
             try:
                 async with asyncio.timeout(timeout_s):
@@ -361,7 +361,7 @@ _UNSAID: Final = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NAME)
 """Status of a node that an extender leaves out without a reason, as in upstream."""
 
 
-def _looks_after(settings: ExtenderSettings, resources: frozenset[str]) -> bool:
+def _manages(settings: ExtenderSettings, resources: frozenset[str]) -> bool:
     return not settings.managed_resources or not settings.managed_resources.isdisjoint(resources)
 
 

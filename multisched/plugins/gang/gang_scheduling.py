@@ -43,7 +43,10 @@ class GangScheduling:
         self._ours = context.scheduler_names
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
-        """Returns the status of a PodGroup; None if no member uses one of our scheduler names: its own scheduler writes it then."""
+        """Returns the status of a PodGroup; None if no member uses one of this program's scheduler names.
+
+        Then another scheduler writes the status.
+        """
         group, counts = self._objects.get(kind, namespace, name), self._gangs.counts(f"{namespace}/{name}")
         if group is None or counts is None or (self._ours is not None and not counts.schedulers & self._ours):
             return None
@@ -58,10 +61,10 @@ class GangScheduling:
         return Status.unschedulable(why) if why else SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """Returns the events that may help any member: a member that found a node may move and free it for one that found none.
+        """Returns the events that may help the gang through any of its members.
 
-        The plugins that refused a member register the other events. If all members are identical, those suffice. The queue
-        itself handles members that wait for other members.
+        A member that fits may use the new capacity instead, and leave its node to a member that does not fit. The plugins that
+        refused a member register all other events. The queue handles members that wait for other members.
         """
         return (
             EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS, "NodeGains"), self._room_hint),

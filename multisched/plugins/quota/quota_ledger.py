@@ -199,7 +199,7 @@ class QuotaLedger:
         """uid of a removed pod, the latest last -> its levels and the amounts that it held."""
         self.statuses: ObjectStatuses | None = None
         """The statuses of quota objects, shared by the plugins of all domains."""
-        self.on_change: Callable[[tuple[Level, ...]], None] = _nobody
+        self.on_change: Callable[[tuple[Level, ...]], None] = _ignore
         """Called with the levels whose usage changed, from the leaf upward."""
 
     # -- the tree --------------------------------------------------------------------------------------------------
@@ -448,5 +448,5 @@ class QuotaLedger:
         return holding
 
 
-def _nobody(levels: tuple[Level, ...]) -> None:
+def _ignore(levels: tuple[Level, ...]) -> None:
     """The default of `on_change`: does nothing."""

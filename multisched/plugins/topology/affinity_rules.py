@@ -198,9 +198,13 @@ class AffinityRuleCache:
         liked = tuple(self._preferences(pod))
         has_own = bool(near or far or liked)
         # Lanes are only added while a concern is kept, so they do not change the class of a pod with terms of its own.
-        lanes = tuple(concern.sums) if has_own or not concern.is_silent else ()
-        existing = [(lane.key, DemandSource(concern, lane)) for lane in lanes if lane.kind is DemandKind.ANTI_REQUIRED]
-        theirs = list(self._preferences_of_others(own, concern, lanes))
+        term_kinds = tuple(concern.sums) if has_own or not concern.is_silent else ()
+        existing = [
+            (term_kind.key, DemandSource(concern, term_kind))
+            for term_kind in term_kinds
+            if term_kind.kind is DemandKind.ANTI_REQUIRED
+        ]
+        theirs = list(self._preferences_of_others(own, concern, term_kinds))
         if not (near or far or existing or liked or theirs):
             return None
         # All of the pod's own terms are compared, even if the result does not depend on them now: pods of one class must
@@ -210,10 +214,10 @@ class AffinityRuleCache:
         own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
         needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
         unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
-        concern_number = concern.number if has_own or lanes else 0
+        concern_number = concern.number if has_own or term_kinds else 0
         keys = frozenset(topology for topology, *_ in (*near, *far, *liked, *existing, *theirs))
         signed = (near, far, liked, keys, concern_number, own_near, own_far, own_liked, unknown)
-        key = (signed, lanes)
+        key = (signed, term_kinds)
         rules = self._rules.get(key) if is_kept else None
         if rules is None:
             number = self._numbers.get(signed)
@@ -255,14 +259,14 @@ class AffinityRuleCache:
                 yield one.term.topology_key, query, sign * one.weight
 
     def _preferences_of_others(
-        self, own: PodAffinity, concern: AffinityIndexEntry, lanes: Iterable[TermKind]
+        self, own: PodAffinity, concern: AffinityIndexEntry, term_kinds: Iterable[TermKind]
     ) -> Iterable[_Keyed]:
         if self._args.ignore_preferred_terms_of_existing_pods and not (own.preferred or own.anti_preferred):
             return
         weights = {DemandKind.REQUIRED: self._args.hard_pod_affinity_weight, DemandKind.PREFERRED: 1}
-        for lane in lanes:
-            if weights.get(lane.kind, 0) > 0:
-                yield lane.key, DemandSource(concern, lane, weights[lane.kind])
+        for term_kind in term_kinds:
+            if weights.get(term_kind.kind, 0) > 0:
+                yield term_kind.key, DemandSource(concern, term_kind, weights[term_kind.kind])
 
 
 def _selects_by_labels(term: PodAffinityTerm) -> bool:

@@ -51,18 +51,18 @@ class Source:
 
 
 class DemandSource:
-    """The terms of placed pods of one lane (kind of term and topology key), with a weight."""
+    """The terms of placed pods of one `TermKind`, with a weight."""
 
-    __slots__ = ("_concern", "_lane", "weight")
+    __slots__ = ("_concern", "_term_kind", "weight")
 
-    def __init__(self, concern: AffinityIndexEntry, lane: TermKind, weight: int = 1) -> None:
+    def __init__(self, concern: AffinityIndexEntry, term_kind: TermKind, weight: int = 1) -> None:
         self._concern = concern
-        self._lane = lane
+        self._term_kind = term_kind
         self.weight = weight
 
     def count(self, counts: PodCountsView) -> AnySum:
         """Returns the sum as of the last request of the concern."""
-        return self._concern.sums.get(self._lane, _NOTHING)
+        return self._concern.sums.get(self._term_kind, _NOTHING)
 
     def version(self, counts: PodCountsView) -> int:
         return self.count(counts).version

@@ -372,7 +372,9 @@ class InterPodAffinity:
             return ()
         asker = IncomingPod(pod.namespace, pod.labels, self._rule_cache.namespace_labels(pod.namespace))
         effect = counts.effect(asker, affinity, other.namespace)
-        return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
+        return tuple(
+            (term_kind.key, terms) for term_kind, terms, _ in effect if term_kind.kind is DemandKind.ANTI_REQUIRED
+        )
 
 
 def _after_relabelling(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -30,12 +30,12 @@ Floats = NDArray[np.float64]
 class HardSpread:
     """PreFilter's state: the hard constraints (DoNotSchedule)."""
 
-    __slots__ = ("_is_copy", "lanes", "rules")
+    __slots__ = ("_is_copy", "constraints", "rules")
 
     def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
         self.rules = rules
-        self.lanes = [
-            _HardLane(
+        self.constraints = [
+            _HardConstraint(
                 cycle.nodes,
                 rule,
                 eligible.of(cycle, rules, rule, rules.hard),
@@ -49,43 +49,43 @@ class HardSpread:
         """Applies added and removed pods. Returns False if the state must be rebuilt."""
         if rules is not self.rules or self._is_copy:
             return False
-        return all(lane.tally.follow(nodes, lane.rule.sources) for lane in self.lanes)
+        return all(constraint.tally.follow(nodes, constraint.rule.sources) for constraint in self.constraints)
 
     def codes(self, rows: Rows, missing: int, skewed: int) -> Codes:
         """Returns uint8[rows]: the code of the first constraint that refuses the row: `missing` label, or `skewed`."""
         selection = Selection(rows)
         codes = zeros(rows)
-        for at, lane in enumerate(self.lanes):
-            found = lane.verdicts(missing, skewed).take(selection.of(lane.tally.codes))
+        for at, constraint in enumerate(self.constraints):
+            found = constraint.verdicts(missing, skewed).take(selection.of(constraint.tally.codes))
             codes = np.where(codes == 0, found, codes) if at else found
         return codes
 
     def moved_rows(self, missing: int, skewed: int) -> Rows | None:
         """Returns rows whose result may have changed since the last call; None: all."""
         found: Rows | None = NO_ROWS
-        for lane in self.lanes:
-            rows = lane.moved_rows(missing, skewed)
+        for constraint in self.constraints:
+            rows = constraint.moved_rows(missing, skewed)
             found = None if rows is None or found is None else np.union1d(found, rows) if len(found) else rows
         return found
 
     def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
         """Returns the state, as an overlay copy, with `change` more pods with these labels, of the pod's namespace, on the row."""
-        if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
+        if any(constraint.tally.codes.item(row) == 0 for constraint in self.constraints):
             return self
         state = self if self._is_copy else self._copy()
-        for lane in state.lanes:
-            if lane.rule.matches(labels):
-                lane.tally.add(row, change, change)
+        for constraint in state.constraints:
+            if constraint.rule.matches(labels):
+                constraint.tally.add(row, change, change)
         return state
 
     def _copy(self) -> HardSpread:
         copied = object.__new__(HardSpread)
         copied.rules, copied._is_copy = self.rules, True
-        copied.lanes = [lane.copy() for lane in self.lanes]
+        copied.constraints = [constraint.copy() for constraint in self.constraints]
         return copied
 
 
-class _HardLane:
+class _HardConstraint:
     """One hard constraint with its domains."""
 
     __slots__ = ("_domains", "_last_verdicts", "rule", "tally")
@@ -97,8 +97,8 @@ class _HardLane:
         self._last_verdicts: Codes | None = None
         """The verdicts at the last call of `moved_rows`."""
 
-    def copy(self) -> _HardLane:
-        copied = object.__new__(_HardLane)
+    def copy(self) -> _HardConstraint:
+        copied = object.__new__(_HardConstraint)
         copied.rule, copied._domains, copied._last_verdicts, copied.tally = (
             self.rule,
             self._domains,
@@ -130,18 +130,22 @@ class _HardLane:
 class SoftSpread:
     """PreScore's state: the soft constraints (ScheduleAnyway)."""
 
-    __slots__ = ("_has_keys", "_lanes", "_weighed", "rules")
+    __slots__ = ("_constraints", "_has_keys", "_weighed", "rules")
 
     def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
         self.rules = rules
         self._has_keys = eligible.with_keys(cycle, rules.soft)
         needed = rules.soft if rules.needs_all_keys else ()
-        self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(cycle, rules, rule, needed)) for rule in rules.soft]
+        self._constraints = [
+            _SoftConstraint(cycle.nodes, rule, eligible.of(cycle, rules, rule, needed)) for rule in rules.soft
+        ]
         self._weighed: Rows | None = None
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
         """Applies added and removed pods. Returns False if the state must be rebuilt."""
-        return rules is self.rules and all(lane.tally.follow(nodes, lane.rule.sources) for lane in self._lanes)
+        return rules is self.rules and all(
+            constraint.tally.follow(nodes, constraint.rule.sources) for constraint in self._constraints
+        )
 
     def weigh(self, rows: Rows) -> None:
         """Computes the weight of each constraint from the number of domains among the feasible rows."""
@@ -150,14 +154,14 @@ class SoftSpread:
             return
         if self.rules.needs_all_keys:
             rows = rows[self._has_keys.take(rows)]
-        for lane in self._lanes:
-            lane.weigh(rows)
+        for constraint in self._constraints:
+            constraint.weigh(rows)
 
     def scores(self, rows: Rows) -> Scores:
         """Returns int64[rows]: the raw scores; LEFT_OUT for rows that lack a topology key if all keys are required."""
         total, selection = np.zeros(len(rows), np.float64), Selection(rows)
-        for lane in self._lanes:
-            total += lane.credit(selection)
+        for constraint in self._constraints:
+            total += constraint.credit(selection)
         whole = np.floor(total)
         whole += total - whole >= 0.5  # rounds half away from zero; floor(total + 0.5) would be wrong for some values
         found = whole.astype(np.int64)
@@ -166,7 +170,7 @@ class SoftSpread:
         return found
 
 
-class _SoftLane:
+class _SoftConstraint:
     """One soft constraint with its domains or, for the hostname, with the pods per row."""
 
     __slots__ = ("_blank", "_labels", "_weight", "is_by_row", "rule", "tally")

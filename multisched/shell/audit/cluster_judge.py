@@ -43,6 +43,7 @@ _UNREAD: Final[Mapping[str, str]] = {
     "CSINode": "volumes",
     "PersistentVolume": "volumes",
     "PersistentVolumeClaim": "volumes",
+    "Device": "devices (Koordinator)",
 }
 """Kind -> the rules that cannot be judged fully without it."""
 

@@ -112,7 +112,7 @@ class LedgerAudit:
 
     def _check_leaks(self, ledger: Ledger, uids: Sequence[str], report: Report) -> None:
         """Releases holds of pods that are on no row; for a cluster ledger, of pods that are not in the cache."""
-        leaked = [uid for uid in uids if not self._stands(ledger, uid)]
+        leaked = [uid for uid in uids if not self._is_placed(ledger, uid)]
         if not leaked:
             return
         held = ledger.held()
@@ -121,6 +121,6 @@ class LedgerAudit:
                 report(uid, f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node")
                 ledger.release(uid)
 
-    def _stands(self, ledger: Ledger, uid: str) -> bool:
+    def _is_placed(self, ledger: Ledger, uid: str) -> bool:
         entry = self._cache.placed(uid)
         return entry is not None and (entry.row != NO_ROW or isinstance(ledger, RowlessLedger))

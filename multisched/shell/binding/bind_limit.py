@@ -1,4 +1,4 @@
-"""Limits the binds of a domain in flight: additive increase, halving on 429 (AIMD, as in TCP)."""
+"""Limits the number of binds of a domain in flight: additive increase, halving on 429 (AIMD, as in TCP)."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ class BindLimit:
         if not self._waiters and self.in_flight < int(self.width):
             self.in_flight += 1
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(place)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(slot)
         try:
-            await place
+            await slot
         except BaseException:
-            if place.done() and not place.cancelled():
+            if slot.done() and not slot.cancelled():
                 self.leave()  # the slot was handed over just before this waiter was cancelled
             raise
 
     def leave(self) -> None:
         self.in_flight -= 1
-        self._hand_over()
+        self._admit_waiters()
 
     def observe(self, answer: BindAnswer) -> None:
         """Widens by one slot per round of successes; halves on a throttled answer, at most once per round trip.
 
         Further throttled answers to binds that were sent before the halving are ignored: else sixteen of them would reduce
-        the width to the minimum.
+        the width to LIMIT_MIN.
         """
-        is_old_news = self._sent_before > 0
-        self._sent_before -= is_old_news
+        was_sent_before = self._sent_before > 0
+        self._sent_before -= was_sent_before
         if answer is BindAnswer.THROTTLED:
-            if is_old_news:
+            if was_sent_before:
                 return
             self._sent_before = max(0, self.in_flight - 1)
             self.width = max(min(LIMIT_MIN, self.width_max), self.width / 2)
         elif answer is BindAnswer.CREATED and self.width < self.width_max:
             self.width = min(self.width_max, self.width + 1 / self.width)
-            self._hand_over()
+            self._admit_waiters()
 
-    def _hand_over(self) -> None:
+    def _admit_waiters(self) -> None:
         while self._waiters and self.in_flight < int(self.width):
-            place = self._waiters.popleft()
-            if not place.done():
+            slot = self._waiters.popleft()
+            if not slot.done():
                 self.in_flight += 1
-                place.set_result(None)
+                slot.set_result(None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multisched.framework.events import Action, ClusterEvent, Resource
-from multisched.model.objects import Node, Pod, reports_anew
+from multisched.model.objects import Node, Pod, reported_values_differ
 
 _NODE = {
     action: ClusterEvent(Resource.NODE, action, f"NodeUpdateNode{label}")
@@ -53,6 +53,6 @@ def assigned_pod_events(before: Pod, after: Pod, reported: frozenset[str] = froz
         events.append(_SCALED_DOWN)
     if after.is_deleting and not before.is_deleting:
         events.append(_DELETING)
-    if reported and reports_anew(before, after, reported):
+    if reported and reported_values_differ(before, after, reported):
         events.append(_REPORTED)
     return events

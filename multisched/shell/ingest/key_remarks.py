@@ -1,18 +1,23 @@
-"""Events about `multisched.io/...` labels and annotations without effect: one per message and workload.
+"""Events about labels and annotations of pods without effect, ours and those that plugins know: one per message and workload.
 
 Owns the messages recorded so far. Called for each new pending pod, and when its labels or annotations change.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
+from multisched.framework.introspection import RemarkPlugin
 from multisched.framework.ports import Event, EventSink, pod_ref
+from multisched.framework.registry import implements
 from multisched.model.objects import Pod
-from multisched.model.own_keys import remarks_of_pod
+from multisched.model.own_keys import REMARKS_MAX, remarks_of_pod
 from multisched.shell.domain import DomainWorker
+
+logger = logging.getLogger(__name__)
 
 IGNORED_KEY: Final = "IgnoredKey"
 """Reason of these events."""
@@ -32,7 +37,8 @@ class KeyRemarks:
         if not (pod.labels or pod.annotations) or not worker.is_leading:
             return
         plugins = {built.plugin.name for built in worker.plugins.built}
-        for text in remarks_of_pod(pod, worker.name, plugins):
+        theirs = plugin_remarks((worker,), lambda plugin: plugin.remarks_of_pod(pod))
+        for text in (*remarks_of_pod(pod, worker.name, plugins), *theirs):
             said = (pod.namespace, pod.uid if pod.owner is None else pod.owner.uid, text)
             if said in self._said:
                 continue
@@ -41,3 +47,15 @@ class KeyRemarks:
             self._said[said] = None
             by = pod.spec.scheduler_name
             self._events.record(Event(pod_ref(pod), "Warning", IGNORED_KEY, "Scheduling", text, by))
+
+
+def plugin_remarks(workers: Iterable[DomainWorker], ask: Callable[[RemarkPlugin], Sequence[str]]) -> Sequence[str]:
+    """Returns the distinct remarks of the workers' plugins. A plugin that raises is logged and makes none."""
+    found: dict[str, None] = {}
+    for built in (built for worker in workers for built in worker.plugins.built):
+        if implements(built.plugin, RemarkPlugin):
+            try:
+                found |= dict.fromkeys(ask(built.plugin)[:REMARKS_MAX])
+            except Exception:
+                logger.exception("remarks failed", extra={"plugin": built.plugin.name})
+    return tuple(found)

@@ -53,7 +53,7 @@ class ObjectIngest:
         self._notify = notify
         self._sink = events
         self._by = by
-        self.on_state: OnState = _nobody
+        self.on_state: OnState = _ignore
         """Called with the state of the kind after each list and each refusal."""
         self.reads_nothing: Callable[[], bool] = lambda: False
         """Reports whether nothing else can be read either. A starting API server refuses every kind until it has read its roles."""
@@ -93,7 +93,7 @@ class ObjectIngest:
             self._record(before, f"{self.kind.definition.name}Deleted", before.deletion_note)
         self._notify(self._events[Action.DELETE], before, None)
 
-    def recall(self, raw: bytes) -> None:
+    def restore_deleted(self, raw: bytes) -> None:
         """Handles an object that may have been deleted before this process started, and stays in effect.
 
         Ignored if it still exists, or if this process has seen a deletion itself: that is as new. Neither logged nor
@@ -152,5 +152,5 @@ class ObjectIngest:
         self._sink.record(Event(ref, "Warning", reason, "Scheduling", note, self._by))
 
 
-def _nobody(kind: ObjectKind, state: KindState) -> None:
+def _ignore(kind: ObjectKind, state: KindState) -> None:
     """Default callback: does nothing."""

@@ -18,7 +18,7 @@ from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.limited_toleration import tolerations_for
-from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
+from multisched.model.objects import Node, Pod, PodSpec, differ_in_version_only, have_equal_demands
 from multisched.model.own_keys import remarks_of_node
 from multisched.model.selectors import Toleration
 from multisched.model.version import version_of
@@ -26,7 +26,7 @@ from multisched.queueing.entry import QueueOutcome
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import assigned_pod_events
-from multisched.shell.ingest.key_remarks import IGNORED_KEY
+from multisched.shell.ingest.key_remarks import IGNORED_KEY, plugin_remarks
 from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
 from multisched.state.nominator import Nominator
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
 UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
-MALFORMED, UNKNOWN_DOMAIN = "MalformedNode", "UnknownDomain"
+MALFORMED, UNKNOWN_DOMAIN, UNUSABLE_DATA = "MalformedNode", "UnknownDomain", "UnusableNodeData"
 """Event reasons."""
 _DELETED = "the pod was deleted before it was bound"
 REPORTED_MAX = 10_000
@@ -111,7 +111,7 @@ class PodIngest:
         if pod.node:
             self._placed(pod)
         else:
-            self._pended(pod)
+            self._update_pending(pod)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         """Handles a deletion. `raw`: last state; without it the uid is looked up by key."""
@@ -145,7 +145,7 @@ class PodIngest:
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
 
-    def is_in_step(self, raw: msgspec.Raw) -> bool:
+    def matches_cache(self, raw: msgspec.Raw) -> bool:
         """Reports whether the cache accounts for the pod on its node as in the API. True for a finished pod, which holds nothing."""
         try:
             pod = self._decoder.pod(raw)
@@ -162,7 +162,7 @@ class PodIngest:
         for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in changed]:
             spec = plain.get(id(pod.spec))  # None: evicted from the cache of specs, or nothing was added
             own = _without(pod, before.get(pod.spec.scheduler_name, ())).spec if spec is None else spec
-            self._pended(self.with_policy(msgspec.structs.replace(pod, spec=own)))
+            self._update_pending(self.with_policy(msgspec.structs.replace(pod, spec=own)))
 
     def with_policy(self, pod: Pod) -> Pod:
         """Returns the pod with the tolerations that its domain's policy adds. The API object is never changed."""
@@ -215,7 +215,7 @@ class PodIngest:
         for event in assigned_pod_events(stood, pod, self._cache.ledgers.reported):
             self._router.notify_pod(event, stood, pod, row, now_s)
 
-    def _pended(self, pod: Pod) -> None:
+    def _update_pending(self, pod: Pod) -> None:
         worker = self._router.worker_of(pod)
         if worker is None:
             return
@@ -235,7 +235,7 @@ class PodIngest:
             self._refuse(worker, pod, refusal)
         else:
             self._wait(worker, pod, before)
-        if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
+        if self._cache.is_assumed(pod.uid) and (before is None or not have_equal_demands(before, pod)):
             self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
@@ -380,7 +380,7 @@ class NodeIngest:
         self._reporter = reporter
         self._reported: dict[str, tuple[tuple[str, str], ...]] = {}
         """Node -> (reason, note) of its current faults."""
-        self.outside: dict[str, str] = {}
+        self.unserved: dict[str, str] = {}
         """Node whose label names no domain -> what is wrong."""
         self.malformed = 0
 
@@ -391,10 +391,10 @@ class NodeIngest:
             self.malformed += 1
             logger.warning("node cannot be read", extra={"node": key, "error": str(error)})
             return
-        self._report(node)
         row = self._cache.nodes.row_of(node.name)
         used = self._router.uses_of(row)
         before = self._cache.set_node(node)
+        self._report(node)
         uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
@@ -417,7 +417,7 @@ class NodeIngest:
         used = self._router.uses_of(self._cache.nodes.row_of(key))
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
-        self.outside.pop(key, None)
+        self.unserved.pop(key, None)
         if node is not None:
             self._router.notify_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
             self._recheck_binds(key)
@@ -446,9 +446,9 @@ class NodeIngest:
         """Yields (reason, note) of each fault."""
         unknown = self._unknown_domain(node)
         if unknown:
-            self.outside[node.name] = unknown
+            self.unserved[node.name] = unknown
         else:
-            self.outside.pop(node.name, None)
+            self.unserved.pop(node.name, None)
         if node.malformed:
             yield MALFORMED, f"No pod is placed here: {node.malformed}"
         elif unknown:
@@ -457,6 +457,8 @@ class NodeIngest:
             yield "DisputedNode", _dispute(claimants)
         for remark in remarks_of_node(node):
             yield IGNORED_KEY, remark
+        for remark in plugin_remarks(self._router.workers(), lambda plugin: plugin.remarks_of_node(node)):
+            yield UNUSABLE_DATA, remark
 
 
 def _without(pod: Pod, policy: tuple[Toleration, ...]) -> Pod:

@@ -79,7 +79,7 @@ class _Ahead(msgspec.Struct, frozen=True):
     seen: Version
 
 
-class _Head(Wire):
+class _ListedNode(Wire):
     """The metadata of a node in a list."""
 
     metadata: WireIdentity
@@ -165,30 +165,30 @@ class Handover:
         lease may have been deleted, and its duration is waited for as after any other holder. A list from before the creation
         is not sufficient, because a holder may have bound since (I9).
         """
-        made = self._made_unseen(self._keepers)
+        made = self._created_without_record(self._keepers)
         if not made:
             return
-        await self._relist(max(keeper.term.made_unseen_at for keeper in made.values()))
+        await self._relist(max(keeper.term.creation_began_at for keeper in made.values()))
         # Another domain of this process may have decided in the meantime, and begun to bind.
-        made = self._made_unseen(made)
-        is_led = self._may_be_led_unseen()
+        made = self._created_without_record(made)
+        is_led = self._may_have_unrecorded_holder()
         for group, keeper in made.items():
             if is_led:
                 self.lost(group)
             else:
                 keeper.term.count_as_new()
         if is_led and self._groups[domain] in made:
-            fields = {"domain": domain, "seconds": round(made[self._groups[domain]].term.unseen_in_s(), 1)}
+            fields = {"domain": domain, "seconds": round(made[self._groups[domain]].term.unrecorded_holder_wait_s(), 1)}
             logger.info(
                 "the lease was missing, but pods of this scheduler are on nodes: waiting for a possible former holder",
                 extra=fields,
             )
 
     @staticmethod
-    def _made_unseen(keepers: Mapping[str, LeaseKeeper]) -> dict[str, LeaseKeeper]:
-        return {group: keeper for group, keeper in keepers.items() if keeper.term.unseen_in_s() > 0}
+    def _created_without_record(keepers: Mapping[str, LeaseKeeper]) -> dict[str, LeaseKeeper]:
+        return {group: keeper for group, keeper in keepers.items() if keeper.term.unrecorded_holder_wait_s() > 0}
 
-    def _may_be_led_unseen(self) -> bool:
+    def _may_have_unrecorded_holder(self) -> bool:
         """Reports whether a missing lease may have been deleted while it was held: pods of this scheduler are on nodes. If there
         are none, no process has led yet."""
         return any(entry.pod.spec.scheduler_name in self._served for entry in self._cache)
@@ -282,12 +282,12 @@ class Handover:
             are_counted = True
         if are_counted:
             for one, node in free:
-                self._let_in(one, node.uid)
+                self._admit_row(one, node.uid)
             return
         # Concurrently: a node whose list hangs or fails does not block others.
         async with anyio.create_task_group() as tasks:
             for one, node in free:
-                tasks.start_soon(self._let_in_once_counted, one, node)
+                tasks.start_soon(self._admit_row_once_counted, one, node)
 
     def _free_node(self, one: _Withheld, others: Mapping[str, Holding | None]) -> Node | None:
         """Returns the row's node if it is still withheld and no other leader may be binding to it."""
@@ -299,7 +299,7 @@ class Handover:
             self._report(one, node, obstacle)
         return None if obstacle else node
 
-    async def _let_in_once_counted(self, one: _Withheld, node: Node) -> None:
+    async def _admit_row_once_counted(self, one: _Withheld, node: Node) -> None:
         try:
             are_counted = await self._counts_all_on(node.name)
         except (ApiError, TransportError, MalformedAnswerError) as error:
@@ -307,9 +307,9 @@ class Handover:
             logger.warning("cannot list the pods of a withheld node", extra=extra)
             return
         if are_counted:
-            self._let_in(one, node.uid)
+            self._admit_row(one, node.uid)
 
-    def _let_in(self, one: _Withheld, uid: str) -> None:
+    def _admit_row(self, one: _Withheld, uid: str) -> None:
         node = self._cache.nodes.node_at(one.row)
         if node is None or node.uid != uid:
             return
@@ -341,7 +341,7 @@ class Handover:
         pages = list_pages(self._transport, "/api/v1/pods", field_selector=selector, page_items=0)
         async with aclosing(pages):
             async for page in pages:
-                if not all(self._pods.is_in_step(raw) for raw in page.items):
+                if not all(self._pods.matches_cache(raw) for raw in page.items):
                     return False
         return True
 
@@ -389,7 +389,7 @@ class Handover:
                 grace_s=self._configuration.client.bind_timeout_s,
             )
         holding = await watcher.read()
-        return None if holding is NOT_THERE and not self._may_be_led_unseen() else holding
+        return None if holding is NOT_THERE and not self._may_have_unrecorded_holder() else holding
 
     def _discover(self, annotations: Mapping[str, str]) -> None:
         claims = self._claims(annotations)
@@ -441,7 +441,7 @@ def _seen(holding: Holding) -> Version:
 
 
 def _identity(raw: msgspec.Raw) -> tuple[str, Version]:
-    metadata = msgspec.json.decode(raw, type=_Head).metadata
+    metadata = msgspec.json.decode(raw, type=_ListedNode).metadata
     return metadata.uid, version_of(metadata.resource_version)
 
 

@@ -41,8 +41,8 @@ class BindOutcomes:
         runner: Runner,
         cache: ClusterCache,
         failures: FailureHandler,
-        under_way: WaitGroup,
-        outside: DomainPorts,
+        in_progress: WaitGroup,
+        ports: DomainPorts,
         listeners: Listeners,
     ) -> None:
         self.bound = 0
@@ -53,23 +53,23 @@ class BindOutcomes:
         self._runner = runner
         self._cache = cache
         self._failures = failures
-        self._under_way = under_way
-        self._outside = outside
+        self._in_progress = in_progress
+        self._ports = ports
         self._listeners = listeners
 
     def on_bound(self, bind: Bind) -> None:
-        self._under_way.done()
+        self._in_progress.done()
         pod, node = bind.placed.pod, bind.placed.node
         if logger.isEnabledFor(
             logging.DEBUG
         ):  # the event has the same content, and a log line costs 5 % of the CPU time of a pod
             logger.debug("pod bound", extra=bind.named(self._domain) | {"attempts": bind.attempts})
-        now_s = self._outside.clock.monotonic()
+        now_s = self._ports.clock.monotonic()
         self._cache.answered(pod.uid, now_s)
         since_s = self._queue.schedulable_since_s(pod.uid)
         if since_s is not None:
             self.latencies_s.append(now_s - since_s)
-            self._outside.observer.pod_bound(pod, now_s - since_s, bind.attempts)
+            self._ports.observer.pod_bound(pod, now_s - since_s, bind.attempts)
         self._queue.done(pod.uid)
         self.bound += 1
         for plugin in bind.seen.cycle.plugins.post_bind:
@@ -79,7 +79,7 @@ class BindOutcomes:
                 self._runner.failure(plugin, "PostBind", error)
         note = f"Successfully assigned {pod.key} to {node}"
         event = Event(pod_ref(pod), "Normal", "Scheduled", "Binding", note, pod.spec.scheduler_name)
-        self._outside.events.record(event)
+        self._ports.events.record(event)
 
     def on_refused(self, bind: Bind, status: Status) -> None:
         """Unreserves, forgets and requeues a pod that is certainly not bound."""
@@ -93,11 +93,11 @@ class BindOutcomes:
     def requeue(self, undone: Sequence[CancelledBind]) -> None:
         """Requeues the pods in this order."""
         for one in undone:
-            self._under_way.done()
+            self._in_progress.done()
             uid, status = one.bind.placed.pod.uid, one.status
             if self._cache.placed(uid) is None:
                 refusal = alike(status.message, one.bind.placed.node) if status.is_denied else ""
-                self._failures.requeue(_told_of_gang(one), refusal)
+                self._failures.requeue(_gang_message(one), refusal)
             else:
                 # Another client has bound it to the same node: another attempt would assume a pod that is already placed.
                 self._queue.remove(uid)
@@ -108,7 +108,7 @@ class BindOutcomes:
 
     def on_lost(self, bind: Bind) -> None:
         """Unreserves and forgets a pod that was deleted or bound elsewhere. It is not requeued; the watch reports its state."""
-        self._under_way.done()
+        self._in_progress.done()
         held = self._held(bind.placed)
         bind.seen.cycle.give_up(bind.placed, Status.error("gone"))
         self._queue.remove(bind.placed.pod.uid)
@@ -123,10 +123,10 @@ class BindOutcomes:
     def _notify_freed(self, pod: Pod, node: str) -> None:
         """Notifies all queues of released capacity, as if a pod on the node had been deleted."""
         freed = replace(pod, node=node)
-        self._listeners.notify(ASSIGNED_POD_DELETE, freed, None, self._outside.clock.monotonic())
+        self._listeners.notify(ASSIGNED_POD_DELETE, freed, None, self._ports.clock.monotonic())
 
 
-def _told_of_gang(undone: CancelledBind) -> Unplaced:
+def _gang_message(undone: CancelledBind) -> Unplaced:
     """Returns the result; its message mentions the other gang members if their bindings may have been sent."""
     gangs, result = undone.bind.sent_with, undone.result
     if not gangs:

@@ -48,8 +48,8 @@ class BindingCycle:
         limit: BindLimit,
         sender: BindSender,
         outcomes: BindOutcomes,
-        under_way: WaitGroup,
-        outside: DomainPorts,
+        in_progress: WaitGroup,
+        ports: DomainPorts,
     ) -> None:
         self._domain = domain
         self._waiting = waiting
@@ -59,8 +59,8 @@ class BindingCycle:
         self._limit = limit
         self._sender = sender
         self._outcomes = outcomes
-        self._under_way = under_way
-        self._outside = outside
+        self._in_progress = in_progress
+        self._ports = ports
         self._unsent: dict[str, Bind] = {}
         """uid -> assumed pod whose bind has not been sent: at Permit, at PreBind, or waiting for a bind worker."""
         self._barriers = GangBarriers(cache.gangs)
@@ -93,7 +93,7 @@ class BindingCycle:
     def begin(self, placed: Placed, attempts: int, cycle: SchedulingCycle) -> None:
         """Starts the binding cycle of a pod. Must be called in the step in which the cycle assumed it, without an await."""
         bind = Bind(placed, attempts, self._check.note(placed, cycle))
-        self._under_way.add()
+        self._in_progress.add()
         self._unsent[placed.pod.uid] = bind
         barrier = self._barriers.begin(placed.pod.uid) if self._barriers else None
         if barrier is not None and barrier.failure is not None:
@@ -163,11 +163,11 @@ class BindingCycle:
 
     def _hold(self, bind: Bind) -> None:
         """Holds the pod at Permit until all its plugins allow it or one rejects it."""
-        began = self._outside.clock.monotonic()
+        began = self._ports.clock.monotonic()
 
         def decided(status: Status) -> None:
-            waited = self._outside.clock.monotonic() - began
-            self._outside.observer.permit_waited("allowed" if status.is_success else "rejected", waited)
+            waited = self._ports.clock.monotonic() - began
+            self._ports.observer.permit_waited("allowed" if status.is_success else "rejected", waited)
             if status.is_success:
                 self._start_pre_bind(bind)
             else:
@@ -219,15 +219,15 @@ class BindingCycle:
             self._limit.leave()
             self._abandon(bind, bind.cancelled)
             return
-        self._outside.conditions.drop(placed.pod.uid)
-        began = self._outside.clock.monotonic()
+        self._ports.conditions.drop(placed.pod.uid)
+        began = self._ports.clock.monotonic()
         self._sent[placed.pod.uid] = bind
         try:
             outcome, answer = await self._sender.send(bind)
         finally:
             del self._sent[placed.pod.uid]
             self._limit.leave()
-        self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
+        self._ports.observer.bind_ended(placed.pod, outcome, self._ports.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
             fields = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}
             # A deleted pod, or a decision that became stale before it was sent, is normal and needs no investigation.
@@ -269,7 +269,7 @@ class BindingCycle:
 
     def _pass(self, barrier: Barrier) -> None:
         """Decides, right before the first binding of a gang is sent, whether all of them or none may be sent."""
-        if not self._outside.lease.may_bind():
+        if not self._ports.lease.may_bind():
             self._fail(barrier, GangFailure("", None, next(iter(barrier.members)), Status.error(NOT_NOW)))
             return
         for bind in barrier.arrived.values():

@@ -30,12 +30,12 @@ MEMBERS_MAX: Final = 32_768
 class FailureHandler:
     """Handler of failed pods of one domain. Owns the count of refusals and the delayed conditions of gang members."""
 
-    def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, outside: DomainPorts) -> None:
+    def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, ports: DomainPorts) -> None:
         self.refused = 0
         self._queue = queue
         self._nominations = nominations
         self._intake = intake
-        self._outside = outside
+        self._ports = ports
         self._members: dict[str, float] = {}
         """uid -> time at which its condition is due, the earliest first."""
 
@@ -70,7 +70,7 @@ class FailureHandler:
             placement, nominated = self._fail(Unplaced(pod, why), failure)
         else:
             failure = Failure(NO_PLUGINS, without_backoff=True, message=why)
-            placement, nominated = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic()), None
+            placement, nominated = self._queue.fail(pod.uid, failure, self._ports.clock.monotonic()), None
         if is_reported and placement.state is not QueueState.ABSENT:
             self.report(pod, condition_reason or UNSCHEDULABLE, why, nominated)
         self._intake.wake()
@@ -80,7 +80,7 @@ class FailureHandler:
         pod = result.pod
         nominated_before = self._nominations.node_of(pod.uid)
         nominated = self._nominations.nominate(result)
-        placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        placement = self._queue.fail(pod.uid, failure, self._ports.clock.monotonic())
         if nominated_before and nominated_before != self._nominations.node_of(pod.uid):
             self._nominations.nomination_ended(pod, nominated_before)
         return placement, nominated
@@ -105,7 +105,7 @@ class FailureHandler:
         if plugin != GANG_PLUGIN:
             self.report(pod, "SchedulingGated", why)
         elif len(self._members) < MEMBERS_MAX:
-            self._members.setdefault(pod.uid, self._outside.clock.monotonic() + MEMBERS_AFTER_S)
+            self._members.setdefault(pod.uid, self._ports.clock.monotonic() + MEMBERS_AFTER_S)
         else:
             self._report_member(pod, why)
 
@@ -130,11 +130,11 @@ class FailureHandler:
             return
         condition = Condition("False", reason, message, nominated_node=nominated_node)
         ref = pod_ref(pod)
-        self._outside.conditions.write(ref, condition, self._outside.lease)
+        self._ports.conditions.write(ref, condition, self._ports.lease)
         if reason != "SchedulingGated":
             self._record(pod, message)
 
     def _record(self, pod: Pod, message: str) -> None:
         if self._intake.is_leading:
             event = Event(pod_ref(pod), "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
-            self._outside.events.record(event)
+            self._ports.events.record(event)

@@ -28,7 +28,7 @@ from multisched.framework.events import ATTEMPT_UNDONE
 from multisched.framework.node_view import Int32
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure
-from multisched.model.objects import Pod, ask_alike
+from multisched.model.objects import Pod, have_equal_demands
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.entry import ParkedPodFilter
 from multisched.queueing.pod_queue import PodQueue
@@ -44,7 +44,7 @@ WAITING_MAX: Final = 16
 TURNS_MAX: Final = 256
 """Maximum turns of the event loop in one pause, whatever the clock says."""
 
-Ask = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
+CallPlugins = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
 
 
 class _LongAttempt:
@@ -90,9 +90,9 @@ class LongAttempts:
         check: SendCheck,
         intake: Intake,
         listeners: Listeners,
-        outside: DomainPorts,
+        ports: DomainPorts,
         current: Callable[[], SchedulingCycle],
-        ask: Ask,
+        ask: CallPlugins,
     ) -> None:
         """`current`: returns the cycle of the current profile. `ask`: requests answers of remote plugins."""
         self._queue = queue
@@ -101,10 +101,10 @@ class LongAttempts:
         self._check = check
         self._intake = intake
         self._listeners = listeners
-        self._outside = outside
+        self._ports = ports
         self._current = current
         self._ask = ask
-        self._now = outside.clock.monotonic
+        self._now = ports.clock.monotonic
         self._running: _LongAttempt | None = None
         self._line: deque[Queued] = deque()
         self.tasks: anyio.abc.TaskGroup | None = None
@@ -161,50 +161,50 @@ class LongAttempts:
 
     async def _work(self) -> None:
         """Runs the attempt in progress to its end, then those in line."""
-        asked: Sequence[RemoteRequest] | Pause | None = Pause()
+        yielded: Sequence[RemoteRequest] | Pause | None = Pause()
         while (attempt := self._running) is not None:
             try:
-                await self._finish(attempt, asked)
+                await self._finish(attempt, yielded)
             finally:
                 attempt.running.close()  # undoes the attempt if this task was cancelled
                 self._running = None
-            asked = None
+            yielded = None
             if self._line:
                 queued, cycle = self._line.popleft(), self._current()
                 self._running = self._begun(queued, cycle, cycle.attempt(queued), 0.0)
                 self._running.changes = -1  # its members may have changed while it waited
 
-    async def _finish(self, attempt: _LongAttempt, asked: Sequence[RemoteRequest] | Pause | None) -> None:
-        """Drives the attempt to its end. `asked`: what it has yielded; None: it has not begun."""
+    async def _finish(self, attempt: _LongAttempt, yielded: Sequence[RemoteRequest] | Pause | None) -> None:
+        """Drives the attempt to its end. `yielded`: what it yielded last; None: it has not begun."""
         while True:
             answers: Mapping[str, object | PluginFailure] | None = None
-            if isinstance(asked, Pause):
+            if isinstance(yielded, Pause):
                 await self._announce(attempt)
                 await self._let_others_run(attempt.step_s)
                 answers = NO_PAUSE
-            elif asked is not None:
-                answers = await self._ask(asked)
+            elif yielded is not None:
+                answers = await self._ask(yielded)
             why = self._why_undone(attempt)
             if why:
                 await self._undo(attempt, why)
                 return
             began_s = self._now()
-            self._outside.steps.begin()
+            self._ports.steps.begin()
             try:
-                asked = next(attempt.running) if answers is None else attempt.running.send(answers)
+                yielded = next(attempt.running) if answers is None else attempt.running.send(answers)
             except StopIteration as ended:
                 self._took(attempt, began_s)
                 await self._settle(attempt, ended.value)
                 return
             self._took(attempt, began_s)
-            if isinstance(asked, Pause):
-                self._hold(attempt, asked)
+            if isinstance(yielded, Pause):
+                self._hold(attempt, yielded)
 
     async def _let_others_run(self, seconds: float) -> None:
         """Yields to watches and other tasks, and for up to `seconds` to the scheduling of ready pods."""
         ends_s = self._now() + seconds
-        await self._outside.steps.rest()
-        await self._outside.news.pause(seconds)
+        await self._ports.steps.rest()
+        await self._ports.news.pause(seconds)
         for _ in range(TURNS_MAX):
             if not self._queue.has_ready or self._now() >= ends_s:
                 return
@@ -218,7 +218,7 @@ class LongAttempts:
     def _charge(self, entries: Sequence[QueuedPod], seconds: float) -> None:
         """Charges a step to the namespace like an attempt of that length."""
         if seconds > UNIT_S:
-            self._queue.took(entries[0].pod.uid, seconds)
+            self._queue.charge_attempt(entries[0].pod.uid, seconds)
 
     # -- during a pause --------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class LongAttempts:
         """Reports whether the pod was deleted, bound by another process, gated or changed."""
         latest = self._queue.pod(entry.pod.uid)
         is_there = self._queue.where(entry.pod.uid) is QueueState.IN_FLIGHT
-        return not is_there or latest is None or not ask_alike(latest, entry.pod) or bool(latest.gates)
+        return not is_there or latest is None or not have_equal_demands(latest, entry.pod) or bool(latest.gates)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -300,11 +300,11 @@ class LongAttempts:
 
     async def _announce(self, attempt: _LongAttempt) -> None:
         """Notifies queues of the released capacity. Only pods parked since it was held are requeued, not the gang itself."""
-        self._outside.steps.begin()
+        self._ports.steps.begin()
         while attempt.freed:
             pod, node, since_s = attempt.freed.pop()
             freed = replace(pod, node=node)
             self._listeners.notify(ATTEMPT_UNDONE, freed, None, self._now(), ParkedPodFilter(parked_since_s=since_s))
-            if self._outside.steps.is_spent():
+            if self._ports.steps.is_spent():
                 await self._let_others_run(0.0)
-                self._outside.steps.begin()
+                self._ports.steps.begin()

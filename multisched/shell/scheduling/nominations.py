@@ -44,14 +44,14 @@ class DomainNominations:
         cache: ClusterCache,
         preemptor: Preemptor,
         intake: Intake,
-        under_way: WaitGroup,
-        outside: DomainPorts,
+        in_progress: WaitGroup,
+        ports: DomainPorts,
         listeners: Listeners,
         *,
         write_timeout_s: float,
     ) -> None:
-        self.lease = outside.lease
-        self.observer = outside.observer
+        self.lease = ports.lease
+        self.observer = ports.observer
         self.write_timeout_s = write_timeout_s
         self._rows = cycle.rows
         self._nominator = cycle.nominator
@@ -65,9 +65,9 @@ class DomainNominations:
         self._cache = cache
         self._preemptor = preemptor
         self._intake = intake
-        self._under_way = under_way
-        self._clock = outside.clock
-        self._conditions = outside.conditions
+        self._in_progress = in_progress
+        self._clock = ports.clock
+        self._conditions = ports.conditions
         self._listeners = listeners
 
     def adopt(self, plugins: PluginSet) -> None:
@@ -96,7 +96,7 @@ class DomainNominations:
             return None
         self._nominator.nominate(pod, node, self._rank(pod) if preemption is None else preemption.rank)
         if preemption is not None and self._preemptor.start(preemption, self):
-            self._under_way.add()
+            self._in_progress.add()
         return node if node != known else None
 
     def rank_all(self, pods: Iterable[Pod] | None = None) -> None:
@@ -183,14 +183,14 @@ class DomainNominations:
         row = self._cache.nodes.row_of(node)
         return row is not None and self._rows.has(row)
 
-    def is_standing(self, uid: str) -> bool:
+    def is_confirmed_on_node(self, uid: str) -> bool:
         """Reports whether the watch has shown the pod on a node, and has not shown it as deleting."""
         entry = self._cache.placed(uid)
         return entry is not None and not entry.pod.is_deleting and not self._cache.is_assumed(uid)
 
     def preemption_ended(self) -> None:
         """Handles the end of a preemption: there are no further writes for it."""
-        self._under_way.done()
+        self._in_progress.done()
 
     def nomination_ended(self, pod: Pod, node: str) -> None:
         """Notifies all domains that a nomination ended. The watch does not show it if the nomination was never written."""

@@ -12,7 +12,7 @@ from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unp
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.points import Queued, QueuedPod
 from multisched.framework.status import Status
-from multisched.model.objects import ask_alike
+from multisched.model.objects import have_equal_demands
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.entry import Moved
 from multisched.queueing.pod_queue import PodQueue
@@ -22,7 +22,7 @@ from multisched.shell.scheduling.binding_cycle import BindingCycle
 from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.nominations import DomainNominations
 
-LEFT_ALONE: Final = Status.error("the other members of its gang were undone while a node was chosen for it")
+NOT_SCHEDULED_HERE: Final = Status.error("the other members of its gang were undone while a node was chosen for it")
 """It must start together with them again."""
 
 
@@ -56,16 +56,16 @@ class ResultApplier:
         if isinstance(queued, QueuedPod):
             assert not isinstance(result, GangResult), "one pod has one result"
             if seconds - charged_s > UNIT_S:
-                self._queue.took(queued.pod.uid, seconds)
+                self._queue.charge_attempt(queued.pod.uid, seconds)
             gangs = self._queue.gangs
             if gangs.are_any and isinstance(result, Placed) and gangs.must_start_together(queued.pod.uid):
-                result = cycle.give_up(result, LEFT_ALONE)
+                result = cycle.give_up(result, NOT_SCHEDULED_HERE)
             self._apply_one(queued, result, seconds, cycle)
             return
         assert isinstance(result, GangResult), "a gang has a result of its own"
         entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
         if seconds - charged_s > UNIT_S:
-            self._queue.took(queued.members[0].pod.uid, seconds)
+            self._queue.charge_attempt(queued.members[0].pod.uid, seconds)
         self._binding.expect(result.placed, queued.gang_of)
         results: list[Result] = [*result.placed, *result.unplaced]
         for one in results:
@@ -79,7 +79,7 @@ class ResultApplier:
                     self._nominations.nomination_ended(result.pod, result.nominated_node)
                 self._binding.begin(result, entry.attempts, cycle)
                 latest = self._queue.pod(entry.pod.uid) or entry.pod
-                if not ask_alike(entry.pod, latest):
+                if not have_equal_demands(entry.pod, latest):
                     self._binding.revise(latest)
             case Conflicted():
                 self._observer.attempt_ended(entry.pod, "conflict", seconds)

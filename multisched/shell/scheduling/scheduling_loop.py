@@ -46,7 +46,7 @@ class SchedulingLoop:
         runner: Runner,
         results: ResultApplier,
         intake: Intake,
-        outside: DomainPorts,
+        ports: DomainPorts,
         cache: ClusterCache,
         check: SendCheck,
         listeners: Listeners,
@@ -64,10 +64,8 @@ class SchedulingLoop:
         self._runner = runner
         self._results = results
         self._intake = intake
-        self._outside = outside
-        self.long = LongAttempts(
-            queue, cache, results, check, intake, listeners, outside, lambda: self.cycle, self._ask
-        )
+        self._ports = ports
+        self.long = LongAttempts(queue, cache, results, check, intake, listeners, ports, lambda: self.cycle, self._ask)
         """Attempts that have paused."""
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -89,7 +87,7 @@ class SchedulingLoop:
         return self.cycles if self.cycle.plugins.remote else 1
 
     async def _run(self) -> None:
-        now = self._outside.clock.monotonic
+        now = self._ports.clock.monotonic
         slice_left, slice_began_s = PODS_PER_SLICE, now()
         while self._running <= self._wanted:
             queued = self._next(now()) if self._intake.is_open else None
@@ -102,7 +100,7 @@ class SchedulingLoop:
             slice_left -= await self._decide_next(queued, slice_left)
             took_s = now() - slice_began_s
             if not slice_left or took_s > SLICE_S:
-                await self._outside.news.pause(took_s)
+                await self._ports.news.pause(took_s)
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
         self._running -= 1
         self._intake.wake()  # passes on a wake-up that this task may have received
@@ -152,7 +150,7 @@ class SchedulingLoop:
         return len(results)
 
     async def _decide(self, queued: Queued) -> None:
-        started = self._outside.clock.monotonic()
+        started = self._ports.clock.monotonic()
         entries = entries_of(queued)
         for entry in entries:
             if entry.pod.gates:  # a restored backup brought the gates back; requeueing runs PreEnqueue
@@ -161,25 +159,25 @@ class SchedulingLoop:
         self.attempts += len(entries)
         cycle = self.cycle
         attempt = cycle.attempt(queued)
-        self._outside.steps.begin()
+        self._ports.steps.begin()
         answers: Mapping[str, object | PluginFailure] | None = None
         while True:
             try:
-                asked = next(attempt) if answers is None else attempt.send(answers)
+                yielded = next(attempt) if answers is None else attempt.send(answers)
             except StopIteration as ended:
                 result: Result | GangResult = ended.value
                 break
-            if isinstance(asked, Pause):
-                self.long.take_over(queued, cycle, attempt, asked, self._outside.clock.monotonic() - started)
+            if isinstance(yielded, Pause):
+                self.long.take_over(queued, cycle, attempt, yielded, self._ports.clock.monotonic() - started)
                 return
-            answers = await self._ask(asked)
-            self._outside.steps.begin()
+            answers = await self._ask(yielded)
+            self._ports.steps.begin()
             if any(map(self._has_changed, entries)):
                 attempt.close()
-                seconds = self._outside.clock.monotonic() - started
+                seconds = self._ports.clock.monotonic() - started
                 self._results.requeue_stale(entries, "the pod changed while a plugin was asked about it", seconds)
                 return
-        self._results.apply(queued, result, self._outside.clock.monotonic() - started, cycle)
+        self._results.apply(queued, result, self._ports.clock.monotonic() - started, cycle)
 
     def _has_changed(self, entry: QueuedPod) -> bool:
         """Reports whether the pod was deleted, bound by another process, gated or changed while a plugin was asked."""
@@ -187,14 +185,14 @@ class SchedulingLoop:
         latest: Pod = self._queue.pod(uid) or pod
         return self._queue.where(uid) is QueueState.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
-    async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
+    async def _ask(self, requests: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """Asks all plugins concurrently; takes as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
-        if len(asked) == 1:
-            await self._ask_one(asked[0], answers)
+        if len(requests) == 1:
+            await self._ask_one(requests[0], answers)
             return answers
         async with anyio.create_task_group() as tasks:
-            for one in asked:
+            for one in requests:
                 tasks.start_soon(self._ask_one, one, answers)
         return answers
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
-from multisched.framework.isolation import IsolatedRequest, IsolatedResponse, consider
+from multisched.framework.isolation import IsolatedRequest, IsolatedResponse, run_isolated
 from multisched.framework.points import Plugin
 from multisched.framework.registry import Factory, Registry
 from multisched.shell.workers.child_pipes import listen, taken_stdout
@@ -74,7 +74,7 @@ def _answer(
 ) -> IsolatedResponse:
     request, rows = asked
     try:
-        return consider(plugin, replace(request, records=[known[row] for row in rows]))
+        return run_isolated(plugin, replace(request, records=[known[row] for row in rows]))
     except BaseException as error:  # noqa: BLE001 - contains plugin errors, including sys.exit
         return IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
 

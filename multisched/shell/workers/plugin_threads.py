@@ -13,7 +13,7 @@ import threading
 
 import anyio
 
-from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, consider
+from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, run_isolated
 from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
@@ -81,7 +81,7 @@ class _Thread:
 
     def __init__(self, plugin: Plugin) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.on_late_end = _nobody
+        self.on_late_end = _ignore
         self._plugin = plugin
         threading.Thread(target=self._work, name=f"plugin {plugin.name}", daemon=True).start()
 
@@ -92,7 +92,7 @@ class _Thread:
         while (job := self.jobs.get()) is not None:
             request, loop, future = job
             try:
-                answer = consider(self._plugin, request)
+                answer = run_isolated(self._plugin, request)
             except BaseException as error:  # noqa: BLE001 - contains plugin errors, including sys.exit
                 answer = IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
             try:
@@ -108,5 +108,5 @@ class _Thread:
             future.set_result(answer)
 
 
-def _nobody(thread: _Thread) -> None:
+def _ignore(thread: _Thread) -> None:
     """Default callback: does nothing."""

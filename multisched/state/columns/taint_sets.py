@@ -1,4 +1,4 @@
-"""Taints of nodes: equal ones have equal codes. Used by `NodeTable` only."""
+"""The taints of nodes as codes: nodes with equal taints have equal codes. Used by `NodeTable` only."""
 
 from __future__ import annotations
 

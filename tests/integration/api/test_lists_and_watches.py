@@ -13,7 +13,7 @@ async def _create(api: Api, namespace: str, *names: str, **spec: Any) -> list[di
     return [await api.must("POST", f"/api/v1/namespaces/{namespace}/pods", pod(name, **spec)) for name in names]
 
 
-async def test_pages_show_one_version_while_objects_change(api: Api, namespace: str) -> None:
+async def test_list_pages_show_one_version_while_objects_change(api: Api, namespace: str) -> None:
     await _create(api, namespace, "a", "b", "c")
     path = f"/api/v1/namespaces/{namespace}/pods?limit=2"
     first = await api.must("GET", path)
@@ -28,7 +28,7 @@ async def test_pages_show_one_version_while_objects_change(api: Api, namespace: 
     assert "continue" not in second["metadata"]
 
 
-async def test_a_list_at_an_exact_version_shows_the_past(api: Api, namespace: str) -> None:
+async def test_list_at_an_exact_version_shows_the_past(api: Api, namespace: str) -> None:
     created = await _create(api, namespace, "a")
     version = created[0]["metadata"]["resourceVersion"]
     await _create(api, namespace, "b")
@@ -51,7 +51,7 @@ async def test_a_list_at_an_exact_version_shows_the_past(api: Api, namespace: st
         ("resourceVersion=9999999999", 504, None),
     ],
 )
-async def test_a_list_with_bad_parameters_is_refused(
+async def test_list_with_bad_parameters_is_refused(
     api: Api, namespace: str, query: str, status: int, message: str | None
 ) -> None:
     actual, answer = await api.ask("GET", f"/api/v1/namespaces/{namespace}/pods?{query}")
@@ -75,14 +75,14 @@ async def test_a_list_with_bad_parameters_is_refused(
         ("fieldSelector=spec.schedulerName=nobody", ["a", "b"]),
     ],
 )
-async def test_selectors_choose(api: Api, namespace: str, selector: str, expected: list[str]) -> None:
+async def test_selectors_limit_lists(api: Api, namespace: str, selector: str, expected: list[str]) -> None:
     await _create(api, namespace, "a")
     await _create(api, namespace, "b", nodeName="n")
     found = await api.must("GET", f"/api/v1/namespaces/{namespace}/pods?{selector.replace(' ', '%20')}")
     assert [item["metadata"]["name"] for item in found["items"]] == expected
 
 
-async def test_a_watch_continues_a_list_without_a_gap(api: Api, namespace: str) -> None:
+async def test_watch_continues_a_list_without_a_gap(api: Api, namespace: str) -> None:
     await _create(api, namespace, "a")
     listed = await api.must("GET", f"/api/v1/namespaces/{namespace}/pods")
     await _create(api, namespace, "b")
@@ -99,7 +99,7 @@ async def test_a_watch_continues_a_list_without_a_gap(api: Api, namespace: str) 
     assert versions == sorted(versions)
 
 
-async def test_leaving_a_selector_is_a_deletion_and_entering_an_addition(api: Api, namespace: str) -> None:
+async def test_leaving_a_selector_is_a_deletion_and_entering_one_an_addition(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     async with (
         api.watch(f"{pods}?watch=1&fieldSelector=spec.nodeName=&timeoutSeconds=10") as unbound,
@@ -115,7 +115,7 @@ async def test_leaving_a_selector_is_a_deletion_and_entering_an_addition(api: Ap
     assert left["object"]["metadata"]["resourceVersion"] == entered["object"]["metadata"]["resourceVersion"]
 
 
-async def test_initial_events_end_with_their_bookmark(api: Api, namespace: str) -> None:
+async def test_initial_events_end_with_a_bookmark(api: Api, namespace: str) -> None:
     await _create(api, namespace, "a", "b")
     query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=4"
     async with api.watch(f"/api/v1/namespaces/{namespace}/pods?{query}") as watch:
@@ -131,12 +131,12 @@ async def test_initial_events_without_a_version_match_are_refused(api: Api, name
     assert "sendInitialEvents" in answer["message"]
 
 
-async def test_a_watch_ends_at_its_timeout(api: Api, namespace: str) -> None:
+async def test_watch_ends_at_its_timeout(api: Api, namespace: str) -> None:
     async with api.watch(f"/api/v1/namespaces/{namespace}/pods?watch=1&timeoutSeconds=1") as watch:
         assert await watch.rest() == []
 
 
-async def test_a_watch_from_the_future_is_silent(api: Api, namespace: str) -> None:
+async def test_watch_from_a_future_version_is_silent(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods?watch=1&resourceVersion=9999999999&timeoutSeconds=1"
     async with api.watch(path) as watch:
         assert await watch.rest() == []

@@ -103,7 +103,7 @@ async def test_an_invalid_pod_is_refused(
         assert [cause["field"] for cause in answer["details"]["causes"]] == fields, answer["message"]
 
 
-async def test_label_keys_of_a_new_pod_are_put_into_the_selectors_they_stand_beside(api: Api, namespace: str) -> None:
+async def test_match_label_keys_of_a_new_pod_are_merged_into_their_selectors(api: Api, namespace: str) -> None:
     def term(**fields: Any) -> dict[str, Any]:
         return {"topologyKey": "zone", "matchLabelKeys": ["rev", "absent"], "mismatchLabelKeys": ["tier"], **fields}
 
@@ -122,7 +122,7 @@ async def test_label_keys_of_a_new_pod_are_put_into_the_selectors_they_stand_bes
     assert created["topologySpreadConstraints"][0]["labelSelector"] == {"matchExpressions": [same_rev]}
 
 
-async def test_names_are_generated_and_taken_names_refused(api: Api, namespace: str) -> None:
+async def test_generated_names_are_unique_and_existing_names_refused(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     body = pod("x")
     body["metadata"] = {"generateName": "gen-"}
@@ -139,7 +139,7 @@ async def test_a_missing_namespace_is_named(api: Api) -> None:
     assert (status, answer["message"]) == (404, 'namespaces "nowhere" not found')
 
 
-async def test_a_dry_run_leaves_nothing(api: Api, namespace: str) -> None:
+async def test_dry_run_stores_nothing(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     created = await api.must("POST", f"{pods}?dryRun=All", pod("a"))
     assert created["status"]["qosClass"] == "Burstable"
@@ -160,7 +160,7 @@ async def test_a_pod_gets_its_qos_class(api: Api, namespace: str, resources: dic
     assert created["status"]["qosClass"] == expected
 
 
-async def test_most_of_a_pods_spec_is_fixed(api: Api, namespace: str) -> None:
+async def test_pod_spec_is_mostly_immutable(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods/a"
     await api.must("POST", path.removesuffix("/a"), pod("a", schedulingGates=[{"name": "x.y/z"}]))
     image = {"spec": {"containers": [{"name": "c", "image": "y"}]}}
@@ -174,7 +174,7 @@ async def test_most_of_a_pods_spec_is_fixed(api: Api, namespace: str) -> None:
     assert (status, answer["details"]["causes"][0]["field"]) == (422, "spec.schedulingGates[0].name")
 
 
-async def test_a_stale_update_is_refused_and_a_same_one_keeps_the_version(api: Api, namespace: str) -> None:
+async def test_stale_update_is_refused_and_an_equal_one_keeps_the_version(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     created = await api.must("POST", path, {"metadata": {"name": "c"}, "data": {"a": "1"}})
     same = await api.must("PUT", f"{path}/c", created)
@@ -186,7 +186,7 @@ async def test_a_stale_update_is_refused_and_a_same_one_keeps_the_version(api: A
     assert status == 400, answer
 
 
-async def test_patches_merge_as_their_type_says(api: Api, namespace: str) -> None:
+async def test_each_patch_type_merges_by_its_rules(api: Api, namespace: str) -> None:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     await api.must("POST", path, deployment("d", env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]))
     body = {
@@ -221,7 +221,7 @@ async def test_patches_merge_as_their_type_says(api: Api, namespace: str) -> Non
     assert status == 415, answer
 
 
-async def test_an_applied_list_is_ordered_as_the_patch_says(api: Api, namespace: str) -> None:
+async def test_applied_list_has_the_order_of_the_patch(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     await api.must("POST", path, pod("a"))
     conditions = {"status": {"conditions": [{"type": "B", "status": "True"}, {"type": "A", "status": "True"}]}}
@@ -271,7 +271,7 @@ async def test_unknown_fields_are_refused_when_strict(api: Api, namespace: str) 
     assert "replicsa" not in created["spec"]
 
 
-async def test_finalizers_hold_an_object_and_preconditions_guard_it(api: Api, namespace: str) -> None:
+async def test_finalizers_delay_deletion_and_preconditions_are_checked(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps/c"
     created = await api.must(
         "POST", path.removesuffix("/c"), {"metadata": {"name": "c", "finalizers": ["example.com/x"]}}
@@ -288,7 +288,7 @@ async def test_finalizers_hold_an_object_and_preconditions_guard_it(api: Api, na
     assert (await api.ask("GET", path))[0] == 404
 
 
-async def test_a_bound_pod_is_given_its_grace(api: Api, namespace: str) -> None:
+async def test_bound_pod_is_deleted_after_its_grace_period(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods/a"
     await api.must("POST", path.removesuffix("/a"), pod("a", nodeName="n"))
     marked = await api.must("DELETE", f"{path}?gracePeriodSeconds=20")
@@ -325,7 +325,7 @@ def told_event(namespace: str, *, name: str, note: str) -> dict[str, Any]:
     }
 
 
-async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) -> None:
+async def test_event_is_one_object_in_two_api_versions(api: Api, namespace: str) -> None:
     body = told_event(namespace, name="e", note="assigned")
     await api.must("POST", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
     core = await api.must("GET", f"/api/v1/namespaces/{namespace}/events/e")
@@ -348,7 +348,7 @@ async def test_an_event_is_one_object_in_two_versions(api: Api, namespace: str) 
         ("reportingController", "", "reportingController: Required value"),
     ],
 )
-async def test_an_event_says_who_tells_it_and_is_short(
+async def test_event_needs_a_reporter_and_a_short_note(
     api: Api, namespace: str, field: str, value: str, told: str
 ) -> None:
     body = told_event(namespace, name="long", note="\u00e9" * 512)
@@ -358,7 +358,7 @@ async def test_an_event_says_who_tells_it_and_is_short(
     await api.must("POST", path, body)
 
 
-async def test_limit_ranges_complete_and_bound_pods(api: Api, namespace: str) -> None:
+async def test_limit_ranges_default_and_limit_pods(api: Api, namespace: str) -> None:
     item = {"type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "200m"}, "max": {"cpu": "1"}}
     await api.must(
         "POST", f"/api/v1/namespaces/{namespace}/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [item]}}
@@ -379,7 +379,7 @@ async def test_limit_ranges_complete_and_bound_pods(api: Api, namespace: str) ->
     )
 
 
-async def test_priority_classes_reach_pods(api: Api, namespace: str) -> None:
+async def test_priority_classes_apply_to_pods(api: Api, namespace: str) -> None:
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     body = {"metadata": {"generateName": "api-test-"}, "value": 77, "preemptionPolicy": "Never"}
     name = (await api.must("POST", classes, body))["metadata"]["name"]
@@ -392,7 +392,7 @@ async def test_priority_classes_reach_pods(api: Api, namespace: str) -> None:
     await api.must("DELETE", f"{classes}/{name}")
 
 
-async def test_a_budget_of_zero_stops_evictions(api: Api, namespace: str) -> None:
+async def test_zero_budget_blocks_evictions(api: Api, namespace: str) -> None:
     budgets, pods = (
         f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
         f"/api/v1/namespaces/{namespace}/pods",
@@ -419,7 +419,7 @@ async def test_a_budget_of_zero_stops_evictions(api: Api, namespace: str) -> Non
     assert evicted["status"]["conditions"][-1]["type"] == "DisruptionTarget"
 
 
-async def test_an_eviction_names_the_pod_it_means(api: Api, namespace: str) -> None:
+async def test_eviction_checks_the_uid(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     made = (await api.must("POST", pods, pod("a", nodeName="n")))["metadata"]
 
@@ -436,7 +436,7 @@ async def test_an_eviction_names_the_pod_it_means(api: Api, namespace: str) -> N
     assert (await evict("a", uid=made["uid"]))[0] == 201
 
 
-async def test_a_lease_needs_its_version(api: Api, namespace: str) -> None:
+async def test_lease_update_needs_a_version(api: Api, namespace: str) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     lease = await api.must(
         "POST", path, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}}
@@ -448,7 +448,7 @@ async def test_a_lease_needs_its_version(api: Api, namespace: str) -> None:
     assert (await api.ask("PUT", f"{path}/l", taken))[0] == 409
 
 
-async def test_a_defined_kind_is_served_until_its_definition_goes(api: Api, namespace: str) -> None:
+async def test_custom_kind_is_served_until_its_definition_is_deleted(api: Api, namespace: str) -> None:
     spec = {
         "type": "object",
         "properties": {"size": {"type": "integer", "minimum": 1}, "color": {"type": "string", "default": "red"}},
@@ -477,7 +477,7 @@ async def test_a_defined_kind_is_served_until_its_definition_goes(api: Api, name
         await api.must("DELETE", f"{definitions}/gadgets.test.multisched.io")
 
 
-async def test_rights_come_from_roles_only(api: Api, namespace: str) -> None:
+async def test_permissions_come_only_from_roles(api: Api, namespace: str) -> None:
     review = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
     async def may(verb: str, resource: str) -> bool:
@@ -498,7 +498,7 @@ async def test_rights_come_from_roles_only(api: Api, namespace: str) -> None:
     assert not await may("list", "secrets")
 
 
-async def test_a_service_account_token_is_known_by_its_name(api: Api, namespace: str) -> None:
+async def test_service_account_token_identifies_its_account(api: Api, namespace: str) -> None:
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     await api.must("POST", accounts, {"metadata": {"name": "robot"}})
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
@@ -518,7 +518,7 @@ async def test_a_service_account_token_is_known_by_its_name(api: Api, namespace:
     assert not review["status"].get("authenticated")
 
 
-async def test_every_fault_of_a_workload_is_told_at_once(api: Api, namespace: str) -> None:
+async def test_all_workload_errors_are_reported_at_once(api: Api, namespace: str) -> None:
     spec = {
         "replicas": -1,
         "selector": {"matchLabels": {"a": "b"}},
@@ -533,7 +533,7 @@ async def test_every_fault_of_a_workload_is_told_at_once(api: Api, namespace: st
     ]
 
 
-async def test_a_toleration_that_exists_has_no_value(api: Api, namespace: str) -> None:
+async def test_exists_toleration_has_no_value(api: Api, namespace: str) -> None:
     wrong = _with("a", tolerations=[{"key": "a", "operator": "Exists", "value": "x"}])
     status, answer = await api.ask("POST", f"/api/v1/namespaces/{namespace}/pods", wrong)
     assert (status, answer["details"]["causes"]) == (

@@ -128,7 +128,7 @@ async def test_each_bind_answer_means_what_the_pod_says(scene: Scene) -> None:
     await scene.transport.request("DELETE", f"/api/v1/nodes/{node}")
 
 
-async def test_two_keepers_hand_a_lease_over(scene: Scene) -> None:
+async def test_two_keepers_hand_over_a_lease(scene: Scene) -> None:
     settings = LeaseSettings(duration_s=2, renew_deadline_s=1, retry_period_s=0.2, bind_deadline_s=0.5)
     path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases/multisched-job"
     keepers = [
@@ -211,7 +211,7 @@ async def written(writer: ApiConditionWriter) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_a_condition_lands_on_the_right_pod_only(scene: Scene) -> None:
+async def test_condition_is_written_to_the_right_pod_only(scene: Scene) -> None:
     uid = await create_pod(scene, "a")
     clock = WallClock()
     writer = ApiConditionWriter(scene.watched, WriteLimiter(clock), clock)

@@ -134,19 +134,19 @@ async def label(transport: Transport, arguments: argparse.Namespace) -> int:
 
 
 async def wait(transport: Transport, arguments: argparse.Namespace) -> int:
-    """wait deployment/NAME --for=jsonpath={.status.FIELD}=VALUE."""
-    name = arguments.names[0].partition("/")[2]
+    """wait deployment/NAME or pod/NAME --for=jsonpath={.status.FIELD}=VALUE."""
+    kind, _, name = arguments.names[0].partition("/")
     path, _, value = arguments.condition.removeprefix("jsonpath=").rpartition("=")
     field = path.strip("{}").rpartition(".")[2]
     end_s = time.monotonic() + float(arguments.timeout.removesuffix("s"))
-    where = f"{GROUPS['Deployment']}/namespaces/{arguments.namespace}/deployments/{name}"
+    where = f"{GROUPS.get(kind.capitalize(), CORE)}/namespaces/{arguments.namespace}/{kind}s/{name}"
     while time.monotonic() < end_s:
         _, found = await ask(transport, "GET", where)
         if str(found.get("status", {}).get(field)) == value:
-            print(f"deployment.apps/{name} condition met")
+            print(f"{kind}/{name} condition met")
             return 0
         await asyncio.sleep(0.05)
-    print(f"error: timed out waiting for the condition on deployments/{name}: {found.get('status')}", file=sys.stderr)
+    print(f"error: timed out waiting for the condition on {kind}s/{name}: {found.get('status')}", file=sys.stderr)
     return 1
 
 

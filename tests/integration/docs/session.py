@@ -40,7 +40,7 @@ MASKS: Final = (
     (re.compile(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b"), "DAY"),
     (re.compile(r"[ ▁-█]*[▁-█][ ▁-█]*"), " PLOT "),
     (re.compile(r"\[[#+\-. ]+\]"), "BAR"),
-    (re.compile(r"\b(move|mend|replica|node|pod)s?\b"), r"\1"),
+    (re.compile(r"\b(move|repair|replica|node|pod)s?\b"), r"\1"),
     (FIGURE, "N"),
     (re.compile(r"(?<= )-(?= |$)"), "N"),
     (re.compile(r" +"), " "),

@@ -62,7 +62,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("document", RUN, ids=name_of)
-def test_the_commands_of_a_document_do_what_it_says(document: Path, demo: Mapping[str, str], tmp_path: Path) -> None:
+def test_document_commands_print_what_the_document_shows(
+    document: Path, demo: Mapping[str, str], tmp_path: Path
+) -> None:
     session = Session(tmp_path, demo)
     try:
         wrong = [text for block in blocks_of(document) if not is_of_others(block) and (text := session.run(block))]
@@ -71,7 +73,7 @@ def test_the_commands_of_a_document_do_what_it_says(document: Path, demo: Mappin
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_document_block_has_a_type() -> None:
     blocks = [block for document in DOCUMENTS for block in blocks_of(document)]
     assert len(blocks) > 60
     unknown = [
@@ -83,7 +85,7 @@ def test_every_block_says_what_it_is() -> None:
     assert unknown == []
 
 
-def test_what_is_not_run_has_a_reason() -> None:
+def test_blocks_that_are_not_run_have_a_reason() -> None:
     marked = [b for document in DOCUMENTS for b in blocks_of(document) if b.mark == "no-run" and not is_of_others(b)]
     found = {
         (name_of(block.document), begin) for block in marked for _, begin in NOT_RUN if block.text.startswith(begin)
@@ -94,14 +96,14 @@ def test_what_is_not_run_has_a_reason() -> None:
     assert OF_OTHERS.keys() <= headings
 
 
-def test_the_dump_of_the_walk_through_is_what_its_maker_makes() -> None:
+def test_walk_through_dump_equals_its_generator_output() -> None:
     assert third_step.DUMP.read_text() == third_step.dump()
 
 
 # -- the checks themselves -----------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_fails_or_prints_something_else_would_be_seen(tmp_path: Path) -> None:
+def test_failing_or_differing_command_is_detected(tmp_path: Path) -> None:
     session = Session(tmp_path, {"MULTISCHED_SERVER": "http://127.0.0.1:1", "KUBECONFIG": "none"})
     text = "# A\n```sh\nexport WORD=some\n```\n```sh\ntest $WORD = other\n```\n```console\n$ echo $WORD 12\nsome 7\n$ echo a\nb\n```\n"
     said = [session.run(block) for block in blocks_of(ROOT / "README.md", text)]
@@ -123,11 +125,11 @@ def test_a_command_that_fails_or_prints_something_else_would_be_seen(tmp_path: P
         ("node is full\n", "node is empty\n", ["node is full"]),
     ],
 )
-def test_outputs_are_compared_without_their_figures(expected: str, output: str, lacks: list[str]) -> None:
+def test_outputs_are_compared_without_numbers(expected: str, output: str, lacks: list[str]) -> None:
     assert missing(expected, output) == lacks
 
 
-def test_words_are_not_masked() -> None:
+def test_words_are_compared() -> None:
     assert masked("The smallest fix: lower the cpu request from 40 to 31500m") == (
         "The smallest fix: lower the cpu request from N to N"
     )

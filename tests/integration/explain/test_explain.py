@@ -59,7 +59,7 @@ def fix_of(view: PodView, kind: str) -> Fix:
     return next(fix for fix in view.fixes if fix.kind == kind)
 
 
-async def test_a_plugin_that_failed_has_a_heading_of_its_own() -> None:
+async def test_failed_plugin_has_its_own_heading() -> None:
     faulty = {
         "name": "tests.integration.plugins.faulty:Faulty",
         "args": {"point": "Filter", "how": "raise", "times": 9},
@@ -75,7 +75,7 @@ async def test_a_plugin_that_failed_has_a_heading_of_its_own() -> None:
         assert (last.point, last.plugin) == ("failed", "Faulty"), "not as if PreEnqueue had said it"
 
 
-async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
+async def test_pending_pod_is_explained_from_its_records() -> None:
     async with opened() as (house, explanations):
         await house.node("small", cpu="1")
         await house.node("other", cpu="1")
@@ -90,14 +90,14 @@ async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
         (verdict,) = attempt.refused
         assert (verdict.plugin, verdict.reasons, verdict.count) == ("NodeResourcesFit", ("Insufficient cpu",), 2)
         assert verdict.nodes == ("other", "small")
-        assert [step.place for step in view.history] == ["active", "in-flight", "unschedulable"]
+        assert [step.state for step in view.history] == ["active", "in-flight", "unschedulable"]
         assert "a node comes or changes its allocatable" in view.wakes[0].events
         node = await explanations.pod(ExplainQuery("default", "late", node="small"))
         assert node.on_node is not None
         assert node.on_node.text == "It is not feasible: NodeResourcesFit: Insufficient cpu."
 
 
-async def test_the_toleration_that_a_fix_names_lets_the_pod_bind() -> None:
+async def test_toleration_of_a_fix_makes_the_pod_bind() -> None:
     async with opened() as (house, explanations):
         taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
         await house.node("n1", taints=taints)
@@ -116,7 +116,7 @@ async def test_the_toleration_that_a_fix_names_lets_the_pod_bind() -> None:
         await house.at_rest()
 
 
-async def test_the_label_that_a_fix_names_lets_the_pod_bind() -> None:
+async def test_label_of_a_fix_makes_the_pod_bind() -> None:
     async with opened() as (house, explanations):
         await house.node("n1")
         await house.pod("late", cpu="1", nodeSelector={"disk": "ssd"})
@@ -127,7 +127,7 @@ async def test_the_label_that_a_fix_names_lets_the_pod_bind() -> None:
         await house.bound("late")
 
 
-async def test_the_victim_that_a_fix_names_makes_room() -> None:
+async def test_victim_of_a_fix_makes_room() -> None:
     async with opened() as (house, explanations):
         await house.node("n1", cpu="4")
         await house.pod("large", cpu="3")
@@ -140,7 +140,7 @@ async def test_the_victim_that_a_fix_names_makes_room() -> None:
         await house.bound("late")
 
 
-async def test_a_gate_is_named_with_what_comes_after_it() -> None:
+async def test_gate_is_named_with_the_next_obstacle() -> None:
     async with opened() as (house, explanations):
         await house.node("n1")
         await house.pod("late", cpu="1", schedulingGates=[{"name": "example.com/quota"}])
@@ -158,7 +158,7 @@ async def test_a_gate_is_named_with_what_comes_after_it() -> None:
         await house.bound("late")
 
 
-async def test_what_if_says_what_the_scheduler_then_does() -> None:
+async def test_what_if_equals_what_the_scheduler_then_does() -> None:
     async with opened() as (house, explanations):
         for index in range(4):
             await house.node(f"n{index}", cpu=str(3 + 4 * index))
@@ -179,7 +179,7 @@ async def test_what_if_says_what_the_scheduler_then_does() -> None:
         await house.at_rest()
 
 
-async def test_what_if_says_which_replica_is_one_too_many_and_why() -> None:
+async def test_what_if_names_the_first_infeasible_replica_and_why() -> None:
     async with opened() as (house, explanations):
         await house.node("n1", cpu="4")
         manifest = {"kind": "Pod", "metadata": {"name": "new"}, "spec": SPEC}
@@ -195,7 +195,7 @@ async def test_what_if_says_which_replica_is_one_too_many_and_why() -> None:
         assert entry.message == foretold.placements[3].message
 
 
-async def test_what_if_takes_the_priority_that_admission_would_give() -> None:
+async def test_what_if_uses_the_admission_priority() -> None:
     async with opened() as (house, explanations):
         await house.node("n1", cpu="1500m")
         await house.priority_class("high", 10)
@@ -217,7 +217,7 @@ async def test_what_if_takes_the_priority_that_admission_would_give() -> None:
         assert (await planned()).placements[0].victims == ("default/low",)
 
 
-async def test_what_nobody_can_answer_is_said() -> None:
+async def test_unanswerable_query_is_reported() -> None:
     async with opened() as (house, explanations):
         await house.node("n1")
         with pytest.raises(NotExplainedError, match="pod default/nobody is not known here"):
@@ -230,7 +230,7 @@ async def test_what_nobody_can_answer_is_said() -> None:
             await explanations.what_if({"spec": {"containers": [{"name": "main"}]}}, 1)
 
 
-async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None:
+async def test_command_line_and_http_give_equal_answers(tmp_path: Path) -> None:
     async with opened() as (house, explanations):
         await house.node("small", cpu="1")
         await house.pod("late", cpu="4")

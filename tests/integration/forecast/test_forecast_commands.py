@@ -67,7 +67,7 @@ async def said(url: str, *arguments: str, code: int = 0) -> str:
     return await anyio.to_thread.run_sync(call)
 
 
-async def test_nodes_their_pods_and_moments_are_told_of_a_running_program() -> None:
+async def test_nodes_and_times_are_shown_for_a_running_program() -> None:
     async with served() as (house, url):
         lines = (await said(url, "nodes")).splitlines()
         assert lines[0].split() == ["NODE", "PODS", "NO", "PROFILE", "FULLEST", "AT", "PEAK", "NOW"]
@@ -90,7 +90,7 @@ async def test_nodes_their_pods_and_moments_are_told_of_a_running_program() -> N
         assert (await said(url, "at", "20:00")).splitlines()[0].split() == ["NODE", "CPU", "LOG"]
 
 
-async def test_services_and_the_backtest_are_told_of_a_running_program() -> None:
+async def test_services_and_backtest_are_shown_for_a_running_program() -> None:
     async with served() as (_, url):
         lines = (await said(url, "services")).splitlines()
         assert lines[0].split()[-1] == "PODS"
@@ -101,7 +101,7 @@ async def test_services_and_the_backtest_are_told_of_a_running_program() -> None
         assert text.splitlines()[0].startswith("DIMENSION   SERVICES   CHOSEN")
 
 
-async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Path) -> None:
+async def test_report_is_a_page_with_the_history_of_a_file(tmp_path: Path) -> None:
     usage = tmp_path / "use.csv"
     usage.write_text(
         "timestamp,service,dimension,value\n1767571200,default/cart,cpu,7\n1767571200,other,cpu,1\nnoon,other,cpu,1\n"
@@ -119,7 +119,7 @@ async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Pa
         assert "no column timestamp" in await said(url, "report", "--usage", __file__, code=2)
 
 
-async def test_what_is_asked_wrongly_is_told() -> None:
+async def test_invalid_forecast_query_is_reported() -> None:
     async with served() as (_, url):
         assert "domain tests has no node n9" in await said(url, "node", "n9", code=2)
         assert "domain job shows no forecast; it is shown by tests" in await said(
@@ -129,7 +129,7 @@ async def test_what_is_asked_wrongly_is_told() -> None:
         assert "--config needs --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
 
 
-async def test_two_forecasts_are_told_apart_by_domain() -> None:
+async def test_forecasts_of_two_domains_are_selected_by_name() -> None:
     plugin = {"name": "PeakForecast"}
     profile = {"plugins": {"enabled": [plugin]}}
     domains = [
@@ -146,7 +146,7 @@ async def test_two_forecasts_are_told_apart_by_domain() -> None:
             await views.document("weather", ViewQuery("nodes"))
 
 
-async def test_who_asks_too_much_at_once_is_told_and_others_are_answered() -> None:
+async def test_too_many_queries_are_refused_and_others_answered() -> None:
     async with served() as (house, _):
         views, refused, answered = ProgramViews(house.program), [], []
 

@@ -44,7 +44,7 @@ def test_rights_of_a_service_account(ctl: Kubectl, reader: Kubectl) -> None:
     assert json.loads(reader("auth", "whoami", "-o", "json"))["status"]["userInfo"]["username"] == account
 
 
-def test_what_is_not_allowed_is_forbidden_by_name(reader: Kubectl) -> None:
+def test_forbidden_request_is_named(reader: Kubectl) -> None:
     assert reader.names("pods") == []
     refusal = reader.fails("create", "configmap", "c")
     assert "is forbidden" in refusal
@@ -60,7 +60,7 @@ def test_a_wrong_token_is_unauthorized(ctl: Kubectl, reader: Kubectl, tmp_path: 
     assert "Unauthorized" in replace(ctl, kubeconfig=path).fails("get", "pods")
 
 
-def test_a_role_taken_away_takes_effect(ctl: Kubectl, reader: Kubectl) -> None:
+def test_deleted_role_takes_effect(ctl: Kubectl, reader: Kubectl) -> None:
     reader("get", "pods")
     ctl("delete", "rolebinding", "reader")
     assert "Forbidden" in reader.fails("get", "pods")

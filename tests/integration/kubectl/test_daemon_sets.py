@@ -47,7 +47,7 @@ def bind_next(ctl: Kubectl) -> Document:
     return {**found, "node": node}
 
 
-def test_a_daemon_per_selected_node_rolled_over_and_back(ctl: Kubectl, node: str) -> None:
+def test_daemon_set_runs_on_selected_nodes_and_rolls_over_and_back(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=daemon_set("d", node))
     first = bind_next(ctl)
     assert first["node"] == node
@@ -68,7 +68,7 @@ def test_a_daemon_per_selected_node_rolled_over_and_back(ctl: Kubectl, node: str
     ctl("rollout", "status", "daemonset/d", "--timeout=60s")
 
 
-def test_drain_leaves_daemons_where_it_is_told_to(ctl: Kubectl, node: str) -> None:
+def test_drain_keeps_daemon_set_pods_with_the_flag(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=daemon_set("d", node))
     bind_next(ctl)
     ctl("rollout", "status", "daemonset/d", "--timeout=60s")

@@ -25,7 +25,7 @@ SCRIPT_LIMIT_S = 300
 
 
 @pytest.mark.parametrize("way", ["kubectl", "helm"])
-async def test_the_documents_commands_install_it(request: pytest.FixtureRequest, tmp_path: Path, way: str) -> None:
+async def test_documented_commands_install_it(request: pytest.FixtureRequest, tmp_path: Path, way: str) -> None:
     """Every command of the section, in its order, but for those of the other way; docker only writes down what it is asked."""
     section = DOCUMENT.read_text().split("\n## Install\n")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)

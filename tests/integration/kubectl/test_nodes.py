@@ -8,7 +8,7 @@ import time
 from tests.integration.kubectl.conftest import Kubectl, deployment, pod, rows
 
 
-def test_taints_come_change_and_go(ctl: Kubectl, node: str) -> None:
+def test_taints_are_added_changed_and_removed(ctl: Kubectl, node: str) -> None:
     ctl("taint", "node", node, "example.com/dedicated=team:NoSchedule", "example.com/other:PreferNoSchedule")
     assert "already has" in ctl.fails("taint", "node", node, "example.com/dedicated=x:NoSchedule")
     ctl("taint", "node", node, "example.com/dedicated=x:NoSchedule", "--overwrite")
@@ -31,7 +31,7 @@ def test_cordon_and_uncordon(ctl: Kubectl, node: str) -> None:
     assert status() == "Ready"
 
 
-def test_drain_evicts_what_has_an_owner_and_asks_about_the_rest(ctl: Kubectl, node: str) -> None:
+def test_drain_evicts_owned_pods_and_refuses_others(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=deployment("web", on=node))
     ctl("rollout", "status", "deployment/web", "--timeout=60s")
     before = set(ctl.names("pods", "-l", "app=web"))
@@ -60,14 +60,14 @@ def test_drain_respects_a_disruption_budget(ctl: Kubectl, node: str) -> None:
     assert rows(ctl("get", "pdb", "web"))[0]["ALLOWED DISRUPTIONS"] == "0"
 
 
-def test_a_dry_drain_touches_nothing(ctl: Kubectl, node: str) -> None:
+def test_dry_run_drain_changes_nothing(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=pod("a", on=node))
     assert "(server dry run)" in ctl("drain", node, "--force", "--dry-run=server")
     assert ctl.names("pods") == ["pod/a"]
     assert "unschedulable" not in ctl.get("node", node)["spec"]
 
 
-def test_labels_of_nodes_are_roles_and_selectors(ctl: Kubectl, node: str) -> None:
+def test_node_labels_show_roles_and_match_selectors(ctl: Kubectl, node: str) -> None:
     ctl("label", "node", node, "node-role.kubernetes.io/special=", f"test={node}")
     assert rows(ctl("get", "nodes", "-l", f"test={node}"))[0]["ROLES"] == "special"
 

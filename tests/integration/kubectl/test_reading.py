@@ -198,7 +198,7 @@ def test_explain_knows_the_fields(ctl: Kubectl) -> None:
 @pytest.mark.parametrize(
     "arguments", [("logs", "a"), ("exec", "a", "--", "true"), ("attach", "a"), ("port-forward", "pod/a", "18080:80")]
 )
-def test_what_needs_a_machine_says_so(ctl: Kubectl, node: str, arguments: tuple[str, ...]) -> None:
+def test_commands_that_need_a_kubelet_report_it(ctl: Kubectl, node: str, arguments: tuple[str, ...]) -> None:
     """There is no container behind a fake node: an error that names the reason, at once, and no hang."""
     ctl("apply", "-f", "-", stdin=pod("a", on=node))
     ctl("wait", "--for=condition=Ready", "pod/a", "--timeout=60s")

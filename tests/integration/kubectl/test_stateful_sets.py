@@ -41,7 +41,7 @@ def images(ctl: Kubectl) -> dict[str, str]:
     return {p["metadata"]["name"]: p["spec"]["containers"][0]["image"] for p in found}
 
 
-def test_pods_and_claims_have_names_that_stay(ctl: Kubectl, node: str) -> None:
+def test_stateful_set_pods_and_claims_have_stable_names(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=stateful_set("db", node))
     rolled_out(ctl)
     [row] = rows(ctl("get", "statefulsets"))
@@ -69,7 +69,7 @@ def test_pods_and_claims_have_names_that_stay(ctl: Kubectl, node: str) -> None:
     assert ctl.names("pvc") == claims
 
 
-def test_scale_takes_the_last_pod_and_its_claim_where_the_policy_says_so(ctl: Kubectl, node: str) -> None:
+def test_scale_down_removes_the_last_pod_and_its_claim_by_policy(ctl: Kubectl, node: str) -> None:
     policy = {"whenScaled": "Delete", "whenDeleted": "Retain"}
     ctl("create", "-f", "-", stdin=stateful_set("db", node, 3, persistentVolumeClaimRetentionPolicy=policy))
     rolled_out(ctl)
@@ -81,7 +81,7 @@ def test_scale_takes_the_last_pod_and_its_claim_where_the_policy_says_so(ctl: Ku
     assert len(ctl.names("pvc")) == 2
 
 
-def test_a_rollout_stops_at_its_partition_goes_on_and_back(ctl: Kubectl, node: str) -> None:
+def test_partitioned_rollout_stops_continues_and_reverts(ctl: Kubectl, node: str) -> None:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
     ctl("create", "-f", "-", stdin=stateful_set("db", node, updateStrategy=rolling))
     rolled_out(ctl)
@@ -110,7 +110,7 @@ def test_parallel_pods_do_not_wait_for_each_other(ctl: Kubectl) -> None:
     assert rows(ctl("get", "statefulset", "db"))[0]["READY"] == "0/3"
 
 
-def test_what_may_not_change_is_refused(ctl: Kubectl) -> None:
+def test_immutable_stateful_set_fields_are_refused(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=stateful_set("db", "", 0))
     complaint = ctl.fails("patch", "statefulset", "db", "-p", '{"spec": {"serviceName": "other"}}')
     assert "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template'" in complaint

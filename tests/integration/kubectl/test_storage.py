@@ -78,7 +78,7 @@ def is_told(ctl: Kubectl, name: str, told: tuple[str, str]) -> bool:
     return False
 
 
-def test_a_volume_and_a_claim_find_each_other_and_part_again(ctl: Kubectl) -> None:
+def test_volume_and_claim_are_bound_and_released(ctl: Kubectl) -> None:
     name = f"{ctl.namespace}-static"
     ctl("create", "-f", "-", stdin=volume(name, name, "5Gi"))
     ctl("wait", is_phase("Available"), f"pv/{name}", PATIENCE)
@@ -101,7 +101,7 @@ def test_a_volume_and_a_claim_find_each_other_and_part_again(ctl: Kubectl) -> No
     ctl("delete", "pv", name, PATIENCE)
 
 
-def test_a_claim_of_a_late_class_waits_for_a_pod_and_says_so(ctl: Kubectl, classes: dict[str, str]) -> None:
+def test_late_binding_claim_waits_for_a_pod_and_reports_it(ctl: Kubectl, classes: dict[str, str]) -> None:
     ctl("create", "-f", "-", stdin=claim("late", classes["WaitForFirstConsumer"]))
     ctl("wait", is_phase("Pending"), "pvc/late", PATIENCE)
     waits = ("WaitForFirstConsumer", "waiting for first consumer to be created before binding")
@@ -112,7 +112,7 @@ def test_a_claim_of_a_late_class_waits_for_a_pod_and_says_so(ctl: Kubectl, class
     assert seen["VOLUMEBINDINGMODE"] == "WaitForFirstConsumer"
 
 
-def test_a_late_claim_is_provisioned_for_the_node_that_was_chosen(
+def test_late_binding_claim_is_provisioned_for_the_selected_node(
     ctl: Kubectl, node: str, classes: dict[str, str]
 ) -> None:
     """The annotation is what a scheduler writes; none runs here."""
@@ -130,7 +130,7 @@ def test_a_late_claim_is_provisioned_for_the_node_that_was_chosen(
     ctl("wait", "--for=delete", f"pv/{name}", PATIENCE)
 
 
-def test_a_claim_in_use_stays_until_its_pod_is_gone(ctl: Kubectl, node: str, classes: dict[str, str]) -> None:
+def test_claim_in_use_stays_until_its_pod_is_deleted(ctl: Kubectl, node: str, classes: dict[str, str]) -> None:
     ctl("create", "-f", "-", stdin=claim("data", classes["Immediate"]))
     ctl("wait", is_phase("Bound"), "pvc/data", PATIENCE)
     ctl("create", "-f", "-", stdin=using("user", "data", on=node))
@@ -142,7 +142,7 @@ def test_a_claim_in_use_stays_until_its_pod_is_gone(ctl: Kubectl, node: str, cla
     ctl("wait", "--for=delete", "pvc/data", PATIENCE)
 
 
-def test_an_ephemeral_volume_lives_as_long_as_its_pod(ctl: Kubectl, node: str, classes: dict[str, str]) -> None:
+def test_ephemeral_volume_lasts_as_long_as_its_pod(ctl: Kubectl, node: str, classes: dict[str, str]) -> None:
     document = pod("scratchy", on=node)
     template = {"spec": claim("", classes["Immediate"])["spec"]}
     document["spec"]["volumes"] = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
@@ -155,7 +155,7 @@ def test_an_ephemeral_volume_lives_as_long_as_its_pod(ctl: Kubectl, node: str, c
     ctl("wait", "--for=delete", "pvc/scratchy-scratch", PATIENCE)
 
 
-def test_what_a_claim_or_a_class_may_not_change_is_refused(ctl: Kubectl, classes: dict[str, str]) -> None:
+def test_immutable_claim_and_class_fields_are_refused(ctl: Kubectl, classes: dict[str, str]) -> None:
     ctl("create", "-f", "-", stdin=claim("data", classes["WaitForFirstConsumer"]))
     change = '{"spec":{"accessModes":["ReadWriteMany"]}}'
     assert "spec is immutable after creation" in ctl.fails("patch", "pvc", "data", "-p", change)

@@ -72,7 +72,7 @@ async def rolled_with_pods_waiting(
         assert denied(seen, f"system:serviceaccount:{NAMESPACE}:multisched") == []
 
 
-async def test_a_kustomization_is_upgraded_and_rolled_back_with_pods_waiting(
+async def test_kustomization_is_upgraded_and_rolled_back_with_pending_pods(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     before = extract(release_before(), tmp_path / "before")
@@ -93,7 +93,7 @@ async def test_a_kustomization_is_upgraded_and_rolled_back_with_pods_waiting(
             await rolled_with_pods_waiting(cluster, processes, partial(apply, BASE, "new"), back)
 
 
-async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_waiting(
+async def test_chart_release_is_upgraded_and_rolled_back_with_pending_pods(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     before = extract(release_before(), tmp_path / "before")
@@ -132,7 +132,7 @@ async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_wait
         assert len(await cluster.pods()) == len(cluster.created)
 
 
-async def test_a_configuration_that_is_refused_at_an_upgrade_leaves_the_old_replicas_at_work(
+async def test_refused_configuration_at_an_upgrade_keeps_the_old_replicas(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """The new pod does not come up and says why; the old ones go on by what they had. Mended, the rollout goes through."""

@@ -80,7 +80,7 @@ def test_a_paused_rollout_waits(ctl: Kubectl, node: str) -> None:
     assert images(ctl) == {"app:2"}
 
 
-def test_a_rollout_that_cannot_end_says_so(ctl: Kubectl) -> None:
+def test_rollout_over_its_deadline_reports_it(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=deployment("web"))
     assert "timed out" in ctl.fails("rollout", "status", "deployment/web", "--timeout=1s")
 
@@ -119,7 +119,7 @@ def test_a_job_completes(ctl: Kubectl, node: str) -> None:
     ctl("wait", "--for=delete", "pod", "-l", "job-name=j", "--timeout=60s")
 
 
-def test_a_suspended_job_starts_when_it_may(ctl: Kubectl, node: str) -> None:
+def test_suspended_job_starts_when_resumed(ctl: Kubectl, node: str) -> None:
     ctl("create", "-f", "-", stdin=job("j", node, suspend=True))
     ctl("wait", "--for=condition=Suspended", "job/j", "--timeout=60s")
     assert ctl.names("pods") == []

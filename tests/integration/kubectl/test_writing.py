@@ -33,7 +33,7 @@ def test_apply_merges_lists_by_their_keys(ctl: Kubectl) -> None:
     assert {container["name"]: container["image"] for container in containers} == {"main": "app:2", "side": "side:1"}
 
 
-def test_server_side_apply_knows_who_owns_what(ctl: Kubectl) -> None:
+def test_server_side_apply_tracks_field_owners(ctl: Kubectl) -> None:
     applied = ctl("apply", "--server-side", "--field-manager=one", "-f", "-", stdin=config_map("c", a="1", b="1"))
     assert applied == "configmap/c serverside-applied\n"
     clash = config_map("c", a="2")
@@ -118,7 +118,7 @@ def test_create_in_its_many_forms(ctl: Kubectl) -> None:
     assert named.startswith("pod/made-")
 
 
-def test_replace_needs_the_present_version(ctl: Kubectl) -> None:
+def test_replace_needs_the_current_version(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=config_map("c", a="1"))
     stale = ctl.get("configmap", "c")
     ctl("replace", "-f", "-", stdin={**stale, "data": {"a": "2"}})
@@ -243,7 +243,7 @@ def test_deleting_an_owner_deletes_what_it_owns(ctl: Kubectl, cascade: str) -> N
     assert ctl.names("deployments,replicasets,pods") == []
 
 
-def test_an_orphan_outlives_its_owner(ctl: Kubectl) -> None:
+def test_orphaned_object_outlives_its_owner(ctl: Kubectl) -> None:
     ctl("create", "-f", "-", stdin=deployment("web"))
     ctl("wait", "--for=create", "rs", "-l", "app=web", "--timeout=60s")
     ctl("delete", "deployment", "web", "--cascade=orphan")
@@ -251,7 +251,7 @@ def test_an_orphan_outlives_its_owner(ctl: Kubectl) -> None:
     assert "ownerReferences" not in replica_set["metadata"]
 
 
-def test_a_namespace_takes_everything_along(ctl: Kubectl) -> None:
+def test_namespace_deletion_deletes_its_objects(ctl: Kubectl) -> None:
     other = f"{ctl.namespace}-gone"
     ctl("create", "namespace", other)
     ctl("create", "configmap", "c", "-n", other)

@@ -213,7 +213,7 @@ async def open_house(
     configuration: str,
     *,
     registry: Registry | None = None,
-    workshop: WorkerFactory | None = None,
+    worker_factory: WorkerFactory | None = None,
     before: Callable[[House], Awaitable[None]] | None = None,
     behind: Callable[[Transport], Transport] | None = None,
     measures: Measures | None = None,
@@ -232,7 +232,7 @@ async def open_house(
     if before is not None:
         await before(house)
     seen = _Seen(server, house)
-    outside = ProgramPorts(
+    ports = ProgramPorts(
         behind(seen) if behind is not None else seen,
         clock,
         random.Random(0),
@@ -240,11 +240,11 @@ async def open_house(
         "kube-system",
         observer=lambda domain: house.observer,
         registry=registry,
-        workshop=workshop,
+        worker_factory=worker_factory,
         measures=measures,
         plan_repairs=plans_of,
     )
-    house.program = Program(parsed, outside)
+    house.program = Program(parsed, ports)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(house.program.run())
         try:

@@ -68,7 +68,7 @@ async def is_still_in_force(house: House) -> None:
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_an_edit_with_a_mistake_changes_nothing_and_is_told_on_the_tree(what: str) -> None:
+def test_invalid_tree_edit_changes_nothing_and_is_reported_on_the_tree(what: str) -> None:
     root, told = BAD[what]
 
     async def story() -> None:
@@ -85,7 +85,7 @@ def test_an_edit_with_a_mistake_changes_nothing_and_is_told_on_the_tree(what: st
     in_virtual_time(story)
 
 
-def test_a_second_tree_changes_nothing_whatever_it_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_second_tree_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with town(2) as house:
             await tree(house, GOOD)
@@ -110,7 +110,7 @@ async def adds_a_second(house: House) -> None:
 
 
 @pytest.mark.parametrize("mistake", [breaks_it, adds_a_second])
-def test_a_process_that_starts_beside_a_mistake_keeps_what_was_in_force(
+def test_new_process_with_an_invalid_tree_keeps_what_was_in_force(
     mistake: Callable[[House], Awaitable[None]],
 ) -> None:
     async def story() -> None:
@@ -127,7 +127,7 @@ def test_a_process_that_starts_beside_a_mistake_keeps_what_was_in_force(
     in_virtual_time(story)
 
 
-def test_a_tree_elsewhere_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+def test_tree_in_another_namespace_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with town(1) as house:
             path = TREES.replace("kube-system", "namespace1")
@@ -142,7 +142,7 @@ def test_a_tree_elsewhere_has_no_effect(caplog: pytest.LogCaptureFixture) -> Non
     in_virtual_time(story)
 
 
-def test_a_tree_that_is_deleted_without_consent_holds_until_it_is_back() -> None:
+def test_tree_deleted_without_consent_stays_in_force_until_recreated() -> None:
     """`kubectl replace --force` deletes and creates."""
 
     async def story() -> None:
@@ -239,7 +239,7 @@ def test_tree_deleted_while_no_replica_runs_stays_in_force_unless_it_may_be_lift
         in_virtual_time(partial(story, is_lifted))
 
 
-def test_replacing_a_tree_by_force_opens_no_window_at_a_restart() -> None:
+def test_forced_tree_replacement_during_a_restart_leaves_no_gap() -> None:
     """`kubectl replace --force` deletes and creates; here no replica runs in between, and the new tree has a mistake first."""
 
     async def story() -> None:
@@ -279,7 +279,7 @@ def test_kept_tree_is_written_again_after_it_was_lost_and_after_each_change() ->
     in_virtual_time(story)
 
 
-def test_a_tree_that_is_deleted_with_consent_evicts_nobody_and_holds_again_when_it_is_back() -> None:
+def test_tree_deleted_with_consent_evicts_no_pod_and_applies_again_when_recreated() -> None:
     async def story() -> None:
         async with town(2) as house:
             await tree(house, GOOD)
@@ -299,7 +299,7 @@ def test_a_tree_that_is_deleted_with_consent_evicts_nobody_and_holds_again_when_
     in_virtual_time(story)
 
 
-def test_of_many_quotas_one_with_a_mistake_keeps_all_as_they_were() -> None:
+def test_invalid_quota_among_many_keeps_the_others_unchanged() -> None:
     """The root of scheduler-plugins' quotas is the sum of them: with one left out the others would lend less."""
 
     async def story() -> None:

@@ -16,7 +16,7 @@ def notes(house: House) -> list[str]:
     return [str(event.get("note") or event.get("message")) for event in events if event["reason"] == "DisputedNode"]
 
 
-def test_a_node_of_two_domains_is_told_once_and_belongs_to_the_first() -> None:
+def test_node_of_two_domains_is_reported_once_and_belongs_to_the_first() -> None:
     async def story() -> None:
         async with open_house(TWO) as house:
             await house.node("both", labels={"pool": "qos", "size": "big"})

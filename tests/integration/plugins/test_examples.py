@@ -79,7 +79,7 @@ COSCHEDULING = {"name": "tests.examples.coscheduling:Coscheduling", "args": {"ti
 MEMBER: dict[str, Any] = {"labels": {GROUP: "g", SIZE: "3"}}
 
 
-def test_members_of_a_group_are_bound_together_once_all_are_there() -> None:
+def test_group_members_are_bound_together_once_complete() -> None:
     async def story() -> None:
         async with open_house(one_domain(COSCHEDULING)) as house:
             await house.node("n", cpu="4")
@@ -101,7 +101,7 @@ GPU_DOMAIN = f"{HEAD}domains: [{{name: gpu, profile: {{plugins: {{enabled: [{COS
 HALF: dict[str, Any] = {"annotations": {"multisched.io/gpu-milli": "500"}, "scheduler": "gpu-scheduler"}
 
 
-def test_an_incomplete_group_gives_everything_back_and_completes_later() -> None:
+def test_incomplete_group_releases_everything_and_completes_later() -> None:
     """Half a device each of a node's only one, two of three members: timed out, they leave row and device to a rival
     who waits for that (one who may preempt would send them away at once)."""
 
@@ -138,7 +138,7 @@ def held(house: House) -> set[str]:
     return {pod.name for pod in house.api_checker.pods().values() if pod.uid in uids}
 
 
-def test_a_late_member_brings_back_those_that_gave_up() -> None:
+def test_late_member_requeues_members_that_gave_up() -> None:
     async def story() -> None:
         async with open_house(one_domain(COSCHEDULING)) as house:
             await house.node("n", cpu="3")
@@ -161,7 +161,7 @@ LICENSED = 40
 """More pods than the adaptive limit lets bind at a time in the beginning."""
 
 
-async def test_pods_wait_for_licences_while_others_are_bound() -> None:
+async def test_pods_wait_for_licences_without_blocking_others() -> None:
     server = LicenseServer(free=0)
     async with serving(server.handle) as address:
         plugin = {"name": "tests.examples.wait_for_license:WaitForLicense", "args": {"server": address}}
@@ -183,7 +183,7 @@ async def test_pods_wait_for_licences_while_others_are_bound() -> None:
             await house.at_rest()
 
 
-async def test_a_pod_without_a_licence_in_time_gives_its_room_back_and_tries_again() -> None:
+async def test_pod_without_a_licence_in_time_releases_its_node_and_retries() -> None:
     asked: list[bytes] = []
 
     async def late_once(stream: SocketStream) -> None:
@@ -211,7 +211,7 @@ async def test_a_pod_without_a_licence_in_time_gives_its_room_back_and_tries_aga
 
 
 @pytest.mark.parametrize("name", ["coscheduling.py", "qos.yaml", "wait_for_license.py"])
-def test_the_readme_tells_of_every_example(name: str) -> None:
+def test_readme_lists_every_example(name: str) -> None:
     assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         "README.md",

@@ -56,7 +56,7 @@ async def told(house: House, pod: str, text: str) -> str:
     return message
 
 
-async def test_a_converted_extender_filters_scores_and_is_sent_whole_objects() -> None:
+async def test_converted_extender_filters_scores_and_gets_whole_objects() -> None:
     def leave(body: Any) -> object:
         assert body["Pod"]["spec"]["containers"][0]["image"] == "app:v1"
         assert all(node["status"]["allocatable"]["cpu"] == "8" for node in body["Nodes"]["items"])
@@ -74,7 +74,7 @@ async def test_a_converted_extender_filters_scores_and_is_sent_whole_objects() -
             await house.at_rest()
 
 
-async def test_a_pod_that_extenders_refuse_everywhere_is_told_in_their_words_and_tried_again() -> None:
+async def test_pod_refused_by_extenders_has_their_message_and_is_retried() -> None:
     refusal = keeping(
         FailedNodes={"n1": "no licence", "n2": "no licence"}, FailedAndUnresolvableNodes={"n3": "too old"}
     )
@@ -92,7 +92,7 @@ async def test_a_pod_that_extenders_refuse_everywhere_is_told_in_their_words_and
         await house.at_rest()
 
 
-async def test_an_extender_that_hangs_or_is_down_costs_its_own_pods_only() -> None:
+async def test_hung_or_unreachable_extender_affects_only_its_pods() -> None:
     async with extending(filter=hanging) as extender:
         managed = [{"name": "example.com/fpga", "ignoredByScheduler": True}]
         asked = one(extender, filterVerb="filter", managedResources=managed)
@@ -115,7 +115,7 @@ async def test_an_extender_that_hangs_or_is_down_costs_its_own_pods_only() -> No
             await house.at_rest()
 
 
-async def test_an_extender_of_one_scheduler_is_none_of_the_others_business() -> None:
+async def test_extender_of_one_scheduler_does_not_affect_others() -> None:
     async with extending(filter=status(500)) as extender:
         first = json.loads(converted(one(extender, filterVerb="filter")))["domains"][0]
         domains = [first, {"name": "other", "loans": [{"from": first["name"]}]}]
@@ -128,7 +128,7 @@ async def test_an_extender_of_one_scheduler_is_none_of_the_others_business() -> 
             await house.at_rest()
 
 
-async def test_an_extender_binds_the_pods_it_looks_after_and_its_word_is_checked() -> None:
+async def test_extender_binds_its_pods_and_the_result_is_verified() -> None:
     async with extending() as extender:
         asked = one(extender, bindVerb="bind", managedResources=[{"name": "example.com/fpga"}])
         async with open_house(converted(asked), before=with_nodes) as house:
@@ -172,7 +172,7 @@ async def full_of_low_pods(house: House) -> None:
         await house.node(name, cpu="1")
 
 
-async def test_an_extender_chooses_among_the_candidates_of_a_preemption() -> None:
+async def test_extender_chooses_among_preemption_candidates() -> None:
     def only_second(body: Any) -> object:
         victims = body["NodeNameToMetaVictims"]
         assert sorted(victims) == list(NODES)
@@ -198,7 +198,7 @@ async def test_an_extender_chooses_among_the_candidates_of_a_preemption() -> Non
         await house.at_rest()
 
 
-async def test_a_preemption_that_an_extender_refuses_or_spoils_removes_nobody() -> None:
+async def test_preemption_refused_by_an_extender_evicts_no_pod() -> None:
     async with (
         extending(preempt=lambda _: {}) as extender,
         open_house(converted(one(extender, preemptVerb="preempt")), before=full_of_low_pods) as house,

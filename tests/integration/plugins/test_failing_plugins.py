@@ -41,7 +41,7 @@ def faulty(point: str, how: str, times: int = 1) -> str:
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", ONE_ATTEMPT)
-def test_its_pod_loses_one_attempt_and_the_others_go_on(point: str, how: str) -> None:
+def test_failed_plugin_fails_one_attempt_and_others_continue(point: str, how: str) -> None:
     async def story() -> None:
         async with open_house(faulty(point, how)) as house:
             await make_pods(house)
@@ -59,7 +59,7 @@ def test_its_pod_loses_one_attempt_and_the_others_go_on(point: str, how: str) ->
 
 
 @pytest.mark.parametrize("point", ONE_ATTEMPT)
-def test_one_that_never_works_costs_nobody_else_anything(point: str) -> None:
+def test_always_failing_plugin_affects_no_other_pod(point: str) -> None:
     async def story() -> None:
         async with open_house(faulty(point, "raise", times=10**6)) as house:
             await make_pods(house)
@@ -76,7 +76,7 @@ def test_one_that_never_works_costs_nobody_else_anything(point: str) -> None:
     in_virtual_time(story)
 
 
-def test_every_point_is_tried() -> None:
+def test_failing_plugins_cover_every_extension_point() -> None:
     elsewhere = {"QueueSort", "PreEnqueue", "PostFilter", "PostBind"}
     assert set(ONE_ATTEMPT) - {"Sign"} | elsewhere == set(EXTENSION_POINTS)
     assert len(EXTENSION_POINTS) == 13
@@ -84,7 +84,7 @@ def test_every_point_is_tried() -> None:
 
 
 @pytest.mark.parametrize("how", [*HOWS, "incomparable"])
-def test_a_queue_sort_that_fails_puts_its_pod_first(how: str) -> None:
+def test_failed_queue_sort_puts_its_pod_first(how: str) -> None:
     async def story() -> None:
         text = one_domain({"name": SORT, "args": {"how": how}}, queue_sort=SORT, concurrency={"bindWorkers": 1})
         async with open_house(text) as house:
@@ -101,7 +101,7 @@ def test_a_queue_sort_that_fails_puts_its_pod_first(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_pre_enqueue_that_fails_gates_its_pod_until_something_happens(how: str) -> None:
+def test_failed_pre_enqueue_gates_its_pod_until_an_event(how: str) -> None:
     async def story() -> None:
         async with open_house(faulty("PreEnqueue", how)) as house:
             await house.pod(VICTIM, cpu="1")
@@ -125,7 +125,7 @@ async def make_others(house: House) -> None:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_post_filter_that_fails_leaves_the_refusal_as_it_was(how: str) -> None:
+def test_failed_post_filter_keeps_the_refusal_message(how: str) -> None:
     async def story() -> None:
         async with open_house(faulty("PostFilter", how)) as house:
             await make_pods(house, victim_cpu="100")
@@ -141,7 +141,7 @@ def test_a_post_filter_that_fails_leaves_the_refusal_as_it_was(how: str) -> None
     in_virtual_time(story)
 
 
-def test_unreserve_cannot_fail_what_was_held_is_given_back() -> None:
+def test_failed_unreserve_still_releases_everything() -> None:
     async def story() -> None:
         async with open_house(faulty("Unreserve", "raise")) as house:
             await house.node("n", cpu="4")
@@ -157,7 +157,7 @@ def test_unreserve_cannot_fail_what_was_held_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_post_bind_cannot_fail_the_pod_is_bound(how: str) -> None:
+def test_failed_post_bind_keeps_the_pod_bound(how: str) -> None:
     async def story() -> None:
         async with open_house(faulty("PostBind", how)) as house:
             await make_pods(house)

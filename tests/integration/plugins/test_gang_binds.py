@@ -68,7 +68,7 @@ async def bind(house: House, name: str, node: str) -> None:
     assert answer.status == 201, answer.body
 
 
-def test_a_member_that_a_stranger_binds_counts_and_the_others_stay() -> None:
+def test_member_bound_by_another_scheduler_counts_and_others_stay() -> None:
     async def story(house: House, keeper: Doorkeeper) -> None:
         async def ask(name: str) -> None:
             if name == "m1":
@@ -86,7 +86,7 @@ def test_a_member_that_a_stranger_binds_counts_and_the_others_stay() -> None:
     play(story, "a", "b")
 
 
-def test_a_member_whose_bind_is_refused_is_healed_and_the_others_stay() -> None:
+def test_member_with_a_refused_bind_is_retried_and_others_stay() -> None:
     async def story(house: House, keeper: Doorkeeper) -> None:
         left = [refused(500, "InternalError", "etcd has no leader") for _ in range(3)]
 
@@ -101,7 +101,7 @@ def test_a_member_whose_bind_is_refused_is_healed_and_the_others_stay() -> None:
     play(story, "a")
 
 
-def test_members_that_cannot_be_healed_hear_so_and_the_bound_ones_too() -> None:
+def test_members_that_cannot_recover_and_bound_ones_are_told() -> None:
     async def story(house: House, keeper: Doorkeeper) -> None:
         async def ask(name: str) -> Response | None:
             return refused(403, "Forbidden", "not yours") if name == "m1" else None
@@ -119,7 +119,7 @@ def test_members_that_cannot_be_healed_hear_so_and_the_bound_ones_too() -> None:
     play(story, "a")
 
 
-def test_the_rest_of_a_gang_whose_node_is_deleted_on_the_way_goes_elsewhere() -> None:
+def test_gang_with_a_node_deleted_during_binding_continues_elsewhere() -> None:
     async def story(house: House, keeper: Doorkeeper) -> None:
         late = asyncio.Event()
 
@@ -145,7 +145,7 @@ def test_the_rest_of_a_gang_whose_node_is_deleted_on_the_way_goes_elsewhere() ->
     play(story, "a", cpu="6")
 
 
-def test_what_a_killed_leader_left_unbound_is_healed_together_by_the_next() -> None:
+def test_gang_left_by_a_killed_leader_recovers_together_under_the_next() -> None:
     async def story() -> None:
         async def before(house: House) -> None:
             await nodes(house, "a", cpu="2")
@@ -167,7 +167,7 @@ def test_what_a_killed_leader_left_unbound_is_healed_together_by_the_next() -> N
     in_virtual_time(story)
 
 
-def test_a_leader_that_is_killed_between_two_binds_of_a_gang_leaves_no_half() -> None:
+def test_killed_leader_leaves_no_partial_gang() -> None:
     """The first program is cancelled while one of three binds has been answered; the second one ends what it began."""
 
     async def story() -> None:

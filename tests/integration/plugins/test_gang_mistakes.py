@@ -75,9 +75,7 @@ async def says(house: House, name: str, words: str, within_s: float = 5.0) -> No
         ),
     ],
 )
-def test_a_pod_that_says_what_cannot_be_hears_it_and_starts_when_it_is_mended(
-    metadata: dict[str, Any], words: str
-) -> None:
+def test_pod_with_contradicting_gang_labels_is_told_and_starts_when_fixed(metadata: dict[str, Any], words: str) -> None:
     async def story(house: House) -> None:
         await member(house, "m0", metadata)
         await says(house, "m0", words)
@@ -88,7 +86,7 @@ def test_a_pod_that_says_what_cannot_be_hears_it_and_starts_when_it_is_mended(
     play(story)
 
 
-def test_a_pod_with_a_mistake_does_not_count_for_its_gang() -> None:
+def test_pod_with_invalid_gang_labels_does_not_count() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", {"labels": {ACK_NAME: "g"}})
@@ -99,7 +97,7 @@ def test_a_pod_with_a_mistake_does_not_count_for_its_gang() -> None:
     play(story)
 
 
-def test_members_of_two_schedulers_hear_which() -> None:
+def test_members_of_two_schedulers_are_told_both_names() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", ack("g", 2), scheduler="gpu-scheduler")
@@ -111,7 +109,7 @@ def test_members_of_two_schedulers_hear_which() -> None:
     play(story)
 
 
-def test_members_in_two_namespaces_hear_nothing_of_each_other() -> None:
+def test_members_in_two_namespaces_get_no_details_of_each_other() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", ack("g", 2), namespace="other")
@@ -123,7 +121,7 @@ def test_members_in_two_namespaces_hear_nothing_of_each_other() -> None:
     play(story)
 
 
-def test_members_that_ask_for_different_minimums_hear_both() -> None:
+def test_members_with_different_minimums_are_told_both() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", ack("g", 3))
@@ -134,7 +132,7 @@ def test_members_that_ask_for_different_minimums_hear_both() -> None:
     play(story)
 
 
-def test_a_group_and_its_members_that_ask_for_different_minimums_are_told() -> None:
+def test_group_and_members_with_different_minimums_are_told() -> None:
     async def story(house: House) -> None:
         await house.post(GROUPS, "g", {}, spec={"minMember": 2})
         both = {"labels": {SP_LABEL: "g", ACK_NAME: "g", ACK_MIN: "3"}}
@@ -146,7 +144,7 @@ def test_a_group_and_its_members_that_ask_for_different_minimums_are_told() -> N
     play(story)
 
 
-def test_a_gang_whose_fellow_does_not_name_it_hears_so() -> None:
+def test_linked_gang_without_a_back_reference_is_told() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", koordinator("x", 1, groups='["default/x", "default/y"]'))
         await member(house, "m1", koordinator("y", 1))
@@ -156,7 +154,7 @@ def test_a_gang_whose_fellow_does_not_name_it_hears_so() -> None:
     play(story)
 
 
-def test_gangs_of_two_schedulers_that_are_to_start_together_hear_which() -> None:
+def test_linked_gangs_of_two_schedulers_are_told_which() -> None:
     async def story(house: House) -> None:
         groups = '["x", "y"]'
         await member(house, "m0", koordinator("x", 1, groups=groups))
@@ -169,7 +167,7 @@ def test_gangs_of_two_schedulers_that_are_to_start_together_hear_which() -> None
     play(story)
 
 
-def test_a_pod_group_that_is_deleted_while_its_members_wait_is_missed() -> None:
+def test_pod_group_deleted_while_members_wait_is_reported() -> None:
     async def story(house: House) -> None:
         await house.post(GROUPS, "g", {}, spec={"minMember": 2})
         await member(house, "m0", {"labels": {SP_LABEL: "g"}})
@@ -205,7 +203,7 @@ def test_a_pod_group_that_is_deleted_while_its_members_wait_is_missed() -> None:
         ),
     ],
 )
-def test_a_kind_that_is_not_installed_is_named_and_noticed_within_seconds_when_it_is(
+def test_missing_pod_group_kind_is_named_and_noticed_once_installed(
     group: str, metadata: dict[str, Any], fields: dict[str, Any], words: str
 ) -> None:
     async def before(house: House) -> None:
@@ -228,7 +226,7 @@ def test_a_kind_that_is_not_installed_is_named_and_noticed_within_seconds_when_i
     in_virtual_time(scene)
 
 
-def test_a_pod_group_that_asks_for_more_than_will_ever_come_says_who_is_there() -> None:
+def test_oversized_minimum_names_the_existing_members() -> None:
     async def story(house: House) -> None:
         await house.post(GROUPS, "g", {}, spec={"minMember": 50, "scheduleTimeoutSeconds": 30})
         await members(house, {"labels": {SP_LABEL: "g"}}, "m0", "m1")

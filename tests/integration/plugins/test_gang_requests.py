@@ -58,7 +58,7 @@ def group(least: int) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_gang_is_tried_again_when_its_pod_group_asks_for_fewer_members(
+def test_gang_is_requeued_when_its_minimum_is_lowered(
     path: str, metadata: Mapping[str, Any], spec: Mapping[str, Any], lower: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> None:
     async def story() -> None:
@@ -74,7 +74,7 @@ def test_a_gang_is_tried_again_when_its_pod_group_asks_for_fewer_members(
 
 
 @pytest.mark.parametrize(("metadata", "key"), [(ack, "labels"), (koordinator, "annotations")])
-def test_a_gang_is_tried_again_when_its_members_ask_for_fewer(metadata: Any, key: str) -> None:
+def test_gang_is_requeued_when_its_members_request_less(metadata: Any, key: str) -> None:
     async def story() -> None:
         async with cluster() as house:
             await members(house, metadata("g", 4), *NAMES)
@@ -88,7 +88,7 @@ def test_a_gang_is_tried_again_when_its_members_ask_for_fewer(metadata: Any, key
 
 
 @pytest.mark.parametrize("after", ["zone", None])
-def test_a_gang_is_tried_again_when_its_topology_is_required_no_longer(after: str | None) -> None:
+def test_gang_is_requeued_when_its_topology_becomes_optional(after: str | None) -> None:
     async def story() -> None:
         async with cluster() as house:
             await house.patch("nodes/n0", {"metadata": {"labels": {"zone": "z0"}}})
@@ -103,7 +103,7 @@ def test_a_gang_is_tried_again_when_its_topology_is_required_no_longer(after: st
     in_virtual_time(story)
 
 
-def test_a_member_of_a_started_gang_is_tried_again_when_its_topology_is_required_no_longer() -> None:
+def test_started_member_is_requeued_when_its_topology_becomes_optional() -> None:
     async def story() -> None:
         async with cluster() as house:
             await house.patch("nodes/n0", {"metadata": {"labels": {"zone": "z0"}}})
@@ -119,7 +119,7 @@ def test_a_member_of_a_started_gang_is_tried_again_when_its_topology_is_required
     in_virtual_time(story)
 
 
-def test_a_gang_is_tried_again_when_another_party_binds_a_member() -> None:
+def test_gang_is_requeued_when_another_scheduler_binds_a_member() -> None:
     async def story() -> None:
         async with cluster() as house:
             node = {"apiVersion": "v1", "kind": "Node", "name": "elsewhere"}
@@ -140,7 +140,7 @@ async def bind(house: House, name: str, node: Mapping[str, str]) -> None:
     assert (await DirectTransport(house.server).request("POST", f"{PODS}/{name}/binding", body=body)).status == 201
 
 
-def test_a_gang_is_tried_again_when_a_member_that_follows_tolerates_more() -> None:
+def test_gang_is_requeued_when_a_follower_tolerates_more() -> None:
     async def story() -> None:
         async with cluster() as house:
             await house.node("n1", cpu="4", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}])
@@ -155,7 +155,7 @@ def test_a_gang_is_tried_again_when_a_member_that_follows_tolerates_more() -> No
     in_virtual_time(story)
 
 
-def test_the_status_of_a_pod_group_does_not_contradict_itself_after_an_edit() -> None:
+def test_pod_group_status_is_consistent_after_an_edit() -> None:
     async def story() -> None:
         async with cluster(cpu="4") as house:
             await house.post(GROUPS, "g", {}, spec=group(5))

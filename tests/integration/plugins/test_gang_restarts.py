@@ -69,7 +69,7 @@ async def end(house: House, pod: Pod) -> None:
 @pytest.mark.parametrize(
     "metadata", [ack("g", 4), koordinator("g", 4), koordinator("g", 4, match_policy="once-satisfied")]
 )
-def test_replacements_of_an_evicted_gang_start_together_or_not_at_all(metadata: Mapping[str, Any]) -> None:
+def test_replacements_of_an_evicted_gang_start_all_or_none(metadata: Mapping[str, Any]) -> None:
     async def story() -> None:
         async with cluster(n0="4") as house:
             await house.priority_class("high", 100)
@@ -95,7 +95,7 @@ def test_replacements_of_an_evicted_gang_start_together_or_not_at_all(metadata: 
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5, 6, 7), (4, 0, 5, 1, 6, 2, 7, 3)])
-def test_of_two_evicted_gangs_with_room_for_one_one_runs_whole(order: tuple[int, ...]) -> None:
+def test_one_of_two_evicted_gangs_runs_whole_if_there_is_room_for_one(order: tuple[int, ...]) -> None:
     """Pods of both end in this order, while their replacements wait for room on n1."""
 
     async def story() -> None:
@@ -121,7 +121,7 @@ def test_of_two_evicted_gangs_with_room_for_one_one_runs_whole(order: tuple[int,
     in_virtual_time(story)
 
 
-def test_a_gang_that_is_deleted_slowly_and_made_again_under_its_names_starts_together() -> None:
+def test_slowly_deleted_gang_recreated_with_its_names_starts_together() -> None:
     async def story() -> None:
         async with cluster(n0="4") as house:
             names = tuple(f"m{at}" for at in range(4))
@@ -143,7 +143,7 @@ def test_a_gang_that_is_deleted_slowly_and_made_again_under_its_names_starts_tog
     in_virtual_time(story)
 
 
-def test_finished_members_of_an_earlier_run_do_not_count_for_a_job_made_again() -> None:
+def test_finished_members_of_an_earlier_job_run_do_not_count() -> None:
     """Its uid is another one, and its finished pods are deleted while its new pods come."""
 
     def of_run(uid: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_finished_members_of_an_earlier_run_do_not_count_for_a_job_made_again() 
     in_virtual_time(story)
 
 
-def test_one_member_that_ends_slowly_is_replaced_by_one() -> None:
+def test_slowly_ending_member_is_replaced_by_one() -> None:
     async def story() -> None:
         async with cluster(n0="4", n1="1") as house:
             await deployment(house, "g", ack("g", 4))
@@ -189,7 +189,7 @@ def test_one_member_that_ends_slowly_is_replaced_by_one() -> None:
     in_virtual_time(story)
 
 
-def test_members_that_wait_hear_that_those_being_deleted_do_not_count() -> None:
+def test_pending_members_are_told_that_deleting_ones_do_not_count() -> None:
     async def story() -> None:
         async with cluster(n0="4") as house:
             await members(house, ack("g", 2), "m0", "m1")

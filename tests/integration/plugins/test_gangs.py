@@ -40,7 +40,7 @@ def queued(house: House) -> int:
     return len(house.worker("forecast").queue)
 
 
-def test_a_gang_starts_when_its_last_member_comes_and_not_before() -> None:
+def test_gang_starts_only_when_its_last_member_exists() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
             await members(house, ack("g", 3), "m0", "m1")
@@ -53,7 +53,7 @@ def test_a_gang_starts_when_its_last_member_comes_and_not_before() -> None:
     in_virtual_time(story)
 
 
-def test_members_that_are_held_hear_of_it_by_a_condition_and_an_event() -> None:
+def test_held_members_get_a_condition_and_an_event() -> None:
     """koordinator-sh/koordinator#2480: members held at PreEnqueue get no event."""
 
     async def story() -> None:
@@ -67,7 +67,7 @@ def test_members_that_are_held_hear_of_it_by_a_condition_and_an_event() -> None:
     in_virtual_time(story)
 
 
-def test_members_of_a_gang_that_is_whole_within_a_second_hear_nothing_of_having_waited() -> None:
+def test_members_of_a_gang_complete_within_a_second_get_no_report() -> None:
     async def story() -> None:
         async with cluster("a") as house:
             await member(house, "m0", ack("g", 2))
@@ -80,7 +80,7 @@ def test_members_of_a_gang_that_is_whole_within_a_second_hear_nothing_of_having_
     in_virtual_time(story)
 
 
-def test_a_gang_without_room_holds_nothing_and_starts_when_there_is() -> None:
+def test_gang_without_room_holds_nothing_and_starts_when_there_is() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
             await members(house, ack("g", 10), *(f"m{number}" for number in range(10)))
@@ -95,7 +95,7 @@ def test_a_gang_without_room_holds_nothing_and_starts_when_there_is() -> None:
     in_virtual_time(story)
 
 
-def test_a_gang_larger_than_the_cluster_keeps_no_small_one_waiting() -> None:
+def test_gang_larger_than_the_cluster_blocks_no_small_one() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
             await house.priority_class("high", 100)
@@ -125,7 +125,7 @@ def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> Non
     in_virtual_time(story)
 
 
-def test_groups_whose_members_come_in_turns_do_not_hold_room_against_each_other() -> None:
+def test_interleaved_groups_do_not_hold_room_against_each_other() -> None:
     """scheduler-plugins#117, koordinator#872: the groups {A, B} and {C, D}, in the order A C B D, with room for one."""
 
     async def story() -> None:
@@ -144,7 +144,7 @@ def test_groups_whose_members_come_in_turns_do_not_hold_room_against_each_other(
     in_virtual_time(story)
 
 
-def test_more_members_than_the_minimum_join_later_one_by_one() -> None:
+def test_surplus_members_join_one_by_one() -> None:
     async def story() -> None:
         async with cluster("a", cpu="3") as house:
             await members(house, ack("g", 2), "m0", "m1")
@@ -157,7 +157,7 @@ def test_more_members_than_the_minimum_join_later_one_by_one() -> None:
     in_virtual_time(story)
 
 
-def test_the_most_important_members_are_the_ones_that_start() -> None:
+def test_most_important_members_start_first() -> None:
     async def before(house: House) -> None:
         await nodes(house)
 
@@ -177,7 +177,7 @@ def test_the_most_important_members_are_the_ones_that_start() -> None:
     in_virtual_time(story)
 
 
-def test_a_member_that_has_scheduling_gates_is_not_counted_until_they_are_gone() -> None:
+def test_member_with_scheduling_gates_counts_after_they_are_removed() -> None:
     async def story() -> None:
         async with cluster("a") as house:
             await member(house, "m0", ack("g", 2))
@@ -192,7 +192,7 @@ def test_a_member_that_has_scheduling_gates_is_not_counted_until_they_are_gone()
     in_virtual_time(story)
 
 
-def test_a_member_that_dies_is_replaced_and_those_that_finished_count() -> None:
+def test_failed_member_is_replaced_and_finished_ones_count() -> None:
     """KAI#1968: finished members were forgotten."""
 
     async def story() -> None:
@@ -207,7 +207,7 @@ def test_a_member_that_dies_is_replaced_and_those_that_finished_count() -> None:
     in_virtual_time(story)
 
 
-def test_a_new_leader_counts_members_that_finished_before_it_came() -> None:
+def test_new_leader_counts_members_that_finished_earlier() -> None:
     async def story() -> None:
         async def before(house: House) -> None:
             await nodes(house, "a")
@@ -222,7 +222,7 @@ def test_a_new_leader_counts_members_that_finished_before_it_came() -> None:
     in_virtual_time(story)
 
 
-def test_a_gang_below_its_minimum_is_healed_before_a_new_one_starts() -> None:
+def test_gang_below_its_minimum_recovers_before_a_new_one_starts() -> None:
     """volcano-sh/volcano#5805."""
 
     async def story() -> None:
@@ -241,7 +241,7 @@ def test_a_gang_below_its_minimum_is_healed_before_a_new_one_starts() -> None:
     in_virtual_time(story)
 
 
-def test_members_of_a_gang_that_waits_too_long_hear_who_is_there() -> None:
+def test_overdue_gang_names_the_existing_members() -> None:
     async def story() -> None:
         async with cluster("a") as house:
             await members(house, koordinator("g", 4, waiting_time="60s"), "m0", "m1")
@@ -257,7 +257,7 @@ def test_members_of_a_gang_that_waits_too_long_hear_who_is_there() -> None:
     in_virtual_time(story)
 
 
-def test_members_of_a_gang_that_finds_no_room_for_too_long_hear_who_has_no_node_and_why() -> None:
+def test_overdue_gang_without_room_names_members_without_nodes_and_why() -> None:
     async def story() -> None:
         async with cluster("a", cpu="1") as house:
             await members(house, koordinator("g", 2, waiting_time="60s"), "m0", "m1")
@@ -273,7 +273,7 @@ def test_members_of_a_gang_that_finds_no_room_for_too_long_hear_who_has_no_node_
     in_virtual_time(story)
 
 
-def test_a_pod_group_says_how_many_and_a_bad_one_is_told() -> None:
+def test_pod_group_sets_the_minimum_and_an_invalid_one_is_reported() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
             await members(house, {"labels": {SP_LABEL: "g"}}, "m0", "m1")
@@ -289,7 +289,7 @@ def test_a_pod_group_says_how_many_and_a_bad_one_is_told() -> None:
     in_virtual_time(story)
 
 
-def test_gangs_of_koordinator_that_name_each_other_start_together() -> None:
+def test_linked_koordinator_gangs_start_together() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
             groups = '["default/x", "default/y"]'
@@ -302,7 +302,7 @@ def test_gangs_of_koordinator_that_name_each_other_start_together() -> None:
     in_virtual_time(story)
 
 
-def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
+def test_gang_and_later_members_are_placed_in_one_rack() -> None:
     async def story() -> None:
         async with cluster() as house:
             for rack in ("r0", "r1"):
@@ -326,7 +326,7 @@ def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
     in_virtual_time(story)
 
 
-def test_a_gang_whose_plugins_ask_outside_starts_whole_and_one_that_loses_a_member_meanwhile_is_decided_anew() -> None:
+def test_gang_with_remote_plugins_starts_whole_or_is_decided_again() -> None:
     oracle = {"name": "tests.kit.plugins.slow_oracle:SlowOracle", "weight": 100}
 
     async def before(house: House) -> None:

@@ -69,7 +69,7 @@ async def nominated(house: House) -> list[str]:
 
 
 @WAYS
-def test_a_gang_that_can_start_no_more_gives_its_nominated_nodes_up_and_wakes_who_waits_for_them(
+def test_hopeless_gang_releases_nominations_and_requeues_waiting_pods(
     breaks: Callable[[House], Awaitable[None]],
 ) -> None:
     async def story() -> None:
@@ -86,7 +86,7 @@ def test_a_gang_that_can_start_no_more_gives_its_nominated_nodes_up_and_wakes_wh
 
 
 @WAYS
-def test_a_gang_that_can_start_no_more_holds_nothing_of_its_quota(breaks: Callable[[House], Awaitable[None]]) -> None:
+def test_hopeless_gang_holds_no_quota(breaks: Callable[[House], Awaitable[None]]) -> None:
     """Pods that reclaim keep their places from pods of every priority, also from those without a quota."""
 
     async def story() -> None:
@@ -102,7 +102,7 @@ def test_a_gang_that_can_start_no_more_holds_nothing_of_its_quota(breaks: Callab
 
 
 @WAYS
-def test_nominations_of_a_gang_that_cannot_start_do_not_count_after_a_restart(
+def test_nominations_of_a_hopeless_gang_do_not_count_after_a_restart(
     breaks: Callable[[House], Awaitable[None]],
 ) -> None:
     async def story() -> None:
@@ -124,7 +124,7 @@ def test_nominations_of_a_gang_that_cannot_start_do_not_count_after_a_restart(
     in_virtual_time(story)
 
 
-def test_a_gang_that_is_nominated_keeps_its_nodes_over_a_restart() -> None:
+def test_nominated_gang_keeps_its_nodes_over_a_restart() -> None:
     """Its members are listed one after the other: the first ones wait for the rest, and lose nothing by that."""
 
     async def story() -> None:

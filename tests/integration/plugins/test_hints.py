@@ -19,7 +19,7 @@ def attempts(house: House) -> int:
 
 
 @pytest.mark.parametrize("action", ["ADD", "DELETE"])
-def test_a_pending_pod_that_comes_or_goes_wakes_who_registered_it(action: str) -> None:
+def test_pending_pod_events_requeue_registered_pods(action: str) -> None:
     async def story() -> None:
         plugin = {"name": "tests.integration.plugins.faulty:NeedsMate", "args": {"action": action}}
         async with open_house(one_domain(plugin)) as house:
@@ -47,7 +47,7 @@ def test_a_pending_pod_that_comes_or_goes_wakes_who_registered_it(action: str) -
     ("cpu", "wakes"),
     [("2", True), ("1500m", False)],
 )
-def test_only_a_node_with_room_enough_wakes_a_pod_that_found_none(cpu: str, wakes: bool) -> None:
+def test_only_a_large_enough_node_requeues_a_pod(cpu: str, wakes: bool) -> None:
     async def story() -> None:
         async with open_house(one_domain()) as house:
             await house.node("small", cpu="1")
@@ -65,7 +65,7 @@ def test_only_a_node_with_room_enough_wakes_a_pod_that_found_none(cpu: str, wake
     in_virtual_time(story)
 
 
-def test_room_given_up_before_a_bind_wakes_who_waits_for_it() -> None:
+def test_room_freed_before_a_bind_requeues_waiting_pods() -> None:
     """The holder's PreBind fails for good: what it held on the only node goes to the pod that waits for it."""
 
     async def story() -> None:

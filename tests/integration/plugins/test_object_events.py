@@ -72,14 +72,14 @@ async def asking_for_seats(house: House, name: str, seats: int, namespace: str =
 def stories(house: House) -> dict[str, set[str]]:
     """What has moved each pod that waits."""
     queue = house.worker().queue
-    return {entry.pod.name: {event for _, event, _ in queue.story(entry.uid)} for entry in queue.entries()}
+    return {entry.pod.name: {event for _, event, _ in queue.transitions(entry.uid)} for entry in queue.entries()}
 
 
 def parked(house: House) -> set[str]:
     return {entry.pod.name for entry in house.worker().queue.entries() if entry.state is QueueState.UNSCHEDULABLE}
 
 
-def test_a_raised_quota_wakes_the_pod_that_it_held_and_only_that_one() -> None:
+def test_raised_quota_requeues_only_the_pod_it_blocked() -> None:
     async def story() -> None:
         async with open_house(one_domain(SEAT_QUOTA, WOKEN_BY_ANYTHING)) as house:
             await house.node("n")
@@ -106,7 +106,7 @@ def test_a_raised_quota_wakes_the_pod_that_it_held_and_only_that_one() -> None:
     in_virtual_time(story)
 
 
-def test_a_kind_that_nobody_registers_for_wakes_nobody() -> None:
+def test_unregistered_kind_requeues_no_pod() -> None:
     async def story() -> None:
         async with open_house(one_domain(WOKEN_BY_ANYTHING)) as house:
             await house.node("n")

@@ -46,7 +46,7 @@ class Ears:
         return [(event.action, old or new) for event, old, new in self.told]
 
 
-def test_queues_hear_of_what_comes_changes_and_goes() -> None:
+def test_object_changes_reach_the_queues() -> None:
     ears = Ears(PVC)
     ears.see("c", "team")
     ears.see("c", "team", 2, spec={"volumeName": "v"})
@@ -60,7 +60,7 @@ def test_queues_hear_of_what_comes_changes_and_goes() -> None:
     assert ears.store.claim("team", "c") is None
 
 
-def test_a_change_of_nothing_that_is_read_wakes_nobody() -> None:
+def test_change_of_unread_fields_requeues_no_pod() -> None:
     ears = Ears(PV)
     ears.see("v", version=1, status={"phase": "Available"})
     ears.see("v", version=2, status={"phase": "Available", "message": "hello"})
@@ -70,7 +70,7 @@ def test_a_change_of_nothing_that_is_read_wakes_nobody() -> None:
     assert ears.actions() == [(Action.ADD, "v")]
 
 
-def test_kinds_outside_the_wildcard_reach_the_store_and_are_told_too() -> None:
+def test_kinds_outside_the_wildcard_are_stored_and_announced() -> None:
     ears = Ears(SERVICE)
     ears.see("s", "team", spec={"selector": {"app": "web"}})
     assert ears.actions() == [(Action.ADD, "s")]
@@ -80,7 +80,7 @@ def test_kinds_outside_the_wildcard_reach_the_store_and_are_told_too() -> None:
     assert not ears.store.services("team")
 
 
-def test_a_bad_object_is_told_so_once_per_fault_and_the_rest_goes_on() -> None:
+def test_malformed_object_is_reported_once_per_fault_and_others_continue() -> None:
     ears = Ears(PV)
     for version in (1, 2):
         ears.see("bad", version=version, spec={"capacity": {"storage": "lots"}})
@@ -102,7 +102,7 @@ def test_a_bad_object_is_told_so_once_per_fault_and_the_rest_goes_on() -> None:
     assert len(ears.events) == 2
 
 
-def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
+def test_refused_kind_is_unreadable_until_listed() -> None:
     ears = Ears(PV)
     ears.see("v")
     ears.ingest.refused("403 Forbidden: no")
@@ -116,7 +116,7 @@ def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
-def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
+def test_every_kind_is_listed_at_its_path(kind: ObjectKind) -> None:
     async def story() -> None:
         async with open_house(one_domain(), before=install_definitions) as house:
             answer = await DirectTransport(house.server).request("GET", kind.definition.path)
@@ -169,7 +169,7 @@ def play(story: Callable[[House, Closed], Coroutine[Any, Any, None]], closed: di
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_kind_that_is_not_to_be_had_keeps_no_pod_waiting_and_makes_the_process_unready(status: int) -> None:
+def test_unavailable_kind_blocks_no_pod_and_makes_the_process_unready(status: int) -> None:
     async def story(house: House, transport: Closed) -> None:
         await house.node("n")
         await house.pod("p", cpu="1")
@@ -187,7 +187,7 @@ def test_a_kind_that_is_not_to_be_had_keeps_no_pod_waiting_and_makes_the_process
 
 
 @pytest.mark.parametrize("path", ["/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"])
-def test_a_pod_waits_while_what_its_claims_stand_for_cannot_be_read(path: str) -> None:
+def test_pod_waits_while_its_storage_kinds_are_unreadable(path: str) -> None:
     """It is not told that its claim does not exist, and not placed as if it had none; others go on."""
     kind = PVC if path.endswith("claims") else PV
 
@@ -215,7 +215,7 @@ def test_a_pod_waits_while_what_its_claims_stand_for_cannot_be_read(path: str) -
     play(story, {path: 403})
 
 
-def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:
+def test_audit_finds_an_object_lost_by_the_watch() -> None:
     async def story(house: House, transport: Closed) -> None:
         name = {"storageClassName": "c", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
         for number in range(3):
@@ -231,7 +231,7 @@ def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:
     play(story, {})
 
 
-def test_the_audit_looks_at_other_objects_less_often_than_at_pods() -> None:
+def test_audit_checks_other_objects_less_often_than_pods() -> None:
     lists: Counter[str] = Counter()
 
     async def story(house: House, transport: Closed) -> None:

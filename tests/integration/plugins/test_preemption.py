@@ -80,7 +80,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     in_virtual_time(story)
 
 
-def test_a_pod_of_high_priority_takes_the_place_of_one_of_low_and_everybody_is_told() -> None:
+def test_high_priority_pod_preempts_and_all_are_told() -> None:
     async def story() -> None:
         async with cluster("n") as house:
             await pod(house, "low", "3", "low", grace_s=30)
@@ -110,7 +110,7 @@ def test_a_pod_of_high_priority_takes_the_place_of_one_of_low_and_everybody_is_t
     play(story)
 
 
-def test_while_its_victims_go_a_preemptor_asks_for_no_further_ones() -> None:
+def test_preemptor_selects_no_further_victims_while_they_are_deleting() -> None:
     async def story() -> None:
         async with cluster("n", "m") as house:
             for name in ("low-1", "low-2"):
@@ -132,7 +132,7 @@ def test_while_its_victims_go_a_preemptor_asks_for_no_further_ones() -> None:
     play(story)
 
 
-def test_victims_that_end_one_by_one_wake_their_preemptor_each_time() -> None:
+def test_each_ended_victim_requeues_its_preemptor() -> None:
     """As upstream, whose NodeResourcesFit hint queues the pod at each Pod/Delete; that a victim begins to end wakes nobody."""
 
     async def story() -> None:
@@ -156,7 +156,7 @@ def test_victims_that_end_one_by_one_wake_their_preemptor_each_time() -> None:
     play(story)
 
 
-def test_a_victim_that_ends_at_once_wakes_the_preemptor_while_the_others_take_their_time() -> None:
+def test_first_ended_victim_requeues_the_preemptor() -> None:
     async def story() -> None:
         async with cluster("n") as house:
             for name, grace_s in (("brief", 0), ("long-1", 30), ("long-2", 30)):
@@ -174,7 +174,7 @@ def test_a_victim_that_ends_at_once_wakes_the_preemptor_while_the_others_take_th
     play(story)
 
 
-def test_room_elsewhere_is_taken_while_the_victims_take_their_time() -> None:
+def test_preemptor_takes_room_elsewhere_while_victims_are_deleting() -> None:
     async def story() -> None:
         async with cluster("n", "m") as house:
             for name, priority in (("low", "low"), ("equal", "high")):
@@ -191,7 +191,7 @@ def test_room_elsewhere_is_taken_while_the_victims_take_their_time() -> None:
     play(story)
 
 
-def test_the_room_that_was_made_is_kept_for_the_preemptor() -> None:
+def test_freed_room_is_kept_for_the_preemptor() -> None:
     async def story() -> None:
         async with cluster("n") as house:
             await pod(house, "low", "4", "low", grace_s=30)
@@ -211,7 +211,7 @@ def test_the_room_that_was_made_is_kept_for_the_preemptor() -> None:
     play(story)
 
 
-def test_a_budget_that_the_disruption_controller_keeps_decides_who_goes() -> None:
+def test_disruption_budget_decides_the_victims() -> None:
     async def story() -> None:
         async with cluster("n", "m", controllers=True) as house:
             for number in range(2):
@@ -255,7 +255,7 @@ class NoDeletes:
         return self._inner.stream(path, **rest)
 
 
-def test_a_preemptor_whose_victims_may_not_be_deleted_goes_on_trying_with_pauses_and_is_bound_in_the_end() -> None:
+def test_preemptor_with_undeletable_victims_retries_with_backoff() -> None:
     async def story() -> None:
         transports: list[NoDeletes] = []
 
@@ -276,7 +276,7 @@ def test_a_preemptor_whose_victims_may_not_be_deleted_goes_on_trying_with_pauses
     play(story)
 
 
-def test_a_burst_of_preemptors_takes_just_the_room_it_needs() -> None:
+def test_burst_of_preemptors_frees_only_the_needed_room() -> None:
     async def story() -> None:
         names = [f"n{number}" for number in range(20)]
         async with cluster(*names) as house:

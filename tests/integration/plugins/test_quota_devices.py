@@ -62,7 +62,7 @@ async def refusal(house: House, namespace: str, name: str) -> Json:
     return next((one for one in conditions if one["type"] == "PodScheduled"), {})
 
 
-def test_parts_of_gpus_count_against_max_and_show_as_used() -> None:
+def test_shared_gpus_count_against_max_and_as_used() -> None:
     async def story() -> None:
         async with two_teams(share("a", 1, 1), share("b", 6, 8)) as house:
             await gpu_pod(house, "a", "greedy", milli=1000, count=8)
@@ -91,7 +91,7 @@ def test_parts_of_gpus_count_against_max_and_show_as_used() -> None:
     in_virtual_time(story)
 
 
-def test_parts_of_gpus_that_are_borrowed_are_taken_back() -> None:
+def test_borrowed_shared_gpus_are_reclaimed() -> None:
     async def story() -> None:
         async with two_teams(share("a", 2, 8), share("b", 6, 8)) as house:
             for number in range(8):

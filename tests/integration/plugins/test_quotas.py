@@ -74,7 +74,7 @@ async def becomes(house: House, counts: list[int]) -> None:
     assert running(house) == counts
 
 
-def test_acks_walk_through_ends_at_two_pods_in_each_namespace() -> None:
+def test_ack_walk_through_ends_with_two_pods_per_namespace() -> None:
     async def story() -> None:
         async with town(4) as house:
             await tree(house, acks_example())
@@ -92,7 +92,7 @@ def two(first: tuple[int, int], second: tuple[int, int], whole: int) -> Json:
     )
 
 
-def test_a_tree_that_is_raised_wakes_whom_it_held_and_consent_to_its_deletion_frees_all() -> None:
+def test_raised_tree_requeues_blocked_pods_and_consented_deletion_frees_all() -> None:
     async def story() -> None:
         async with town(2) as house:
             await tree(house, two((1, 1), (1, 1), 2))
@@ -108,7 +108,7 @@ def test_a_tree_that_is_raised_wakes_whom_it_held_and_consent_to_its_deletion_fr
     in_virtual_time(story)
 
 
-def test_a_tree_with_mistakes_changes_nothing_and_evicts_nobody() -> None:
+def test_invalid_tree_changes_nothing_and_evicts_no_pod() -> None:
     async def story() -> None:
         async with town(2) as house:
             await tree(house, two((1, 4), (1, 4), 4))
@@ -122,7 +122,7 @@ def test_a_tree_with_mistakes_changes_nothing_and_evicts_nobody() -> None:
     in_virtual_time(story)
 
 
-def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> None:
+def test_scheduler_plugins_quotas_lend_idle_amounts_and_reclaim() -> None:
     async def story() -> None:
         async with town(2) as house:
             await quota(house, flat("namespace1", 2, 3))
@@ -136,7 +136,7 @@ def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> Non
     in_virtual_time(story)
 
 
-def test_a_label_of_koordinator_puts_pods_of_one_namespace_into_two_quotas() -> None:
+def test_koordinator_label_splits_a_namespace_into_two_quotas() -> None:
     async def story() -> None:
         async with town(1) as house:
             await quota(house, linked("company", 4, 4, is_parent="true"))
@@ -156,7 +156,7 @@ def test_a_label_of_koordinator_puts_pods_of_one_namespace_into_two_quotas() -> 
     in_virtual_time(story)
 
 
-def test_a_definition_that_is_installed_while_the_scheduler_runs_is_found_within_75_seconds() -> None:
+def test_definition_installed_later_is_found_within_75_seconds() -> None:
     async def before(house: House) -> None:
         await house.node("n", cpu="56")
         await house.post("namespaces", "namespace1", {})
@@ -177,7 +177,7 @@ def test_a_definition_that_is_installed_while_the_scheduler_runs_is_found_within
     in_virtual_time(story)
 
 
-def test_a_pod_that_was_given_room_before_a_restart_keeps_it_from_more_important_ones() -> None:
+def test_nominated_pod_keeps_its_room_over_a_restart() -> None:
     """Its victims have gone while nobody led. The pod's nomination is all that the next process knows of it."""
 
     async def before(house: House) -> None:
@@ -201,7 +201,7 @@ def test_a_pod_that_was_given_room_before_a_restart_keeps_it_from_more_important
     in_virtual_time(story)
 
 
-def test_an_entitled_gang_takes_a_gang_of_borrowers_whole_and_keeps_its_room() -> None:
+def test_entitled_gang_reclaims_a_whole_borrowing_gang() -> None:
     async def story() -> None:
         async with town(2, cpu="4") as house:
             await house.node("m", cpu="4")

@@ -97,7 +97,7 @@ def is_bound(found: Json) -> bool:
     return bool(found["status"].get("phase") == "Bound")
 
 
-def test_a_local_volume_is_bound_to_its_claim_before_the_pod_to_its_node() -> None:
+def test_local_volume_is_bound_before_the_pod() -> None:
     async def story() -> None:
         async with cluster() as house:
             await local_volume(house, "disk", "n1", "2Gi")
@@ -117,7 +117,7 @@ def test_a_local_volume_is_bound_to_its_claim_before_the_pod_to_its_node() -> No
     play(story)
 
 
-def test_a_claim_is_provisioned_for_the_node_its_pod_gets() -> None:
+def test_claim_is_provisioned_for_the_node_of_its_pod() -> None:
     async def story() -> None:
         async with cluster() as house:
             await claim(house, "data", "made")
@@ -135,7 +135,7 @@ def test_a_claim_is_provisioned_for_the_node_its_pod_gets() -> None:
     play(story)
 
 
-def test_a_burst_of_pods_takes_each_volume_once_and_the_rest_wait() -> None:
+def test_burst_of_pods_uses_each_volume_once_and_the_rest_wait() -> None:
     async def story() -> None:
         async with cluster() as house:
             for number in range(12):
@@ -169,7 +169,7 @@ def test_a_burst_of_pods_takes_each_volume_once_and_the_rest_wait() -> None:
         ("gone", "pod has unbound immediate PersistentVolumeClaims"),
     ],
 )
-def test_a_pod_waits_for_its_claim_and_says_why(class_name: str, words: str) -> None:
+def test_pod_waits_for_its_claim_with_the_reason(class_name: str, words: str) -> None:
     async def story() -> None:
         async with cluster() as house:
             await pod_with(house, "p", "data")
@@ -189,7 +189,7 @@ def test_a_pod_waits_for_its_claim_and_says_why(class_name: str, words: str) -> 
     play(story)
 
 
-def test_a_pod_whose_volume_is_never_made_is_given_back_after_its_time_and_holds_nothing() -> None:
+def test_pod_without_its_volume_in_time_is_requeued_and_holds_nothing() -> None:
     async def story() -> None:
         async with cluster(controllers=False) as house:
             await claim(house, "data", "made")
@@ -208,7 +208,7 @@ def test_a_pod_whose_volume_is_never_made_is_given_back_after_its_time_and_holds
     play(story)
 
 
-def test_a_provisioner_that_gives_up_sends_the_pod_elsewhere() -> None:
+def test_failed_provisioning_moves_the_pod_elsewhere() -> None:
     async def story() -> None:
         async with cluster(controllers=False) as house:
             await claim(house, "data", "made")
@@ -234,7 +234,7 @@ async def selected_node(house: House, path: str) -> str:
     raise AssertionError("no node was selected")
 
 
-def test_a_volume_that_changed_since_it_was_chosen_is_looked_at_again() -> None:
+def test_volume_changed_after_its_selection_is_checked_again() -> None:
     async def story() -> None:
         async with cluster() as house:
             await local_volume(house, "disk", "n1")
@@ -249,7 +249,7 @@ def test_a_volume_that_changed_since_it_was_chosen_is_looked_at_again() -> None:
     play(story)
 
 
-def test_identical_pods_of_one_unbound_claim_go_where_the_first_one_goes() -> None:
+def test_equal_pods_of_one_unbound_claim_follow_the_first() -> None:
     async def story() -> None:
         async with cluster() as house:
             await claim(house, "shared", "made")
@@ -262,7 +262,7 @@ def test_identical_pods_of_one_unbound_claim_go_where_the_first_one_goes() -> No
     play(story)
 
 
-def test_the_claim_of_an_ephemeral_volume_is_made_and_bound() -> None:
+def test_ephemeral_claim_is_created_and_bound() -> None:
     async def story() -> None:
         async with cluster() as house:
             template = {

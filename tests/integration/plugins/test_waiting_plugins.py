@@ -18,7 +18,7 @@ ROOMY = "tests.unit.shell.workers.isolated_plugins:Roomy"
 OTHERS = [f"p{number}" for number in range(12)]
 
 
-def test_eight_cycles_that_wait_for_one_hot_node_meet_and_never_overfill_it() -> None:
+def test_eight_concurrent_cycles_never_overcommit_one_node() -> None:
     """An asynchronous plugin of 5 ms; all want the lowest row; what no longer fits there goes to the next."""
 
     async def story() -> None:
@@ -47,9 +47,7 @@ def isolated(isolation: str, **args: Any) -> str:
 @pytest.mark.parametrize(
     ("isolation", "told"), [("thread", "its thread is abandoned"), ("process", "its process is killed")]
 )
-async def test_an_isolated_plugin_that_hangs_costs_its_pod_one_attempt(
-    isolation: str, told: str, tmp_path: Path
-) -> None:
+async def test_hung_isolated_plugin_fails_one_attempt(isolation: str, told: str, tmp_path: Path) -> None:
     flag = tmp_path / "hang"
     flag.touch()
     async with open_house(isolated(isolation, hangWhile=str(flag))) as house:
@@ -67,7 +65,7 @@ async def test_an_isolated_plugin_that_hangs_costs_its_pod_one_attempt(
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("how", ["raise", "wrong-shape", "exit", "raise-in-score"])
-async def test_an_isolated_plugin_that_fails_costs_its_pod_one_attempt(isolation: str, how: str) -> None:
+async def test_failed_isolated_plugin_fails_one_attempt(isolation: str, how: str) -> None:
     async with open_house(isolated(isolation)) as house:
         await make_pods(house, how)
         await house.bound(*OTHERS, within_s=10.0)
@@ -79,7 +77,7 @@ async def test_an_isolated_plugin_that_fails_costs_its_pod_one_attempt(isolation
         assert "running" in waiting.message
 
 
-async def test_a_process_that_dies_takes_one_attempt_with_it() -> None:
+async def test_dead_plugin_process_fails_one_attempt() -> None:
     async with open_house(isolated("process")) as house:
         await make_pods(house, "die")
         await house.bound(*OTHERS, within_s=10.0)
@@ -96,13 +94,13 @@ async def make_pods(house: House, victim: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_isolated_rule_about_rows_holds_although_its_answers_are_old(seed: int) -> None:
+def test_isolated_row_rule_holds_despite_stale_results(seed: int) -> None:
     """At most two pods per node, by a plugin that is asked beside the loop, with eight cycles on the same rows."""
 
     async def story() -> None:
         plugin = {"name": ROOMY, "isolation": "thread", "args": {"limit": 2}}
         workers = VirtualWorkers(random.Random(seed))
-        async with open_house(one_domain(plugin, concurrency={"cycles": 8}), workshop=workers) as house:
+        async with open_house(one_domain(plugin, concurrency={"cycles": 8}), worker_factory=workers) as house:
             for number in range(10):
                 await house.node(f"n{number}")
             for number in range(24):
@@ -117,10 +115,10 @@ def test_an_isolated_rule_about_rows_holds_although_its_answers_are_old(seed: in
     in_virtual_time(story, seed)
 
 
-def test_a_hang_is_an_error_under_virtual_time_too() -> None:
+def test_hung_plugin_fails_in_virtual_time() -> None:
     async def story() -> None:
         workers = VirtualWorkers(random.Random(0), stuck=("victim",))
-        async with open_house(isolated("process"), workshop=workers) as house:
+        async with open_house(isolated("process"), worker_factory=workers) as house:
             await make_pods(house, "victim")
             await house.bound(*OTHERS, within_s=1.0)
             await house.until(lambda: house.worker().counters.attempts >= len(OTHERS) + 3)

@@ -28,7 +28,7 @@ async def serve(house: House, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1beta1", "v1alpha3"])
-def test_kubernetes_own_pod_groups_are_gangs_in_each_version(version: str) -> None:
+def test_upstream_pod_groups_are_gangs_in_each_version(version: str) -> None:
     async def before(house: House) -> None:
         await nodes(house, "a")
         await serve(house, version)
@@ -53,7 +53,7 @@ def test_kubernetes_own_pod_groups_are_gangs_in_each_version(version: str) -> No
     ("constraints", "count"),
     [({"topology": [{"key": "rack"}]}, 3), ({"topologyConstraints": [{"topologyKey": "rack"}]}, 3)],
 )
-def test_their_topology_is_kept(constraints: dict[str, Any], count: int) -> None:
+def test_upstream_topology_constraints_are_kept(constraints: dict[str, Any], count: int) -> None:
     async def before(house: House) -> None:
         await nodes(house)
         await serve(house, "v1alpha2")
@@ -74,7 +74,7 @@ def test_their_topology_is_kept(constraints: dict[str, Any], count: int) -> None
     in_virtual_time(story)
 
 
-def test_a_group_with_the_basic_policy_lets_each_pod_start_alone() -> None:
+def test_basic_policy_group_starts_each_pod_alone() -> None:
     async def before(house: House) -> None:
         await nodes(house, "a")
         await serve(house, "v1alpha2")
@@ -91,7 +91,7 @@ def test_a_group_with_the_basic_policy_lets_each_pod_start_alone() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
-def test_pod_groups_of_koordinator_and_ack_are_gangs(version: str) -> None:
+def test_pod_groups_of_koordinator_and_ack_are_gangs_too(version: str) -> None:
     async def before(house: House) -> None:
         await nodes(house, "a")
 

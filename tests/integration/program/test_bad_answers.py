@@ -65,7 +65,7 @@ async def all_bound(api: FaultyApi, count: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [pytest.param(one, id=one.name, marks=marks_of(one)) for one in Fault])
-async def test_every_kind_of_bad_answer_is_survived_and_counted(fault: Fault, tmp_path: Path) -> None:
+async def test_every_bad_response_is_handled_and_counted(fault: Fault, tmp_path: Path) -> None:
     kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(CONFIGURATION))
     async with FaultyApi.start(fault) as api:

@@ -66,7 +66,7 @@ def current_context(kubeconfig: str) -> str:
     return str(yaml.safe_load(Path(kubeconfig).read_text())["current-context"])
 
 
-async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> None:
+async def test_demo_once_ends_and_prints_one_document(temporary: Path) -> None:
     async with demo(temporary, "--once", "-o", "json") as command:
         ended = await command.ended()
 
@@ -99,7 +99,7 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
 
 
 @pytest.mark.slow
-async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: Path) -> None:
+async def test_demo_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: Path) -> None:
     """A gpu domain without nodes: its pods wait, are counted, and do not hold up the end. Its nodes take the largest pod."""
     config = tmp_path / "config.yaml"
     document = {
@@ -121,7 +121,7 @@ async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: 
 
 
 @pytest.mark.slow
-async def test_the_workload_grows_and_shrinks_with_the_nodes_but_for_jobs_that_are_named(temporary: Path) -> None:
+async def test_demo_workload_scales_with_nodes_except_named_jobs(temporary: Path) -> None:
     async with demo(temporary, "--once", "-o", "json", "--nodes", "3", "--job-pods", "7") as command:
         ended = await command.ended()
 
@@ -131,7 +131,7 @@ async def test_the_workload_grows_and_shrinks_with_the_nodes_but_for_jobs_that_a
 
 
 @pytest.mark.slow
-async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
+async def test_commands_find_the_demo_without_options(temporary: Path) -> None:
     """Another program has the port: the demo says so, goes on at another one, and says what others need to find it."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -157,7 +157,7 @@ async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
     assert (ended.code, ended.err) == (0, "")
 
 
-async def test_pods_are_bound_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
+async def test_demo_binds_pods_and_ends_cleanly_on_ctrl_c(temporary: Path) -> None:
     async with demo(temporary) as command:
         kubeconfig = (await command.has_printed("export KUBECONFIG=")).strip().partition("=")[2]
         await command.has_printed("bound 104,")
@@ -172,7 +172,7 @@ async def test_pods_are_bound_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_cut_short_once_says_so(temporary: Path) -> None:
+async def test_interrupted_demo_once_reports_it(temporary: Path) -> None:
     many = ("--job-pods", "20000")  # more than are bound before the signal comes
     async with demo(temporary, "--once", *many, "--kubeconfig", str(temporary / "kubeconfig")) as command:
         async with asyncio.timeout(START_TIMEOUT_S):
@@ -186,7 +186,7 @@ async def test_cut_short_once_says_so(temporary: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
+async def test_killed_demo_ends_its_cluster(temporary: Path) -> None:
     async with demo(temporary) as command:
         await command.has_printed("bound 39,")
         await command.end(signal.SIGKILL)
@@ -196,7 +196,7 @@ async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_dead_cluster_ends_the_demo(temporary: Path) -> None:
+async def test_dead_cluster_ends_the_demo(temporary: Path) -> None:
     async with demo(temporary) as command:
         await command.has_printed("bound 39,")
         os.kill(cluster_processes(temporary)[0], signal.SIGKILL)
@@ -207,7 +207,7 @@ async def test_a_dead_cluster_ends_the_demo(temporary: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["demo", "cluster"])
-async def test_a_kubeconfig_of_somebody_else_is_never_written_over(tmp_path: Path, command: str) -> None:
+async def test_foreign_kubeconfig_is_never_overwritten(tmp_path: Path, command: str) -> None:
     path = tmp_path / "config"
     path.write_text("apiVersion: v1\nkind: Config\n")
     ended = await call(command, "--nodes", "3", "--kubeconfig", str(path))
@@ -217,7 +217,7 @@ async def test_a_kubeconfig_of_somebody_else_is_never_written_over(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-async def test_a_cluster_takes_its_kubeconfig_away_and_nobody_elses(tmp_path: Path, is_replaced: bool) -> None:
+async def test_cluster_removes_only_its_own_kubeconfig(tmp_path: Path, is_replaced: bool) -> None:
     path = tmp_path / "config"
     async with multisched("cluster", "--kubeconfig", str(path)) as command:
         await command.has_printed("export KUBECONFIG=")

@@ -70,7 +70,7 @@ TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} fo
     ],
     ids=["no-lease", "of-others", "nobody", "silent", "certificate", "no-pod"],
 )
-async def test_what_is_missing_is_named(
+async def test_missing_deployment_is_named(
     found: dict[str, Any] | None, code: int, told: list[str], tmp_path: Path
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
@@ -85,7 +85,7 @@ async def test_what_is_missing_is_named(
     assert "Traceback" not in ended.err
 
 
-async def test_a_cluster_or_context_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_missing_cluster_or_context_is_named(tmp_path: Path) -> None:
     kubeconfig = unreachable(tmp_path, refusing_port())
     ended = await asked(*ASK, "--kubeconfig", str(kubeconfig))
     assert (ended.code, "cannot connect to http://127.0.0.1:" in ended.err) == (3, True), ended.err

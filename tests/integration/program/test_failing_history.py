@@ -124,7 +124,7 @@ async def until(url: str, *names: str) -> str:
         ("negative", "dimension cpu had samples before and has none now"),
     ],
 )
-async def test_the_last_good_profiles_stay_in_force_and_readiness_says_how_old_they_are(
+async def test_last_good_profiles_stay_in_force_and_readiness_shows_their_age(
     kind: str, words: str, tmp_path: Path
 ) -> None:
     async with running(kind, tmp_path) as (_, url, file):
@@ -143,7 +143,7 @@ async def test_the_last_good_profiles_stay_in_force_and_readiness_says_how_old_t
     assert loads(file.read_bytes()).version == VERSION, "the next life begins with them, too"
 
 
-async def test_spikes_a_hundred_times_too_high_leave_the_profiles_where_they_were(tmp_path: Path) -> None:
+async def test_hundredfold_spikes_do_not_change_the_profiles(tmp_path: Path) -> None:
     async with running("spikes", tmp_path) as (_, url, file):
         metrics = await anyio.to_thread.run_sync(read, f"{url}/metrics")
         found = loads(await anyio.Path(file).read_bytes())
@@ -152,7 +152,7 @@ async def test_spikes_a_hundred_times_too_high_leave_the_profiles_where_they_wer
     assert found.peak.max() < 1.0
 
 
-async def test_a_process_of_the_refit_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
+async def test_killed_refit_process_affects_nothing_else(tmp_path: Path) -> None:
     async with running("slow", tmp_path) as (command, url, _):
         [child] = await children_of(command.process.pid)
         os.kill(child, signal.SIGKILL)
@@ -160,7 +160,7 @@ async def test_a_process_of_the_refit_that_is_killed_takes_nothing_with_it(tmp_p
     assert not await anyio.Path(f"/proc/{child}").exists()
 
 
-async def test_the_process_of_the_refit_ends_with_the_program(tmp_path: Path) -> None:
+async def test_refit_process_ends_with_the_program(tmp_path: Path) -> None:
     async with running("slow", tmp_path) as (command, _, _):
         [child] = await children_of(command.process.pid)
     assert not await anyio.Path(f"/proc/{child}").exists()

@@ -34,7 +34,7 @@ NEEDED: Final = {"aiohttp", "numpy", "msgspec", "multisched.shell.program"}
 ROOT: Final = Path(multisched.__file__).parents[1]
 
 
-async def test_a_start_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+async def test_run_imports_only_what_the_first_list_needs(tmp_path: Path) -> None:
     imported = set(await imports_ms(tmp_path))
     assert imported >= NEEDED
     own = [name for name in NEEDLESS if name.partition(".")[0] in ("multisched", "domains")]

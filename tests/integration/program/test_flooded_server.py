@@ -60,7 +60,7 @@ def silent(address: tuple[str, int]) -> socket.socket:
 
 
 @pytest.mark.parametrize("connection", [greeted, silent])
-async def test_probes_are_answered_while_the_main_port_is_flooded(
+async def test_probes_are_answered_while_the_main_port_is_overloaded(
     connection: Callable[[tuple[str, int]], socket.socket], tmp_path: Path
 ) -> None:
     async with asyncio.timeout(HANG_S), guarded(tmp_path) as (command, url, probes), AsyncExitStack() as stack:
@@ -77,7 +77,7 @@ async def test_probes_are_answered_while_the_main_port_is_flooded(
     assert "cannot accept" not in "".join(command.err)
 
 
-async def test_what_the_program_serves_needs_a_token_and_says_so_over_tls_only(tmp_path: Path) -> None:
+async def test_endpoints_need_a_token_and_use_tls(tmp_path: Path) -> None:
     async with asyncio.timeout(HANG_S), guarded(tmp_path) as (_, url, _probes):
         parts = urlsplit(url)
         with socket.create_connection((parts.hostname or "", parts.port or 0)) as plain:

@@ -50,7 +50,7 @@ def _read(leader: int) -> bytes:
 
 
 @pytest.mark.parametrize(("flags", "is_json"), [((), False), (("--log-format", "json"), True)])
-def test_a_terminal_gets_text_unless_json_is_asked_for(flags: tuple[str, ...], is_json: bool, tmp_path: Path) -> None:
+def test_terminal_gets_text_logs_by_default(flags: tuple[str, ...], is_json: bool, tmp_path: Path) -> None:
     kubeconfig = unreachable(tmp_path, refusing_port())
     lines = on_a_terminal("--kubeconfig", str(kubeconfig), "--port", "0", *flags).splitlines()
     assert len(lines) > 1
@@ -58,7 +58,7 @@ def test_a_terminal_gets_text_unless_json_is_asked_for(flags: tuple[str, ...], i
     assert not is_json or {json.loads(line)["level"] for line in lines} <= {"info", "warning"}
 
 
-async def test_elsewhere_it_is_json_of_the_level_and_on_the_port_that_flags_say(tmp_path: Path) -> None:
+async def test_other_outputs_get_json_logs_with_level_and_port_of_flags(tmp_path: Path) -> None:
     taken = refusing_port()  # the file's: nothing can listen there
     kubeconfig = unreachable(tmp_path, refusing_port())
     file = configuration(tmp_path, taken)

@@ -54,7 +54,7 @@ async def call(*arguments: str) -> tuple[int, str, str]:
     return ended.code, ended.out, ended.err
 
 
-async def test_the_tree_of_a_live_cluster(tmp_path: Path) -> None:
+async def test_quota_tree_reads_a_live_cluster(tmp_path: Path) -> None:
     async with cluster(tmp_path) as kubeconfig:
         code, text, _ = await call("tree", "--kubeconfig", str(kubeconfig))
         assert code == 1, "no scheduler runs"
@@ -75,7 +75,7 @@ async def test_the_tree_of_a_live_cluster(tmp_path: Path) -> None:
         )
 
 
-async def test_lint_tries_out_a_live_cluster(tmp_path: Path) -> None:
+async def test_lint_checks_against_a_live_cluster(tmp_path: Path) -> None:
     path = tmp_path / "teams.json"
     path.write_text(json.dumps(quota_tree(acks_example())))
     async with cluster(tmp_path) as kubeconfig:
@@ -92,7 +92,7 @@ async def test_lint_tries_out_a_live_cluster(tmp_path: Path) -> None:
         assert "there is also the tree kube-system/teams, and only one is allowed" in text
 
 
-async def test_a_cluster_without_quotas_has_none_in_force(tmp_path: Path) -> None:
+async def test_cluster_without_quotas_has_none_in_force(tmp_path: Path) -> None:
     async with cluster(tmp_path, has_quotas=False) as kubeconfig:
         assert await call("tree", "--kubeconfig", str(kubeconfig)) == (0, "No quota is in force\n", "")
     code, _, errors = await call("tree", "--kubeconfig", str(kubeconfig))

@@ -55,7 +55,7 @@ def halves(first: int, second: int) -> Json:
     return node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", first, 4, "default"), leaf("b", second, 4, "second"))
 
 
-async def test_a_review_is_answered_by_what_the_program_knows() -> None:
+async def test_review_uses_the_state_of_the_program() -> None:
     async with (
         open_house(HEAD, before=install_definitions) as house,
         serve(ServerSettings(port=0), sources_of(house)) as url,
@@ -100,7 +100,7 @@ def _waiting(house: House) -> list[Any]:
     return [entry for worker in house.program.router.workers() for entry in worker.queue.entries()]
 
 
-async def test_who_asks_often_costs_no_trial_and_is_answered_all_the_same() -> None:
+async def test_repeated_reviews_are_answered_without_trials() -> None:
     async with (
         open_house(HEAD, before=install_definitions) as house,
         serve(ServerSettings(port=0), sources_of(house)) as url,
@@ -113,7 +113,7 @@ async def test_who_asks_often_costs_no_trial_and_is_answered_all_the_same() -> N
         assert (await answered(url, review(quota_tree(halves(2, 9)))))["allowed"] is False
 
 
-async def test_the_embedded_cluster_asks_no_webhook() -> None:
+async def test_embedded_cluster_calls_no_webhook() -> None:
     """It stores the configuration and evaluates none: the real control plane does (tests/real/test_quota_admission.py)."""
     async with open_house(HEAD, before=install_definitions) as house:
         api = DirectTransport(house.server)

@@ -67,7 +67,7 @@ def status_of(url: str) -> int:
     ],
     ids=["schedulerName", "nodes", "all-at-once", "not-yaml"],
 )
-async def test_a_wrong_configuration_starts_nothing(text: str, told: list[str], tmp_path: Path) -> None:
+async def test_invalid_configuration_starts_nothing(text: str, told: list[str], tmp_path: Path) -> None:
     """The kubeconfig names a port that nobody listens on: whoever began to work would say so."""
     path = tmp_path / "config.yaml"
     path.write_text(HEAD + text)
@@ -102,7 +102,7 @@ def configuration(folder: Path, port: int = 0) -> str:
     return str(path)
 
 
-async def test_without_an_api_server_it_says_so_tries_again_and_ends_when_told(tmp_path: Path) -> None:
+async def test_run_without_an_api_server_retries_and_ends_on_request(tmp_path: Path) -> None:
     port = refusing_port()
     kubeconfig = unreachable(tmp_path, port)
     async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
@@ -120,7 +120,7 @@ async def test_without_an_api_server_it_says_so_tries_again_and_ends_when_told(t
     assert "Traceback" not in ended.err
 
 
-async def test_an_api_server_that_comes_late_is_found(tmp_path: Path) -> None:
+async def test_late_api_server_is_found(tmp_path: Path) -> None:
     async with FaultyApi.start() as api:
         kubeconfig = tmp_path / "kubeconfig"
         api.write_kubeconfig(kubeconfig)
@@ -137,7 +137,7 @@ async def test_an_api_server_that_comes_late_is_found(tmp_path: Path) -> None:
     assert ended.code == 0
 
 
-async def test_a_lost_lease_ends_the_process_with_a_sentence(tmp_path: Path) -> None:
+async def test_lost_lease_ends_the_process_with_a_message(tmp_path: Path) -> None:
     """The API server goes away for longer than the lease may stay unrenewed."""
     async with FaultyApi.start() as api:
         kubeconfig = tmp_path / "kubeconfig"
@@ -156,7 +156,7 @@ async def test_a_lost_lease_ends_the_process_with_a_sentence(tmp_path: Path) -> 
     assert "Traceback" not in ended.err
 
 
-async def test_a_program_that_hangs_ends_at_the_second_signal_and_says_where(tmp_path: Path) -> None:
+async def test_hung_program_ends_at_the_second_signal_and_names_the_function(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(
         "class Endless:\n"
         '    name = "Endless"\n'
@@ -187,14 +187,14 @@ async def test_a_program_that_hangs_ends_at_the_second_signal_and_says_where(tmp
     assert any("pre_enqueue" in frame for frame in last["stack"])
 
 
-async def test_the_queue_of_nobody_is_no_cluster() -> None:
+async def test_queue_without_a_server_exits_with_no_cluster() -> None:
     ended = await asked("queue", "--server", f"http://127.0.0.1:{refusing_port()}")
     assert (ended.code, ended.out) == (3, "")
     assert "no multisched responds at" in ended.err
     assert "--server" in ended.err
 
 
-async def test_the_queue_of_a_running_program_says_what_waits_and_why(tmp_path: Path) -> None:
+async def test_queue_of_a_running_program_shows_pending_pods_and_reasons(tmp_path: Path) -> None:
     async with FaultyApi.start() as api:
         kubeconfig = tmp_path / "kubeconfig"
         api.write_kubeconfig(kubeconfig)
@@ -223,7 +223,7 @@ async def test_the_queue_of_a_running_program_says_what_waits_and_why(tmp_path: 
     assert metric(metrics, "malformed_objects_total") == 1
 
 
-async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
+async def test_used_port_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -241,7 +241,7 @@ async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "kubelets"])
-async def test_a_kubeconfig_that_is_none_is_a_sentence(command: str, tmp_path: Path) -> None:
+async def test_invalid_kubeconfig_is_reported_in_one_sentence(command: str, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("apiVersion: v1\nkind: Config\nclusters: []\n")
     ended = await call(command, "--kubeconfig", str(path))

@@ -38,7 +38,7 @@ def decisions(command: Command) -> Iterator[dict[str, Any]]:
             yield document
 
 
-async def test_it_says_what_it_would_bind_and_only_reads(tmp_path: Path) -> None:
+async def test_dry_run_logs_binds_and_only_reads(tmp_path: Path) -> None:
     async with Recording.start() as api:
         assert isinstance(api, Recording)
         kubeconfig = tmp_path / "kubeconfig"

@@ -71,7 +71,7 @@ async def problem(server: str, domain: str) -> dict[str, Any]:
         return found
 
 
-async def test_each_replica_tells_what_the_leader_knows_and_the_heir_answers_itself(tmp_path: Path) -> None:
+async def test_each_replica_answers_as_the_leader_and_the_next_leader_itself(tmp_path: Path) -> None:
     kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "config.yaml"
     domains = {"domains": [{"name": "forecast"}, {"name": "gpu"}]}
     # Long enough for a busy machine: who cannot renew in time ends.

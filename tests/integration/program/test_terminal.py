@@ -50,7 +50,7 @@ def _read(leader: int) -> bytes:
         return b""
 
 
-def test_the_table_is_redrawn_and_the_kubeconfig_can_be_copied(tmp_path: Path) -> None:
+def test_demo_table_is_redrawn_and_the_kubeconfig_can_be_copied(tmp_path: Path) -> None:
     text, code = shown_on_a_terminal(tmp_path, b"pods of team-red were evicted")
 
     assert code == 0

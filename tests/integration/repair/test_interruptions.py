@@ -25,7 +25,7 @@ async def mended(town: Town) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.DIED_BEFORE, Fault.DIED_AFTER])
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
-def test_a_process_that_dies_leaves_a_run_that_the_next_one_ends(tmp_path: Path, number: int, fault: Fault) -> None:
+def test_run_of_a_dead_process_is_completed_by_the_next(tmp_path: Path, number: int, fault: Fault) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town, replicas=2, least=1)
@@ -41,7 +41,7 @@ def test_a_process_that_dies_leaves_a_run_that_the_next_one_ends(tmp_path: Path,
 
 
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
-def test_a_process_that_dies_and_is_not_replaced_leaves_every_replica_running(tmp_path: Path, number: int) -> None:
+def test_run_of_a_dead_unreplaced_process_keeps_every_replica_running(tmp_path: Path, number: int) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town, replicas=2, least=1)
@@ -61,7 +61,7 @@ def test_a_process_that_dies_and_is_not_replaced_leaves_every_replica_running(tm
 
 @pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.LOST, Fault.UNDONE])
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1), ids=WRITES)
-def test_an_answer_that_does_not_come_is_asked_for_again(tmp_path: Path, number: int, fault: Fault) -> None:
+def test_missing_response_is_requested_again(tmp_path: Path, number: int, fault: Fault) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town, replicas=2, least=1)
@@ -74,7 +74,7 @@ def test_an_answer_that_does_not_come_is_asked_for_again(tmp_path: Path, number:
     played(story, seed=number)
 
 
-def test_what_cannot_be_stored_is_not_done(tmp_path: Path) -> None:
+def test_unstored_step_is_not_executed(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town, replicas=2, least=1)
@@ -89,7 +89,7 @@ def test_what_cannot_be_stored_is_not_done(tmp_path: Path) -> None:
     played(story)
 
 
-def test_a_right_to_evict_that_is_missing_stops_the_run_and_is_named(tmp_path: Path) -> None:
+def test_missing_eviction_permission_stops_the_run_and_is_named(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, intervalMinutes=60) as town:
             await uneven(town, replicas=2, least=1)
@@ -104,7 +104,7 @@ def test_a_right_to_evict_that_is_missing_stops_the_run_and_is_named(tmp_path: P
     played(story)
 
 
-def test_a_record_that_another_has_written_is_read_before_anything_is_done(tmp_path: Path) -> None:
+def test_foreign_record_is_read_before_any_action(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town, replicas=2, least=1)
@@ -124,7 +124,7 @@ def test_a_record_that_another_has_written_is_read_before_anything_is_done(tmp_p
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_random_faults_break_a_budget_or_lose_a_replica(tmp_path: Path, seed: int) -> None:
+def test_random_faults_violate_no_budget_and_lose_no_replica(tmp_path: Path, seed: int) -> None:
     """Faults drawn for every third write or so; processes die and come again until the window ends."""
 
     async def story() -> None:

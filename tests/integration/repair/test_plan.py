@@ -46,14 +46,20 @@ def on_server(house: House) -> list[tuple[str, str, Version]]:
     return sorted((key, pod.node, pod.version) for key, pod in house.api_checker.pods().items())
 
 
-async def test_one_move_mends_a_node_that_a_foreign_scheduler_made_log_heavy() -> None:
+async def test_one_move_repairs_a_node_overloaded_in_one_dimension() -> None:
     async with uneven() as (house, plans):
         before = on_server(house)
 
         plan = await plans.plan(ASKED)
 
         (move,) = plan.moves
-        assert (move.from_node, move.mends, plan.mended, plan.left, plan.least_moves) == ("n0", "n0", ("n0",), (), 1)
+        assert (move.from_node, move.repairs, plan.repaired, plan.unrepaired, plan.least_moves) == (
+            "n0",
+            "n0",
+            ("n0",),
+            (),
+            1,
+        )
         assert move.to_node in ("n1", "n2")
         assert house.program.cache.placed(move.uid) is not None
         assert (move.service, move.replicas) == ("default/chatty", 3)
@@ -68,18 +74,18 @@ async def test_one_move_mends_a_node_that_a_foreign_scheduler_made_log_heavy() -
         await house.at_rest()
 
 
-async def test_a_question_goes_before_the_settings() -> None:
+async def test_request_overrides_the_settings() -> None:
     async with uneven() as (_, plans):
         assert moves(await plans.plan(RepairRequest(threshold_percent={"log": 125.0}))) == []
         assert len((await plans.plan(RepairRequest(threshold_percent={"": 79.0}))).moves) == 2
         limited = await plans.plan(RepairRequest(threshold_percent={"log": 79.0}, moves=1))
         assert limited.moves == ()
-        (left,) = limited.left
+        (left,) = limited.unrepaired
         assert (left.node, left.peak.dimension) == ("n0", "log")
         assert "moves_per_window" in left.why
 
 
-async def test_pods_go_only_where_every_filter_of_the_domain_lets_them() -> None:
+async def test_pods_move_only_to_nodes_that_pass_every_filter() -> None:
     async with uneven() as (house, plans):
         taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
         amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -111,7 +117,7 @@ async def test_pods_go_only_where_every_filter_of_the_domain_lets_them() -> None
                 assert move.to_node == "free", "its anti-affinity keeps it from nodes with early"
 
 
-async def test_a_full_node_takes_a_pod_when_another_makes_room_first() -> None:
+async def test_full_node_takes_a_pod_after_another_move() -> None:
     async with uneven(nodes={"n0": "8", "n1": "250m"}) as (house, plans):
         await put(house, "quiet-0", "quiet", "n1", cpu="100m")  # with early-n1: 200m of 250m
         await known(house, "quiet-0")
@@ -122,19 +128,19 @@ async def test_a_full_node_takes_a_pod_when_another_makes_room_first() -> None:
         assert (plan.moves[1].from_node, plan.moves[1].to_node, plan.moves[1].waits_for) == ("n0", "n1", (0,))
 
 
-async def test_what_a_pod_disruption_budget_allows_is_told_and_kept() -> None:
+async def test_disruption_budgets_are_shown_and_respected() -> None:
     async with uneven() as (house, plans):
         path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
         selector = {"matchLabels": {"app": "chatty"}}
         await house.post(path, "chatty", {}, spec={"selector": selector, "maxUnavailable": 0}, status={})
         await house.until(lambda: len(house.program.cache.objects.disruption_budgets("default")) == 1)
 
-        (left,) = (await plans.plan(ASKED)).left
+        (left,) = (await plans.plan(ASKED)).unrepaired
 
         assert "PodDisruptionBudget default/chatty allows no disruption now (3 pods)" in left.why
 
 
-async def test_a_quota_without_room_for_a_replacement_keeps_the_pods_of_its_namespace() -> None:
+async def test_full_quota_keeps_the_pods_of_its_namespace() -> None:
     async with uneven() as (house, plans):
         await house.post("namespaces/default/resourcequotas", "tight", {}, spec={"hard": {"pods": "5"}})
         used = orjson.dumps({"status": {"hard": {"pods": "5"}, "used": {"pods": "5"}}})
@@ -148,12 +154,12 @@ async def test_a_quota_without_room_for_a_replacement_keeps_the_pods_of_its_name
 
         await house.until(is_known)
 
-        (left,) = (await plans.plan(ASKED)).left
+        (left,) = (await plans.plan(ASKED)).unrepaired
 
         assert "the quota of its namespace has no room for a replacement before it ends (3 pods)" in left.why
 
 
-async def test_without_a_repair_section_plans_go_by_defaults_and_quotas_are_not_read() -> None:
+async def test_plans_without_a_repair_section_use_defaults_and_read_no_quotas() -> None:
     args = {"capacities": {"log": 100}, "dimensions": ["cpu", "log"]}
     async with uneven(one_domain({"name": "PeakForecast", "args": args})) as (_, plans):
         plan = await plans.plan(ASKED)
@@ -161,14 +167,14 @@ async def test_without_a_repair_section_plans_go_by_defaults_and_quotas_are_not_
         assert "ResourceQuotas are not read" in plan.notes[-1]
 
 
-async def test_budgets_that_the_server_does_not_show_are_not_moved_past() -> None:
+async def test_unreadable_budgets_prevent_moves() -> None:
     async with uneven() as (house, plans):
         house.program.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
         with pytest.raises(RepairRefusedError, match=r"PodDisruptionBudgets cannot be read \(forbidden\)"):
             await plans.plan(ASKED)
 
 
-async def test_who_no_longer_waits_for_a_plan_holds_up_nobody() -> None:
+async def test_abandoned_plan_request_blocks_no_other() -> None:
     async with uneven() as (_, plans):
         for turns in range(1, 9):
             waiting = asyncio.create_task(plans.plan(ASKED))
@@ -180,7 +186,7 @@ async def test_who_no_longer_waits_for_a_plan_holds_up_nobody() -> None:
         assert len((await plans.plan(ASKED)).moves) == 1
 
 
-async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured() -> None:
+async def test_pods_of_other_schedulers_move_only_if_configured() -> None:
     for whose, expected in (("own", 0), ("all", 1)):
         async with uneven(configuration(pods=whose)) as (house, plans):
             for number in range(3):
@@ -196,17 +202,17 @@ async def test_pods_of_other_schedulers_are_moved_only_when_that_is_configured()
             if expected:
                 assert plan.notes[-1].startswith("1 of the moves are of pods scheduled by default-scheduler")
             else:
-                assert "another scheduler places it" in plan.left[0].why
+                assert "another scheduler places it" in plan.unrepaired[0].why
 
 
-async def test_nominated_pods_count_on_the_nodes_they_are_promised() -> None:
+async def test_nominated_pods_count_on_their_nodes() -> None:
     async with uneven() as (house, plans):
         (pod,) = [entry.pod for entry in house.program.cache if entry.pod.name == "chatty-0"]
         for node in ("n1", "n2"):  # promised enough at 20:00 to leave no room for one of n0's
             for number in range(2):
                 house.program.nominator.nominate(_renamed(pod, f"next-{node}-{number}"), node)
 
-        (left,) = (await plans.plan(ASKED)).left
+        (left,) = (await plans.plan(ASKED)).unrepaired
 
         assert left.node == "n0"
         assert "find no node: 3 would push each over its threshold, or find no room" in left.why
@@ -216,7 +222,7 @@ def _renamed(pod: Pod, name: str) -> Pod:
     return msgspec.structs.replace(pod, name=name, uid=f"uid-{name}", node="")
 
 
-async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
+async def test_impossible_plan_reports_the_fix() -> None:
     async with uneven() as (_, plans):
         with pytest.raises(
             RepairRefusedError, match=r"threshold lgo: not a dimension of the forecast; did you mean log\?"
@@ -236,7 +242,7 @@ async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
             await RepairPlans(house.program).plan(ASKED)
 
 
-async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
+async def test_surplus_plan_requests_get_a_retry_hint() -> None:
     async with uneven() as (_, plans):
         refused: list[int] = []
 
@@ -253,7 +259,7 @@ async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
         assert len((await plans.plan(ASKED)).moves) == 1
 
 
-async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
+async def test_plan_is_served_over_http_and_cli() -> None:
     async with uneven() as (house, plans):
         explanations = ProgramExplanations(house.program)
         queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
@@ -264,7 +270,7 @@ async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
             assert "default/chatty-" in text
             assert "log 120 % -> 80 % Mon 20:00" in text
             assert "1 of 3 of default/chatty" in text
-            assert "domain tests: 1 move mends 1 of 1 node past 100 %" in text
+            assert "domain tests: 1 move repairs 1 of 1 node past 100 %" in text
             assert text.rstrip().endswith("nothing was written: this is a preview")
             code, text, _ = await _call("--server", url, "--threshold", "log=125", "-o", "json")
             assert json.loads(text)["moves"] == []
@@ -282,7 +288,7 @@ async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
             assert (code, "no such domain" in error) == (2, True)
 
 
-async def test_a_dump_of_the_cluster_gets_the_same_plan(tmp_path: Path) -> None:
+async def test_dump_gives_the_same_plan(tmp_path: Path) -> None:
     profiles, dump, text = tmp_path / "profiles", tmp_path / "dump.json", tmp_path / "config.yaml"
     profiles.write_bytes(dumps(PROFILES))
     text.write_text(configuration(str(profiles)))

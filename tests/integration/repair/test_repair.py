@@ -15,7 +15,7 @@ from tests.integration.repair.town import CLOSES_S, OPENS_S, open_town, played, 
 WINDOW_S = CLOSES_S - OPENS_S
 
 
-def test_an_uneven_cluster_is_mended_in_the_window_and_not_before(tmp_path: Path) -> None:
+def test_uneven_cluster_is_repaired_only_in_the_window(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town)
@@ -34,7 +34,7 @@ def test_an_uneven_cluster_is_mended_in_the_window_and_not_before(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["off", "preview"])
-def test_nobody_is_moved_unless_it_is_switched_on(tmp_path: Path, mode: str) -> None:
+def test_nothing_is_moved_by_default(tmp_path: Path, mode: str) -> None:
     async def story() -> None:
         async with open_town(tmp_path, mode=mode) as town:
             await uneven(town)
@@ -51,7 +51,7 @@ def test_nobody_is_moved_unless_it_is_switched_on(tmp_path: Path, mode: str) -> 
     played(story)
 
 
-def test_a_budget_that_allows_nothing_is_never_broken(tmp_path: Path) -> None:
+def test_zero_budget_is_never_violated(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await uneven(town, least=3)
@@ -64,7 +64,7 @@ def test_a_budget_that_allows_nothing_is_never_broken(tmp_path: Path) -> None:
     played(story)
 
 
-def test_a_budget_that_is_used_up_after_the_plan_stops_the_run(tmp_path: Path) -> None:
+def test_budget_used_up_after_the_plan_stops_the_run(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, intervalMinutes=60) as town:
             await uneven(town)
@@ -85,7 +85,7 @@ def test_a_budget_that_is_used_up_after_the_plan_stops_the_run(tmp_path: Path) -
     played(story)
 
 
-def test_a_replica_that_is_not_ready_keeps_the_others_where_they_are(tmp_path: Path) -> None:
+def test_unready_replica_keeps_the_others_in_place(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, intervalMinutes=60) as town:
             await uneven(town, replicas=4, nodes=5, least=1)
@@ -107,7 +107,7 @@ def test_a_replica_that_is_not_ready_keeps_the_others_where_they_are(tmp_path: P
     played(story)
 
 
-def test_a_window_that_closes_lets_the_move_under_way_end_and_no_other_begin(tmp_path: Path) -> None:
+def test_closing_window_completes_the_current_move_only(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, windows=[("00:01", "00:02")]) as town:
             await uneven(town, replicas=4, nodes=6, least=1)
@@ -125,7 +125,7 @@ def test_a_window_that_closes_lets_the_move_under_way_end_and_no_other_begin(tmp
     played(story)
 
 
-def test_an_eviction_that_would_come_too_late_is_not_sent(tmp_path: Path) -> None:
+def test_late_eviction_is_not_sent(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, windows=[("00:01", "00:02")]) as town:
             await uneven(town)
@@ -141,7 +141,7 @@ def test_an_eviction_that_would_come_too_late_is_not_sent(tmp_path: Path) -> Non
     played(story)
 
 
-def test_a_windows_budget_counts_across_plans_and_processes(tmp_path: Path) -> None:
+def test_window_budget_counts_across_plans_and_processes(tmp_path: Path) -> None:
     async def story() -> None:
         windows = [("00:01", "00:11"), ("00:15", "00:25")]
         async with open_town(tmp_path, windows=windows, movesPerWindow=1) as town:
@@ -165,7 +165,7 @@ def test_a_windows_budget_counts_across_plans_and_processes(tmp_path: Path) -> N
     played(story)
 
 
-def test_a_pod_of_equal_rank_does_not_take_the_place_that_is_kept(tmp_path: Path) -> None:
+def test_equal_pod_does_not_take_a_reserved_place(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             await town.node("n0")
@@ -190,7 +190,7 @@ def test_a_pod_of_equal_rank_does_not_take_the_place_that_is_kept(tmp_path: Path
     played(story)
 
 
-def test_a_target_that_goes_away_ends_the_run_with_every_replica_running(tmp_path: Path) -> None:
+def test_deleted_target_stops_the_run_with_every_replica_running(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, intervalMinutes=60) as town:
             await uneven(town, replicas=2, least=1)
@@ -207,7 +207,7 @@ def test_a_target_that_goes_away_ends_the_run_with_every_replica_running(tmp_pat
     played(story)
 
 
-def test_reality_that_differs_from_the_forecast_stops_the_run(tmp_path: Path) -> None:
+def test_load_that_differs_from_the_forecast_stops_the_run(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, intervalMinutes=60) as town:
             await uneven(town)
@@ -224,7 +224,7 @@ def test_reality_that_differs_from_the_forecast_stops_the_run(tmp_path: Path) ->
     played(story)
 
 
-def test_a_stateful_set_moves_too(tmp_path: Path) -> None:
+def test_stateful_set_pods_move_too(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path) as town:
             for number in range(3):
@@ -239,7 +239,7 @@ def test_a_stateful_set_moves_too(tmp_path: Path) -> None:
     played(story)
 
 
-def test_the_plan_that_was_shown_is_carried_out_and_no_other(tmp_path: Path) -> None:
+def test_only_the_shown_plan_is_executed(tmp_path: Path) -> None:
     async def story() -> None:
         async with open_town(tmp_path, mode="preview") as town:
             await uneven(town)

@@ -236,7 +236,7 @@ class Town:
         """A new process; it leads once the lease of a dead one has run out."""
         self._lives += 1
         self._dying.clear()
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             _RepairTransport(self.api, self),
             self.clock,
             random.Random(self._seed + self._lives),
@@ -246,7 +246,7 @@ class Town:
             background_threads=AtOnce,
             plan_repairs=plans_of,
         )
-        self.program = Program(loading.parse(self._text, "town"), outside)
+        self.program = Program(loading.parse(self._text, "town"), ports)
         self._running = asyncio.ensure_future(self.program.run())
         program = self.program
         await self.until(lambda: program.is_ready)

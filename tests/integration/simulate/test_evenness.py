@@ -37,7 +37,7 @@ def means(found: dict[str, list[Evenness]]) -> dict[str, Evenness]:
     ("kind", "services", "peak_share", "busy_share"),
     [("weak", 200, 1.0, 1.03), ("bursty", 200, 1.0, 1.03), ("cycle", 24, 1.0, 0.75)],
 )
-def test_the_forecast_is_as_even_as_the_better_plain_sum(
+def test_forecast_is_as_even_as_the_better_plain_sum(
     kind: str, services: int, peak_share: float, busy_share: float
 ) -> None:
     found = means(all_figures(part_of(make_fleet(kind, 0), services, 16), [SHIPPED], ORDERS))
@@ -47,7 +47,7 @@ def test_the_forecast_is_as_even_as_the_better_plain_sum(
     assert found[SHIPPED.name].busy_cv <= busy_share * best.busy_cv
 
 
-def test_spreading_takes_nothing_from_the_forecast_where_nodes_differ_in_size() -> None:
+def test_spreading_does_not_worsen_the_forecast_on_unequal_nodes() -> None:
     off = policy("off", {"base": "forecast", "plugins": {"enabled": [{"name": SPREADING, "weight": 0}]}})
     heavy = policy("heavy", {"base": "forecast", "plugins": {"enabled": [{"name": SPREADING, "weight": 2}]}})
 

@@ -72,7 +72,7 @@ def standing(made: Scenario, result: RunResult) -> list[list[str]]:
     return [sorted(names) for names in nodes]
 
 
-def test_policies_stand_side_by_side_and_the_document_has_all_the_figures(tmp_path: Path) -> None:
+def test_policies_are_compared_and_the_document_has_all_figures(tmp_path: Path) -> None:
     document = json.loads(run(scenario(tmp_path)))
     assert (document["apiVersion"], document["kind"]) == ("multisched.io/v1alpha1", "SimulationReport")
     assert document["judged"] == {"from": "2026-01-07 00:00", "to": "2026-01-09 00:00"}
@@ -96,7 +96,7 @@ def test_policies_stand_side_by_side_and_the_document_has_all_the_figures(tmp_pa
         assert "at" not in mean
 
 
-def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path) -> None:
+def test_forecast_separates_coinciding_peaks_and_spreads_logs(tmp_path: Path) -> None:
     """Requests are all alike and the release comes at a quiet hour: only use over time tells the services apart."""
     alone = {"plugins": {"enabled": [{"name": "PodTopologySpread", "weight": 0}]}}
     path = scenario(
@@ -126,9 +126,7 @@ def test_the_forecast_parts_what_peaks_together_and_spreads_logs(tmp_path: Path)
         ),
     ],
 )
-def test_policies_learn_once_or_as_often_as_their_history_is_read(
-    tmp_path: Path, args: dict[str, Any], beside: str
-) -> None:
+def test_policies_learn_once_or_at_each_refresh(tmp_path: Path, args: dict[str, Any], beside: str) -> None:
     """A service that was small grows tenfold after the known days; a third one comes a day later, to whichever seems smaller."""
     use = {"steady": [2.0] * STEPS, "grown": [0.4] * 8 + [9.0] * 8, "new": [1.0] * STEPS}
     plugins = {"enabled": [{"name": "PeakForecast", "args": args}]}
@@ -151,12 +149,12 @@ def test_a_service_can_request_devices(tmp_path: Path) -> None:
     assert standing(made, found) == [["evening"]] * 4
 
 
-def test_least_allocated_evens_requests_and_nothing_else(tmp_path: Path) -> None:
+def test_least_allocated_only_evens_requests(tmp_path: Path) -> None:
     made, found = run_named(scenario(tmp_path), "least-allocated")
     assert [len(names) for names in standing(made, found)] == [3, 3, 3, 3]
 
 
-def test_replicas_of_a_service_spread_by_default_as_those_of_a_deployment_do(tmp_path: Path) -> None:
+def test_service_replicas_spread_by_default_as_those_of_a_deployment(tmp_path: Path) -> None:
     """By requests alone the large node would take both."""
     nodes = [
         {**NODES[0], "name": name, "count": 1, "allocatable": {"cpu": cpu, "memory": "32Gi"}}
@@ -177,14 +175,14 @@ def test_replicas_of_a_service_spread_by_default_as_those_of_a_deployment_do(tmp
         ("06:00", [["evening", "morning", "morning"]] * 2 + [["morning", "morning"]] * 2),
     ],
 )
-def test_realtime_sees_the_hour_of_creation_only(tmp_path: Path, hour: str, expected: list[list[str]]) -> None:
+def test_realtime_uses_only_the_hour_of_creation(tmp_path: Path, hour: str, expected: list[list[str]]) -> None:
     """At six in the evening an evening replica uses as much as four of the morning, at six in the morning the reverse."""
     create = {"at": f"day 2 {hour}", "order": "listed"}
     path = scenario(tmp_path, services=services(evening=2, morning=8), policies=["realtime"], create=create)
     assert sorted(standing(*run_named(path, "realtime"))) == expected
 
 
-def test_a_release_replaces_every_replica_and_counts_those_that_come_back_elsewhere(tmp_path: Path) -> None:
+def test_release_replaces_every_replica_and_counts_changed_nodes(tmp_path: Path) -> None:
     events = [{"at": "day 3 06:00", "release": ["evening"]}]
     made, found = run_named(scenario(tmp_path, events=events), "least-allocated")
     assert found.created == 16
@@ -199,7 +197,7 @@ def test_a_release_replaces_every_replica_and_counts_those_that_come_back_elsewh
     assert found.moves >= sum(new.count(node) > old.count(node) for node in range(4))
 
 
-def test_scaling_creates_and_removes_replicas_at_its_moment(tmp_path: Path) -> None:
+def test_scaling_creates_and_removes_replicas_at_its_time(tmp_path: Path) -> None:
     events = [{"at": "day 3 06:00", "scale": {"morning": 6, "noisy": 1}}]
     made, found = run_named(scenario(tmp_path, events=events), "peak-forecast")
     names = sorted(name for node in standing(made, found) for name in node)
@@ -207,7 +205,7 @@ def test_scaling_creates_and_removes_replicas_at_its_moment(tmp_path: Path) -> N
     assert (found.created, found.moves) == (14, 0)
 
 
-def test_pods_that_find_no_node_are_told_with_a_code_for_scripts(tmp_path: Path) -> None:
+def test_pods_without_a_node_are_reported_with_an_exit_code(tmp_path: Path) -> None:
     path = scenario(tmp_path, services=services(evening=40), policies=["least-allocated"], seeds=1)
     result = CliRunner().invoke(app, ["simulate", str(path), "--jobs", "1"])
     assert result.exit_code == 1
@@ -216,7 +214,7 @@ def test_pods_that_find_no_node_are_told_with_a_code_for_scripts(tmp_path: Path)
     assert "some pods were not placed" in result.stderr
 
 
-def test_a_release_that_finds_no_node_stops_and_leaves_the_old_replicas(tmp_path: Path) -> None:
+def test_release_without_a_node_stops_and_keeps_the_old_replicas(tmp_path: Path) -> None:
     """All room is taken, and the new replica comes before the old one goes."""
     events = [{"at": "day 3 06:00", "release": ["evening"]}]
     made, found = run_named(scenario(tmp_path, services=services(evening=32), events=events), "least-allocated")
@@ -226,7 +224,7 @@ def test_a_release_that_finds_no_node_stops_and_leaves_the_old_replicas(tmp_path
 
 
 @pytest.mark.slow
-def test_the_same_scenario_gives_the_same_bytes_whatever_the_processes_and_hashes(tmp_path: Path) -> None:
+def test_same_scenario_gives_equal_bytes_in_any_process(tmp_path: Path) -> None:
     path = scenario(tmp_path, events=[{"at": "day 3 06:00", "release": ["*"]}], seeds=[3, 1])
     reports = {run(path)}
     for jobs in ("1", "2"):
@@ -237,12 +235,12 @@ def test_the_same_scenario_gives_the_same_bytes_whatever_the_processes_and_hashe
     assert len(reports) == 1
 
 
-def test_seeds_draw_other_orders(tmp_path: Path) -> None:
+def test_seeds_give_different_orders(tmp_path: Path) -> None:
     document = json.loads(run(scenario(tmp_path, policies=["peak-forecast"], seeds=6)))
     assert len({json.dumps(one["dimensions"]) for one in document["policies"][0]["seeds"]}) > 1
 
 
-def test_a_plugins_wrong_setting_is_told_at_its_place_in_the_scenario(tmp_path: Path) -> None:
+def test_wrong_plugin_setting_is_reported_at_its_position(tmp_path: Path) -> None:
     enabled = [{"name": "PeakForecast", "args": {"percentil": 95}}]
     bad = [{"name": "own", "profile": {"base": "forecast", "plugins": {"enabled": enabled}}}]
     result = CliRunner().invoke(app, ["simulate", str(scenario(tmp_path, policies=bad)), "--jobs", "1"])
@@ -253,7 +251,7 @@ def test_a_plugins_wrong_setting_is_told_at_its_place_in_the_scenario(tmp_path: 
     )
 
 
-def test_bad_input_ends_with_every_problem_and_the_code_for_wrong_usage(tmp_path: Path) -> None:
+def test_bad_input_reports_every_problem_and_exits_with_usage(tmp_path: Path) -> None:
     path = scenario(tmp_path, policies=["best"], seeds=[1, 1], lines=[*fleet(), (at(0), "noisy", "cpu", "1 core")])
     result = CliRunner().invoke(app, ["simulate", str(path)])
     assert result.exit_code == 2
@@ -263,7 +261,7 @@ def test_bad_input_ends_with_every_problem_and_the_code_for_wrong_usage(tmp_path
     assert (result.exit_code, "cannot be read" in result.stderr) == (2, True)
 
 
-def test_the_page_needs_nothing_else_and_shows_every_policy_and_dimension(tmp_path: Path) -> None:
+def test_page_is_self_contained_and_shows_every_policy_and_dimension(tmp_path: Path) -> None:
     page = run(scenario(tmp_path, name="<fleet> & co"), "html")
     assert page.startswith("<!doctype html>")
     assert "&lt;fleet&gt; &amp; co" in page
@@ -309,7 +307,7 @@ def crowded(folder: Path, *policies: Any, **changes: Any) -> Path:
     return scenario(folder, services=services(evening=8, morning=8, noisy=8), policies=list(policies), **changes)
 
 
-def test_repair_moves_in_its_window_within_the_budget_and_lowers_the_tops(tmp_path: Path) -> None:
+def test_repair_moves_within_window_and_budget_and_lowers_peaks(tmp_path: Path) -> None:
     section = repaired(("01:00", "03:00"), movesPer100Replicas=13)
     path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section, seeds=3)
     plain, mended = json.loads(run(path))["policies"]
@@ -326,7 +324,7 @@ def test_repair_moves_in_its_window_within_the_budget_and_lowers_the_tops(tmp_pa
     assert tops[1] < tops[0]
 
 
-def test_before_the_first_window_a_repaired_fleet_stands_as_one_that_is_not(tmp_path: Path) -> None:
+def test_fleet_is_unchanged_before_the_first_repair_window(tmp_path: Path) -> None:
     """Even if a window is open while it is created."""
     section = repaired(("00:00", "23:00"), movesPer100Replicas=13)
     path = crowded(tmp_path, {"name": "plain", "profile": BLIND}, section)
@@ -339,7 +337,7 @@ def test_before_the_first_window_a_repaired_fleet_stands_as_one_that_is_not(tmp_
     assert len(moved) == sum(window["moves"] for window in repairs_of(mended)) > 0
 
 
-def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -> None:
+def test_replicas_move_one_at_a_time_and_all_run_at_the_end(tmp_path: Path) -> None:
     path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=20))
     made, found = run_named(path, "repaired")
     assert sum(len(names) for names in standing(made, found)) == 24
@@ -354,7 +352,7 @@ def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -
     assert all(from_s <= moment < from_s + 2 * 3600 for moment in (*left, *came))
 
 
-def test_a_budget_per_window_spreads_the_moves_over_the_days(tmp_path: Path) -> None:
+def test_budget_per_window_spreads_moves_over_days(tmp_path: Path) -> None:
     path = crowded(tmp_path, repaired(("01:00", "03:00"), movesPer100Replicas=26, movesPerWindow=3))
     _, found = run_named(path, "repaired")
     assert [window["at"] for window in repairs_of(found)] == ["2026-01-07 01:00", "2026-01-08 01:00"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from multisched.verify.quotas import quota_requests
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
 from tests.kit.checkers.linked_quotas import misnamed
 from tests.kit.checkers.quota_order import fault_of_order
-from tests.kit.checkers.reference_rules import has_room
+from tests.kit.checkers.reference_rules import STATES_MAX, has_room
 
 WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
 """Whether a node takes a pod beside these, whatever room there is."""
@@ -27,6 +28,7 @@ NO_UNITS: Final[Mapping[str, str]] = {}
 """Each victim goes by itself."""
 
 
+@lru_cache(STATES_MAX)
 def counted(pod: Pod) -> Requests:
     """What the pod counts for, the pod itself and its parts of devices among it."""
     return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))

@@ -104,7 +104,7 @@ class Replicas:
             observer=lambda domain: self.observer,
             background_threads=VirtualThreads,
             open_process=VirtualProcess,
-            workshop=VirtualWorkers(random.Random(self._seed ^ self.started)),
+            worker_factory=VirtualWorkers(random.Random(self._seed ^ self.started)),
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self._faults, transport),
             plan_repairs=plans_of,
             steps=CountedSteps(EVALUATIONS[self._seed % len(EVALUATIONS)], RESTS_S[self.started % len(RESTS_S)]),

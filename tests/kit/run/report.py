@@ -20,7 +20,7 @@ class Report:
     """Kind -> how often it struck."""
     conflicts_true: int
     conflicts_false: int
-    mended: int
+    repaired: int
     """Lost events that the audit found."""
     quarantines: int
     """Times a pod was set aside since the API server refused it again and again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from multisched.model.object_kinds import ObjectKind
 from multisched.plugins.extender.http_extender import NAME as EXTENDERS
@@ -82,8 +83,13 @@ class RestChecker:
         )
 
     def _is_settled(self) -> bool:
-        waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
-        if waiting or self.not_quarantined() or any(self._status_faults()) or not self._bind_checker.is_settled():
+        waiting = chain(self._bind_checker.unbound_feasible(), self._bind_checker.unbound_entitled())
+        if (
+            next(waiting, None) is not None
+            or self.not_quarantined()
+            or any(self._status_faults())
+            or not self._bind_checker.is_settled()
+        ):
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 

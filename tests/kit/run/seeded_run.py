@@ -174,7 +174,7 @@ class Run:
             faults=Counter(self._faults.injected) + Counter(struck),
             conflicts_true=sum(c.true for c in conflicts),
             conflicts_false=sum(c.false for c in conflicts),
-            mended=sum(p.program.audit.statistics().lost for p in everybody),
+            repaired=sum(p.program.audit.statistics().lost for p in everybody),
             quarantines=sum(w.queue.statistics().quarantines for p in everybody for w in p.program.router.workers()),
             quiet_s=quiet_s,
             virtual_s=self._loop.time(),

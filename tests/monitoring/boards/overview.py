@@ -161,7 +161,7 @@ BOARD: Final = Board(
                         ),
                         Query(f"sum by (rule) (multisched_verify_violations{{{JOB}}})", "against {{rule}}"),
                     ],
-                    "Pods the API server refuses again and again; what the audit mended; pods against a required rule. All 0 is right.",
+                    "Pods the API server refuses again and again; what the audit repaired; pods against a required rule. All 0 is right.",
                 ),
             ),
         ),

@@ -91,11 +91,11 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     "arguments", [("run", "--confg", "x"), ("no-such",), ("demo", "--nodes", "0"), ("cluster",), ("queue", "-o", "xml")]
 )
-def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...]) -> None:
+def test_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     assert call(*arguments)[0] == 2
 
 
-def test_every_problem_of_a_configuration_is_told_and_nothing_is_started(tmp_path: Path) -> None:
+def test_all_configuration_problems_are_reported_and_nothing_starts(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nleese: {}\nlogging: {level: loud}\n")
     problems = [
@@ -108,7 +108,7 @@ def test_every_problem_of_a_configuration_is_told_and_nothing_is_started(tmp_pat
     assert (code, out, messages(err)) == (2, "", problems)
 
 
-def test_without_credentials_run_ends_with_no_cluster(tmp_path: Path) -> None:
+def test_run_without_credentials_exits_with_no_cluster(tmp_path: Path) -> None:
     code, _, err = call("run", "--kubeconfig", str(tmp_path / "none"))
     assert (code, messages(err)) == (3, [f"no kubeconfig at {tmp_path / 'none'}"])
 
@@ -127,7 +127,7 @@ def messages(err: str) -> list[str]:
         ("{probePort: 7}", "7", "--port 7 is the same as server.probePort; choose another port"),
     ],
 )
-def test_a_port_that_cannot_be_is_refused(server: str, port: str, told: str, tmp_path: Path) -> None:
+def test_invalid_port_is_refused(server: str, port: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nserver: {server}\n")
     code, _, err = call("run", "--config", str(path), "--port", port)
@@ -138,7 +138,7 @@ def test_a_port_that_cannot_be_is_refused(server: str, port: str, told: str, tmp
     assert "{" not in err
 
 
-def test_a_dry_run_beside_an_extender_that_binds_is_refused(tmp_path: Path) -> None:
+def test_dry_run_with_a_binding_extender_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     extender = "{urlPrefix: 'http://127.0.0.1:1/x', bindVerb: bind}"
     path.write_text(
@@ -152,7 +152,7 @@ def test_a_dry_run_beside_an_extender_that_binds_is_refused(tmp_path: Path) -> N
     assert (code, messages(err)) == (2, [told])
 
 
-def test_flags_of_run_count_more_than_the_file() -> None:
+def test_run_flags_override_the_file() -> None:
     configuration = loading.default()
     over = RunOverrides("debug", "text", 0).over(configuration)
     assert (over.logging.level, over.logging.format, over.server.port) == ("debug", "text", 0)
@@ -163,13 +163,13 @@ def test_flags_of_run_count_more_than_the_file() -> None:
     assert not RunOverrides(is_dry_run=True).over(configuration).lease.enabled
 
 
-def test_a_good_file_is_said_to_be_good() -> None:
+def test_validate_accepts_a_valid_file() -> None:
     code, out, _ = call("config", "validate", str(ROOT / "config/default.yaml"))
     assert code == 0
     assert out.endswith("good; domains: forecast (forecast-scheduler), gpu (gpu-scheduler), job (job-scheduler)\n")
 
 
-def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> None:
+def test_validate_notes_arguments_without_effect(tmp_path: Path) -> None:
     path = tmp_path / "good.yaml"
     path.write_text(
         "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: job\n  profile:\n    plugins:\n"
@@ -188,7 +188,7 @@ def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> Non
     )
 
 
-def test_files_of_tls_that_are_not_there_are_noted(tmp_path: Path) -> None:
+def test_validate_notes_missing_tls_files(tmp_path: Path) -> None:
     path, certificate = tmp_path / "good.yaml", tmp_path / "tls.crt"
     certificate.touch()
     tls = f"{{certFile: {certificate}, keyFile: /nowhere/tls.key}}"
@@ -202,7 +202,7 @@ def test_files_of_tls_that_are_not_there_are_noted(tmp_path: Path) -> None:
     assert "certFile" not in out
 
 
-def test_a_profiles_file_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
+def test_validate_notes_an_unwritable_profiles_file(tmp_path: Path) -> None:
     path = tmp_path / "good.yaml"
     args = (
         "history: {sources: [{type: csv, files: [/use.csv]}], dimensions: [{name: cpu, capacity: allocatable}]},"
@@ -226,7 +226,7 @@ def test_a_profiles_file_that_cannot_be_written_is_noted(tmp_path: Path) -> None
     assert (code, f"args.profilesFile: {tmp_path} is a folder; name a file in it" in err) == (2, True)
 
 
-def test_default_and_schema_print_the_files_of_the_repository() -> None:
+def test_default_and_schema_equal_the_repository_files() -> None:
     assert call("config", "default")[1] == (ROOT / "config/default.yaml").read_text()
     assert call("config", "schema")[1] == (ROOT / "config/schema.json").read_text()
 
@@ -251,7 +251,7 @@ class Mine:
     def permit(self, cycle: object, pod: object, node: str) -> None: ...
 
 
-def test_plugins_of_a_configuration_are_listed_with_the_points_that_their_args_give_them(tmp_path: Path) -> None:
+def test_plugins_of_a_configuration_are_listed_with_points_from_their_args(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(
         "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: web\n  profile:\n    plugins:\n"
@@ -271,7 +271,7 @@ def test_plugins_of_a_configuration_are_listed_with_the_points_that_their_args_g
     assert call("plugins", "list", "--config", str(tmp_path / "none"))[0] == 2
 
 
-def test_the_queue_is_shown_as_a_table_without_control_characters() -> None:
+def test_queue_table_has_no_control_characters() -> None:
     with answering(200, encode_queue(VIEW)) as (url, _):
         code, out, _ = call("queue", "--server", url)
         assert code == 0
@@ -288,14 +288,14 @@ def test_the_queue_is_shown_as_a_table_without_control_characters() -> None:
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-def test_the_queue_is_shown_as_a_document(output: str) -> None:
+def test_queue_is_printed_as_json(output: str) -> None:
     with answering(200, encode_queue(VIEW)) as (url, _):
         document = yaml.safe_load(call("queue", "--server", url, "-o", output)[1])
     assert document["pods"][0]["plugins"] == ["NodeResourcesFit"]
     assert document["domains"][0]["counts"] == {"unschedulable": 2}
 
 
-def test_nobody_at_the_address_is_no_cluster() -> None:
+def test_unreachable_server_exits_with_no_cluster() -> None:
     code, out, err = call("queue", "--server", "http://127.0.0.1:1")
     assert (code, out) == (3, "")
     assert err.startswith("multisched: no multisched responds at http://127.0.0.1:1: ")
@@ -309,14 +309,14 @@ def test_nobody_at_the_address_is_no_cluster() -> None:
         (302, b"", "returned 302"),
     ],
 )
-def test_another_answer_is_a_problem(status: int, body: bytes, told: str) -> None:
+def test_unexpected_response_exits_with_a_problem(status: int, body: bytes, told: str) -> None:
     with answering(status, body, {"Location": "http://127.0.0.1:1/"}) as (url, _):
         code, _, err = call("queue", "--server", url)
     assert code == 1
     assert told in err
 
 
-def test_the_token_comes_from_a_file_or_a_kubeconfig(tmp_path: Path) -> None:
+def test_token_is_read_from_a_file_or_kubeconfig(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("from-file\n")
     kubeconfig = tmp_path / "kubeconfig"
@@ -338,7 +338,7 @@ def test_the_token_comes_from_a_file_or_a_kubeconfig(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "server", ["http://192.0.2.1:10260", "http://multisched.example", "http://127.0.0.1@evil.example:1", "http://10.1"]
 )
-def test_no_token_goes_to_another_machine_in_the_clear(server: str, tmp_path: Path) -> None:
+def test_token_is_not_sent_to_another_machine_over_http(server: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
     for source in ("--token-file", "--kubeconfig"):
@@ -349,7 +349,7 @@ def test_no_token_goes_to_another_machine_in_the_clear(server: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("content", "told"), [("", "is empty"), ("no PEM", "has no certificate")])
-def test_a_file_of_authorities_without_any_is_refused(content: str, told: str, tmp_path: Path) -> None:
+def test_ca_file_without_certificates_is_refused(content: str, told: str, tmp_path: Path) -> None:
     authorities = tmp_path / "ca.pem"
     authorities.write_text(content)
     code, _, err = call("queue", "--server", "https://127.0.0.1:1", "--ca-file", str(authorities))
@@ -357,7 +357,7 @@ def test_a_file_of_authorities_without_any_is_refused(content: str, told: str, t
 
 
 @pytest.mark.parametrize("has_kubeconfig", [True, False])
-def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_default(
+def test_unreachable_default_server_suggests_the_clusters_of_the_kubeconfig(
     has_kubeconfig: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("multisched.cli.query_commands.DEFAULT_SERVER", "http://127.0.0.1:9")
@@ -377,7 +377,7 @@ def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_de
     "command",
     [("queue",), ("explain", "pod", "p"), ("forecast", "nodes"), ("repair", "plan"), ("verify",), ("config", "diff")],
 )
-def test_a_context_may_stand_before_the_command(
+def test_context_option_may_precede_the_command(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MULTISCHED_SERVER", raising=False)
@@ -391,9 +391,7 @@ def test_a_context_may_stand_before_the_command(
     assert (code, "has no context near" in err) == (3, True), err
 
 
-def test_an_option_counts_more_than_the_server_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_option_overrides_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump({"kind": "Config", "clusters": [], "users": [], "contexts": []}))
     with answering(200, encode_queue(VIEW)) as (url, _):
@@ -422,7 +420,7 @@ def test_malformed_server_is_named_with_its_source(monkeypatch: pytest.MonkeyPat
         (("config", "diff"), "x", "'yaml'."),
     ],
 )
-def test_misspelt_output_gets_the_nearest_choice(command: tuple[str, ...], given: str, hint: str) -> None:
+def test_misspelt_output_format_gets_a_suggestion(command: tuple[str, ...], given: str, hint: str) -> None:
     code, out, err = call(*command, "-o", given)
     plain = " ".join(err.replace("│", "").split())
     assert (code, out) == (2, "")
@@ -431,13 +429,13 @@ def test_misspelt_output_gets_the_nearest_choice(command: tuple[str, ...], given
 
 
 @pytest.mark.parametrize("command", ["version", "cluster"])
-def test_a_context_is_no_option_of_what_looks_at_no_cluster(command: str) -> None:
+def test_context_is_refused_by_commands_without_a_cluster(command: str) -> None:
     code, out, err = call("--context", "far", command)
     assert (code, out, err) == (2, "", f"multisched: --context: {command} uses no cluster; leave it out\n")
 
 
 @pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
-def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path) -> None:
+def test_token_may_be_sent_to_this_machine_over_http(server: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
     code, _, err = call("queue", "--server", f"http://{server}:1", "--token-file", str(token))
@@ -458,14 +456,14 @@ def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path
         "http://h\r\nX: y",
     ],
 )
-def test_only_addresses_of_http_servers_are_asked(server: str) -> None:
+def test_only_http_urls_are_accepted_as_server(server: str) -> None:
     code, out, err = call("queue", "--server", server)
     assert (code, out) == (2, "")
     assert err.endswith(": write http://HOST:PORT or https://HOST:PORT\n")
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xaa\xbb", b"two words", b"a\nb", b"[" * 100_000])
-def test_a_file_that_holds_no_token_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_without_a_token_is_refused(content: bytes, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes(content)
     code, out, err = call("queue", "--server", "http://127.0.0.1:1", "--token-file", str(token))
@@ -482,7 +480,7 @@ class MailServer(TCPServer):
         self.shutdown_request(request)
 
 
-def test_a_server_that_speaks_no_http_is_no_multisched() -> None:
+def test_non_http_server_is_not_multisched() -> None:
     with MailServer(("127.0.0.1", 0), StreamRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -503,21 +501,21 @@ def loaded_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_version_and_help_load_nothing_heavy() -> None:
+def test_version_and_help_import_no_heavy_modules() -> None:
     loaded = loaded_after("import multisched.cli.commands")
     assert not loaded & {"numpy", "pydantic", "aiohttp", "kubernetes_asyncio", "prometheus_client", "yaml", "anyio"}
 
 
-def test_commands_other_than_run_do_not_pay_for_ssl() -> None:
+def test_commands_other_than_run_do_not_import_ssl() -> None:
     assert "ssl" not in loaded_after("import multisched.cli.main")
 
 
-def test_run_does_not_load_the_embedded_cluster_nor_what_the_first_audit_needs() -> None:
+def test_run_imports_neither_the_embedded_cluster_nor_the_judge() -> None:
     loaded = loaded_after("import multisched.app")
     assert not {name for name in loaded if name.startswith(("multisched.cluster", "multisched.verify"))}
 
 
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
+def test_columns_have_the_width_of_their_widest_cell() -> None:
     assert as_table(("name", "n"), [("a", 1), ("longer", 22)]) == "NAME     N\na        1\nlonger   22"
     assert as_table(("why",), [("x" * 200,)]).splitlines()[1] == "x" * 200
     assert as_table(("why",), [("",)]).splitlines()[1] == "-"
@@ -530,7 +528,7 @@ percentageOfNodesToScore: 30
 """
 
 
-def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_differs(tmp_path: Path) -> None:
+def test_converted_configuration_is_valid_and_names_differences(tmp_path: Path) -> None:
     source, target = tmp_path / "kube.yaml", tmp_path / "ours.yaml"
     source.write_text(KUBE)
 
@@ -555,7 +553,7 @@ def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_dif
     )
 
 
-def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: Path) -> None:
+def test_convert_reports_as_json_and_fails_on_losses_only_with_strict(tmp_path: Path) -> None:
     source = tmp_path / "kube.yaml"
     source.write_text(KUBE)
     code, printed, _ = call("config", "convert", str(source), "-o", "json")
@@ -576,7 +574,7 @@ def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: P
 
 
 @pytest.mark.parametrize("form", ["yaml", "json", "FILE"])
-def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) -> None:
+def test_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) -> None:
     source, target = tmp_path / "kube.yaml", tmp_path / "ours.yaml"
     source.write_text(KUBE)
     target.write_text("before")
@@ -586,7 +584,7 @@ def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) ->
     assert "multisched: nothing is written: the lines above list what is not carried over" in told
 
 
-def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:
+def test_convert_refuses_unreadable_input_and_keeps_its_source(tmp_path: Path) -> None:
     source = tmp_path / "kube.yaml"
     source.write_text(KUBE.replace("30", "300"))
     told = f"{source}:3:27: percentageOfNodesToScore: must be less than or equal to 100, got 300\n"

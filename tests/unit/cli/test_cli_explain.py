@@ -40,7 +40,7 @@ def dump(*documents: Document) -> str:
     return json.dumps({"kind": "List", "apiVersion": "v1", "items": list(documents)})
 
 
-def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str) -> None:
+def test_explain_on_a_dump_names_reason_and_fixes(tmp_path: Path, config: str) -> None:
     path = tmp_path / "dump.json"
     path.write_text(dump(node_document("n1", cpu="1"), small_pod("late", cpu="2")))
     code, text, _ = call("explain", "pod", "late", "--fix", "--snapshot", str(path), "--config", config)
@@ -49,7 +49,7 @@ def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str
     assert "lower the cpu request from 2 to 1; it is then placed on n1" in text
 
 
-def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> None:
+def test_explain_reads_a_dump_from_a_pipe_and_prints_json(config: str) -> None:
     listed = dump(node_document("n1"), node_document("n2", cpu="100m"), small_pod("late", cpu="1"))
     arguments = ("explain", "pod", "default/late", "--node", "n2", "-o", "json", "--snapshot", "-", "--config", config)
     code, text, _ = call(*arguments, stdin=listed)
@@ -59,7 +59,7 @@ def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> N
     assert view["now"]["winner"]["node"] == "n1"
 
 
-def test_what_if_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
+def test_what_if_works_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
     path = tmp_path / "dump.json"
     path.write_text(dump(node_document("n1")))
     asked = ("explain", "--what-if", "-f", manifest, "--replicas", "2", "--snapshot", str(path), "--config", config)
@@ -83,17 +83,17 @@ def test_what_if_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
         (("explain", "--what-if", "-f", "-", "--replicas", "0"), "--replicas"),
     ],
 )
-def test_a_wrong_question_is_usage(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_query_is_a_usage_error(arguments: tuple[str, ...], message: str) -> None:
     code, _, errors = call(*arguments, stdin="nonsense")
     assert code == 2
     assert message in errors
 
 
-def test_a_configuration_goes_with_a_dump_only(config: str) -> None:
+def test_config_option_requires_a_dump(config: str) -> None:
     assert call("explain", "pod", "a/b", "--config", config)[0] == 2
 
 
-def test_a_pod_of_a_scheduler_that_no_domain_has_is_usage(tmp_path: Path) -> None:
+def test_pod_of_an_unknown_scheduler_is_a_usage_error(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     path.write_text(dump(node_document("n1"), small_pod("late")))
     code, _, errors = call("explain", "pod", "late", "--snapshot", str(path))
@@ -101,13 +101,13 @@ def test_a_pod_of_a_scheduler_that_no_domain_has_is_usage(tmp_path: Path) -> Non
     assert "no domain serves schedulerName default-scheduler" in errors
 
 
-def test_unknown_pod_of_dump_is_usage(tmp_path: Path, config: str) -> None:
+def test_unknown_pod_of_a_dump_is_a_usage_error(tmp_path: Path, config: str) -> None:
     path = tmp_path / "dump.json"
     path.write_text(dump(node_document("n1")))
     assert call("explain", "pod", "late", "--snapshot", str(path), "--config", config)[0] == 2
 
 
-def test_unknown_node_of_dump_is_usage(tmp_path: Path, config: str) -> None:
+def test_unknown_node_of_a_dump_is_a_usage_error(tmp_path: Path, config: str) -> None:
     path = tmp_path / "dump.json"
     path.write_text(dump(node_document("n1"), small_pod("late")))
     asked = ("explain", "pod", "late", "--node", "n2", "--snapshot", str(path), "--config", config)
@@ -116,13 +116,13 @@ def test_unknown_node_of_dump_is_usage(tmp_path: Path, config: str) -> None:
     assert "node n2 is not known here: did you mean n1?" in errors
 
 
-def test_without_a_server_there_is_no_cluster() -> None:
+def test_query_without_a_server_exits_with_no_cluster() -> None:
     code, _, errors = call("explain", "pod", "a/b", "--server", "http://127.0.0.1:9")
     assert (code, "no multisched responds at http://127.0.0.1:9" in errors) == (3, True)
 
 
 @pytest.mark.parametrize("domain", ["forecast", "gpu", "job"])
-def test_example_of_each_domain_is_taken_by_what_if(domain: str, tmp_path: Path) -> None:
+def test_what_if_accepts_the_example_of_each_domain(domain: str, tmp_path: Path) -> None:
     path, example = tmp_path / "dump.json", EXAMPLES / domain / "example.yaml"
     path.write_text(dump(node_document("n1")))
     code, text, errors = call("explain", "--what-if", "-f", str(example), "--snapshot", str(path))
@@ -131,7 +131,7 @@ def test_example_of_each_domain_is_taken_by_what_if(domain: str, tmp_path: Path)
     assert [f"/{one['metadata']['name']}," in text for one in documents] == [True] * len(documents)
 
 
-def test_file_without_an_object_is_refused(tmp_path: Path) -> None:
+def test_file_without_objects_is_refused(tmp_path: Path) -> None:
     for written, message in (
         ("---\n", "it contains no object"),
         ("kind: Pod\n---\n5\n", "document 2 is not an object"),

@@ -115,7 +115,7 @@ def queue_of(domain: str, pods: Mapping[str, float], *, left_out: int = 0) -> Qu
     )
 
 
-def test_the_leaders_answer_is_told_whoever_was_asked(tmp_path: Path) -> None:
+def test_leader_response_is_printed_whichever_replica_was_queried(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
     with pair() as (standby, leader):
@@ -128,7 +128,7 @@ def test_the_leaders_answer_is_told_whoever_was_asked(tmp_path: Path) -> None:
     assert [(path.partition("?")[0], authorization) for path, authorization in leader.asked] == [(POD, "Bearer secret")]
 
 
-def test_a_leader_that_names_another_one_is_not_followed() -> None:
+def test_second_redirect_to_a_leader_is_not_followed() -> None:
     with pair() as (standby, leader):
         standby.stands_by(POD, led_by(leader.url))
         leader.stands_by(POD, NotLedHere("job", Leader("pod-b-2e", standby.url)))
@@ -139,7 +139,7 @@ def test_a_leader_that_names_another_one_is_not_followed() -> None:
     assert (len(standby.asked), len(leader.asked)) == (1, 1)
 
 
-def test_a_leader_that_cannot_be_reached_is_named_with_the_next_step() -> None:
+def test_unreachable_leader_is_named_with_the_next_step() -> None:
     with Replica().serving() as standby:
         standby.stands_by(POD, led_by(NOBODY))
         code, out, err = call("explain", "pod", "late", "--server", standby.url)
@@ -158,21 +158,21 @@ def test_a_leader_that_cannot_be_reached_is_named_with_the_next_step() -> None:
         (led_by(""), "whose Lease has no address"),
     ],
 )
-def test_without_a_leader_to_ask_it_is_said_why(led: NotLedHere, told: str) -> None:
+def test_missing_leader_is_reported_with_the_reason(led: NotLedHere, told: str) -> None:
     with Replica().serving() as standby:
         standby.stands_by(POD, led)
         code, out, err = call("explain", "pod", "late", "--server", standby.url)
     assert (code, out, told in err) == (1, "", True)
 
 
-def test_what_the_leader_refuses_is_told_as_its_own() -> None:
+def test_refusal_of_the_leader_is_reported_as_its_own() -> None:
     with pair() as (standby, leader):
         standby.stands_by(POD, led_by(leader.url))
         code, _, err = call("explain", "pod", "late", "--server", standby.url)
     assert (code, err) == (2, f"multisched: {leader.url} returned 404: no such thing\n")
 
 
-def test_a_token_follows_no_leader_in_the_clear_to_another_machine(tmp_path: Path) -> None:
+def test_token_is_not_sent_to_a_remote_leader_over_http(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
     with Replica().serving() as standby:
@@ -182,7 +182,7 @@ def test_a_token_follows_no_leader_in_the_clear_to_another_machine(tmp_path: Pat
     assert "the token would be sent unencrypted" in err
 
 
-def test_the_queues_of_all_leaders_are_one() -> None:
+def test_queues_of_all_leaders_are_merged() -> None:
     with pair() as (first, second):
         mine = queue_of("gpu", {"old": 90.0, "new": 10.0}, left_out=1)
         elsewhere = (led_by(second.url, "forecast"), led_by(second.url, "job"))
@@ -197,7 +197,7 @@ def test_the_queues_of_all_leaders_are_one() -> None:
     assert (view["leftOut"], view["elsewhere"]) == (5, [])
 
 
-def test_queues_that_can_be_asked_are_shown_beside_those_that_cannot() -> None:
+def test_reachable_queues_are_shown_with_errors_of_the_others() -> None:
     with Replica().serving() as standby:
         elsewhere = (led_by(NOBODY, "forecast"), NotLedHere("job"))
         view = msgspec.structs.replace(queue_of("gpu", {"old": 90.0}), elsewhere=elsewhere)
@@ -213,7 +213,7 @@ def test_queues_that_can_be_asked_are_shown_beside_those_that_cannot() -> None:
         assert (code, out) == (1, "")
 
 
-def test_domains_of_one_leader_are_said_together_and_its_silence_is_waited_for_once() -> None:
+def test_domains_of_one_leader_share_one_error_and_timeout() -> None:
     with Replica().serving() as standby:
         elsewhere = [led_by(NOBODY, domain) for domain in ("forecast", "gpu")]
         elsewhere += [NotLedHere("job"), NotLedHere("batch")]
@@ -250,9 +250,7 @@ def authority_and_pair(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:
 
 
 @pytest.mark.parametrize("of_leader", ["localhost", "elsewhere.example"])
-def test_a_leaders_certificate_is_good_for_its_own_host_or_the_one_that_was_named(
-    tmp_path: Path, of_leader: str
-) -> None:
+def test_leader_certificate_is_valid_for_its_host_or_the_given_name(tmp_path: Path, of_leader: str) -> None:
     """Replicas share the certificate of their Service; the leader is asked by its IP."""
     ca, of_standby = authority_and_pair(tmp_path, "localhost")
     other, tls = (ca, of_standby) if of_leader == "localhost" else authority_and_pair(tmp_path, of_leader)
@@ -269,7 +267,7 @@ def test_a_leaders_certificate_is_good_for_its_own_host_or_the_one_that_was_name
     assert bool(leader.asked) is is_good
 
 
-def test_the_other_scheme_is_named_where_the_port_speaks_it(tmp_path: Path) -> None:
+def test_error_names_the_scheme_that_the_port_uses(tmp_path: Path) -> None:
     _, tls = authority_and_pair(tmp_path, "localhost")
     with Replica().serving(tls) as secured, Replica().serving() as plain:
         of_secured, of_plain = secured.url.partition("//")[2], plain.url.partition("//")[2]

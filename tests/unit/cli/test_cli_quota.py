@@ -52,7 +52,7 @@ root.a
 """
 
 
-def test_the_tree_has_a_bar_for_each_resource_of_each_level() -> None:
+def test_quota_tree_shows_a_bar_per_resource_and_level() -> None:
     code, text, errors = call("tree", "--snapshot", "-", stdin=dump(walk_through(3, 3, 2, 0)))
     assert (code, errors) == (0, "")
     assert text.startswith(FIRST_LINES)
@@ -63,7 +63,7 @@ def test_the_tree_has_a_bar_for_each_resource_of_each_level() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_long_names_are_cut_at_80_columns_unless_asked_for() -> None:
+def test_long_names_are_shortened_at_80_columns_by_default() -> None:
     namespaces = [f"a-namespace-with-a-long-name-{number}" for number in range(5)]
     resource = "example.com/a-device-with-a-long-name"
     root = level("root", {resource: 4}, {resource: 4}, level("a", {}, {}, namespaces=namespaces))
@@ -75,7 +75,7 @@ def test_long_names_are_cut_at_80_columns_unless_asked_for() -> None:
     assert "REQUESTED FAIR SHARE" in wide
 
 
-def test_documents_are_for_programs() -> None:
+def test_json_output_is_a_complete_document() -> None:
     for output, load in (("json", json.loads), ("yaml", yaml.safe_load)):
         code, text, _ = call("tree", "--snapshot", "-", "-o", output, stdin=dump(walk_through(4)))
         found = load(text)
@@ -83,7 +83,7 @@ def test_documents_are_for_programs() -> None:
         assert [one["path"] for one in found["levels"]][:3] == ["root", "root.a", "root.a.1"]
 
 
-def test_quotas_that_no_scheduler_enforces_are_not_called_in_force(tmp_path: Path) -> None:
+def test_unenforced_quotas_are_not_shown_as_in_force(tmp_path: Path) -> None:
     cluster = walk_through(4)
     tree = next(one for one in cluster if one["kind"] == "ElasticQuotaTree")
     code, text, _ = call(
@@ -100,7 +100,7 @@ def test_quotas_that_no_scheduler_enforces_are_not_called_in_force(tmp_path: Pat
     assert f"Note: no domain of {config} has the plugin ElasticQuota in its profile" in text
 
 
-def test_no_quota_is_0_and_an_object_without_effect_1() -> None:
+def test_exit_code_is_0_without_quotas_and_1_for_an_ineffective_object() -> None:
     assert call("tree", "--snapshot", "-", stdin=dump([node()])) == (0, "No quota is in force\n", "")
     broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}))
     code, text, errors = call("tree", "--snapshot", "-", stdin=dump([node(), broken]))
@@ -108,7 +108,7 @@ def test_no_quota_is_0_and_an_object_without_effect_1() -> None:
     assert "No effect: kube-system/teams: not in force: root.min.cpu: min 5 is over max 4" in text
 
 
-def test_a_file_that_is_no_dump_and_two_clusters_are_2_and_none_is_3(tmp_path: Path) -> None:
+def test_exit_code_is_2_for_bad_dumps_and_two_clusters_and_3_for_none(tmp_path: Path) -> None:
     assert call("tree", "--snapshot", "-", stdin="[]")[0] == 2
     assert call("tree", "--snapshot", str(tmp_path / "none.json"))[0] == 2
     code, _, errors = call("tree", "--snapshot", "-", "--context", "other", stdin=dump([]))
@@ -120,7 +120,7 @@ amounts = st.integers(0, 10**12)
 
 
 @given(amounts, amounts, st.none() | amounts, amounts)
-def test_a_bar_has_its_width_and_shows_whatever_there_is(used: int, least: int, most: int | None, lent: int) -> None:
+def test_bar_has_a_fixed_width_for_any_values(used: int, least: int, most: int | None, lent: int) -> None:
     borrowed = max(0, used - least)
     use = Use(used, least, most, borrowed, min(lent, max(0, least - used)), used, used)
     text = bar(use)
@@ -137,7 +137,7 @@ HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 # -- lint ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_tree_is_0_and_a_rule_that_is_broken_1(tmp_path: Path) -> None:
+def test_lint_exits_0_for_a_valid_tree_and_1_for_a_violated_rule(tmp_path: Path) -> None:
     path = tmp_path / "teams.yaml"
     path.write_text(manifests(quota_tree(acks_example())))
     assert call("lint", str(path), "--offline") == (0, f"{path}: 0 problems, 0 warnings\n", "")
@@ -150,7 +150,7 @@ def test_a_good_tree_is_0_and_a_rule_that_is_broken_1(tmp_path: Path) -> None:
     assert text.splitlines()[-1] == f"{path}: 1 problem, 0 warnings"
 
 
-def test_lint_names_every_finding_at_once_with_its_own_line(tmp_path: Path) -> None:
+def test_lint_reports_all_findings_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "teams.yaml"
     path.write_text(
         """apiVersion: scheduling.sigs.k8s.io/v1beta1
@@ -188,7 +188,7 @@ spec:
     assert text.splitlines()[-1] == f"{path}: 5 problems, 1 warning"
 
 
-def test_objects_that_are_none_are_named_in_all_documents_at_once(tmp_path: Path) -> None:
+def test_invalid_objects_are_reported_for_all_documents_at_once(tmp_path: Path) -> None:
     path = tmp_path / "teams.yaml"
     path.write_text("kind: ElasticQuotaTree\n---\napiVersion: v1\n")
     code, _, errors = call("lint", str(path), "--offline")
@@ -196,7 +196,7 @@ def test_objects_that_are_none_are_named_in_all_documents_at_once(tmp_path: Path
     assert [line.split(":")[1] for line in errors.splitlines() if "teams.yaml" in line] == ["1", "3"]
 
 
-def test_lint_says_who_would_be_evicted(tmp_path: Path) -> None:
+def test_lint_lists_pods_that_would_be_evicted(tmp_path: Path) -> None:
     path = tmp_path / "teams.yaml"
     path.write_text(manifests(quota_tree(acks_example())))
     listed = dump(walk_through(3, 3, 2, 0))
@@ -213,7 +213,7 @@ def test_lint_says_who_would_be_evicted(tmp_path: Path) -> None:
     assert "No pod would be evicted" in calm
 
 
-def test_lint_of_problems_for_programs(tmp_path: Path) -> None:
+def test_lint_prints_problems_as_json(tmp_path: Path) -> None:
     path = tmp_path / "quotas.yaml"
     path.write_text(manifests(flat("a", 1, 2), flat("b", 3, 2)))
     code, text, _ = call("lint", str(path), "--offline", "-o", "json")
@@ -222,16 +222,16 @@ def test_lint_of_problems_for_programs(tmp_path: Path) -> None:
     (problem,) = found["problems"]
     assert problem["object"] == "ElasticQuota b/quota"
     assert problem["path"] == "spec.min.cpu"
-    assert problem["place"].startswith(f"{path}:")
+    assert problem["location"].startswith(f"{path}:")
 
 
-def test_an_object_that_is_there_twice_is_told_where_it_is_first(tmp_path: Path) -> None:
+def test_duplicate_object_is_reported_with_the_first_position(tmp_path: Path) -> None:
     path = tmp_path / "quotas.yaml"
     path.write_text(manifests(flat("a", 1, 2), flat("a", 1, 2)))
     found = json.loads(call("lint", str(path), "--offline", "-o", "json")[1])
-    assert [(one["place"], one["text"]) for one in found["problems"]] == [(f"{path}:4", "the object is given twice")], (
-        "the line of metadata.name"
-    )
+    assert [(one["location"], one["text"]) for one in found["problems"]] == [
+        (f"{path}:4", "the object is given twice")
+    ], "the line of metadata.name"
 
 
 # -- convert -------------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ KOORDINATOR = [linked("web", 2, 8, namespaces=["web"])]
     [(KUEUE, 9), (VOLCANO, 4), (KOORDINATOR, 2), ([flat("web", 3, 8)], 3), ([quota_tree(acks_example())], None)],
     ids=["kueue", "volcano", "koordinator", "scheduler-plugins", "ack"],
 )  # fmt: skip
-def test_each_api_becomes_a_tree_that_lint_finds_good(documents: list[Json], least: int | None, tmp_path: Path) -> None:
+def test_each_quota_api_is_converted_to_a_valid_tree(documents: list[Json], least: int | None, tmp_path: Path) -> None:
     code, text, _ = call("convert", "-", stdin=manifests(*documents))
     assert code == 0
     tree, problems = read_tree(yaml.safe_load(text)["spec"]["root"])
@@ -262,7 +262,7 @@ def test_each_api_becomes_a_tree_that_lint_finds_good(documents: list[Json], lea
     assert call("lint", str(path), "--offline")[0] == 0
 
 
-def test_what_is_lost_is_said_on_stderr_with_its_place_and_heads_the_file(tmp_path: Path) -> None:
+def test_conversion_losses_are_on_stderr_and_at_the_head_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "queues.yaml"
     path.write_text(manifests(*KUEUE))
     lost = "spec.stopPolicy: not carried over; an ElasticQuotaTree has no such field"
@@ -278,14 +278,14 @@ def test_what_is_lost_is_said_on_stderr_with_its_place_and_heads_the_file(tmp_pa
     assert json.loads(text)["kind"] == "ElasticQuotaTree"
 
 
-def test_the_cluster_total_bounds_a_root_without_a_bound() -> None:
+def test_cluster_total_limits_a_root_without_a_max() -> None:
     text = call("convert", "-", "--total", "cpu=40,memory=64Gi", stdin=manifests(*VOLCANO))[1]
     assert yaml.safe_load(text)["spec"]["root"]["max"] == {"cpu": "40", "memory": "64Gi"}
     code, _, errors = call("convert", "-", "--total", "cpu=many", stdin=manifests(*VOLCANO))
     assert (code, "--total.cpu: 'many' is not an amount" in errors) == (2, True)
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_conversion_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     source, target = tmp_path / "queues.yaml", tmp_path / "tree.yaml"
     source.write_text(manifests(*KUEUE))
     assert call("convert", str(source), "-o", str(target))[0] == 0
@@ -319,14 +319,14 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         (manifests(flat("a", 1, 2), linked("b", 1, 2)), "-:12:1: this is of ElasticQuota of Koordinator, and -:1 of"),
     ],
 )
-def test_a_file_that_is_no_quota_is_2_and_says_where(text: str, error: str) -> None:
+def test_file_without_quotas_exits_2_with_the_position(text: str, error: str) -> None:
     for command in (("convert",), ("lint", "--offline")):
         code, output, errors = call(*command, "-", stdin=text)
         assert (code, output) == (2, "")
         assert errors.startswith(error)
 
 
-def test_bytes_that_are_no_text_are_2(tmp_path: Path) -> None:
+def test_binary_file_exits_2(tmp_path: Path) -> None:
     path = tmp_path / "bytes.yaml"
     path.write_bytes(b"\xff\xfe")
     assert call("convert", str(path))[0] == 2

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from multisched.cli import repair
 from multisched.cli.commands import app
 from multisched.cli.dump import Dump
-from multisched.cli.options import AskError
+from multisched.cli.options import QueryError
 from multisched.cli.repair import LEFT_SHOWN, text_of
 from multisched.cli.server import Server
 from multisched.config import loading
@@ -40,7 +40,7 @@ def move(name: str = "shop/web-1", *, waits_for: tuple[int, ...] = ()) -> Repair
         service="shop/web",
         from_node="n1",
         to_node="n2",
-        mends="n1",
+        repairs="n1",
         gain_percent=25.6,
         from_before=HOT,
         from_after=MENDED,
@@ -60,8 +60,8 @@ def plan(*moves: RepairMove, left: int = 0, kept: dict[str, int] | None = None) 
         profiles_version=7,
         threshold_percent={"cpu": 100.0, "log": 95.0},
         moves=moves,
-        mended=("n1",) if moves else (),
-        left=tuple(UnrepairedNode(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
+        repaired=("n1",) if moves else (),
+        unrepaired=tuple(UnrepairedNode(f"over-{number}", HOT, "no known pod is on it") for number in range(left)),
         least_moves=1 if moves else 0,
         worst_before=HOT if moves or left else CALM,
         worst_after=MENDED,
@@ -73,7 +73,7 @@ def plan(*moves: RepairMove, left: int = 0, kept: dict[str, int] | None = None) 
     )
 
 
-def test_moves_are_told_in_order_with_what_they_do() -> None:
+def test_moves_are_listed_in_order_with_their_effect() -> None:
     told = text_of(plan(move(), move("shop/web-2", waits_for=(0,))), is_wide=False).splitlines()
     assert told[0].split("   ")[0:2] == ["#", "POD"]
     assert [part.strip() for part in told[1].split("   ") if part.strip()] == [
@@ -86,30 +86,30 @@ def test_moves_are_told_in_order_with_what_they_do() -> None:
         "cpu 70 % Mon 09:00 -> log 71 % Wed 20:00",
         "1 of 4 of shop/web, PDB shop/web leaves 1",
     ]
-    assert "domain forecast: 2 moves (no plan has fewer than 1) mend 1 of 1 node past cpu 100 %, log 95 %" in told
+    assert "domain forecast: 2 moves (no plan has fewer than 1) repair 1 of 1 node past cpu 100 %, log 95 %" in told
     assert "worst peak: log 118 % Tue 20:00 now, log 92 % Tue 20:00 after" in told
     assert "30 nodes; 90 of their 99 pods may move; profiles 7" in told
     assert told[-2:] == ["note: something is not known", "nothing was written: this is a preview"]
 
 
-def test_wide_tells_uids_and_what_waits_for_what() -> None:
+def test_wide_output_has_uids_and_dependencies() -> None:
     told = text_of(plan(move(), move("shop/web-2", waits_for=(0,))), is_wide=True)
     assert "WAITS FOR" in told
     assert "uid-shop/web-2" in told
 
 
-def test_nothing_to_mend_is_one_sentence() -> None:
+def test_nothing_to_repair_is_one_sentence() -> None:
     told = text_of(plan(), is_wide=False).splitlines()
     assert told[0] == "domain forecast: no node's predicted peak passes cpu 100 %, log 95 %"
 
 
-def test_many_nodes_that_stay_over_are_cut_in_a_table_only() -> None:
+def test_table_limits_the_unrepaired_nodes() -> None:
     many = plan(left=LEFT_SHOWN + 3)
     assert "... and 3 more; -o wide has all" in text_of(many, is_wide=False)
     assert f"over-{LEFT_SHOWN + 2} " in text_of(many, is_wide=True)
 
 
-def test_the_commonest_reasons_why_pods_stay_are_told() -> None:
+def test_most_common_reasons_for_kept_pods_are_shown() -> None:
     kept = {f"reason {number}": 9 - number for number in range(7)}
     told = text_of(plan(kept=kept), is_wide=False)
     assert "  kept: 9, reason 0" in told
@@ -131,17 +131,17 @@ def test_the_commonest_reasons_why_pods_stay_are_told() -> None:
         (("--server", "ftp://x"), "write http://HOST:PORT"),
     ],
 )
-def test_a_wrong_question_is_usage(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_query_is_a_usage_error(arguments: tuple[str, ...], message: str) -> None:
     code, _, errors = call(*arguments, stdin="nonsense")
     assert (code, message in errors) == (2, True), errors
 
 
-def test_without_a_server_there_is_no_cluster() -> None:
+def test_query_without_a_server_exits_with_no_cluster() -> None:
     code, _, errors = call("--server", "http://127.0.0.1:9")
     assert (code, "no multisched responds at http://127.0.0.1:9" in errors) == (3, True)
 
 
-def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
+def test_bad_repair_settings_are_reported_with_their_position(tmp_path: Path) -> None:
     loading, dump = tmp_path / "config.yaml", tmp_path / "dump.json"
     dump.write_text('{"items": []}')
     loading.write_text(
@@ -153,7 +153,7 @@ def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
     assert (code, "args.repair.treshold: unknown field; did you mean thresholdPercent?" in errors) == (2, True), errors
 
 
-async def test_status_tells_the_window_the_run_and_the_budget() -> None:
+async def test_status_shows_window_run_and_budget() -> None:
     async with served(ServerSettings(port=0)) as url:
         told = await asyncio.to_thread(repair.status, Server(url), "", "table")
         assert told.splitlines() == [
@@ -162,19 +162,17 @@ async def test_status_tells_the_window_the_run_and_the_budget() -> None:
             "moved in this window: 4, 46 left",
             "run of plan abc: leaving, move 2 of 3: shop/web-1 from n1 to n2",
         ]
-        with pytest.raises(AskError, match="no such domain"):
+        with pytest.raises(QueryError, match="no such domain"):
             await asyncio.to_thread(repair.status, Server(url), "nowhere", "table")
 
 
-async def test_a_plan_without_moves_asks_nobody_to_move_anything() -> None:
+async def test_apply_without_moves_sends_no_request() -> None:
     async with served(ServerSettings(port=0)) as url:
         (told,) = await asyncio.to_thread(lambda: list(repair.apply(Server(url), RepairRequest(), "table")))
         assert told.endswith("nothing was written: this is a preview")
 
 
-async def test_a_run_is_asked_for_with_the_token_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_apply_sends_the_token_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     async with served(ServerSettings(port=0, token_folder=token_folder(os.environ))) as url:
 
@@ -183,10 +181,10 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
 
         assert (await asyncio.to_thread(run)).state == "planned"
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "of somebody else"))
-        with pytest.raises(AskError, match=r"401: this request changes something.* or set server\.authentication"):
+        with pytest.raises(QueryError, match=r"401: this request changes something.* or set server\.authentication"):
             await asyncio.to_thread(run)
 
 
-def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:
-    with pytest.raises(AskError, match="--apply: pods of a dump cannot be moved"):
+def test_apply_refuses_a_dump(tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="--apply: pods of a dump cannot be moved"):
         list(repair.apply(Dump(tmp_path / "dump.json", loading.default(), datetime.now(UTC)), RepairRequest(), "table"))

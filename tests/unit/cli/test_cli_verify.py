@@ -28,7 +28,7 @@ OVER = dump(make_node("n1"), make_pod("large", "n1", requests={"cpu": "5"}))
 ONCE = dump(make_node("n1"), make_pod("alone", "n1", affinity=affinity(term())))
 
 
-def test_a_clean_cluster_is_0_and_a_violation_1() -> None:
+def test_verify_exits_0_for_a_clean_cluster_and_1_for_a_violation() -> None:
     assert call("--snapshot", "-", stdin=CLEAN)[0] == 0
     code, text, _ = call("--snapshot", "-", stdin=OVER)
     assert code == 1
@@ -40,7 +40,7 @@ def test_a_clean_cluster_is_0_and_a_violation_1() -> None:
     assert "1 violation, 0 that may have been right once; 1 pod on 1 node" in text
 
 
-def test_json_says_it_all(tmp_path: Path) -> None:
+def test_verify_json_has_all_findings(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     path.write_text(OVER)
     code, text, _ = call("--snapshot", str(path), "-o", "json")
@@ -61,7 +61,7 @@ def test_json_says_it_all(tmp_path: Path) -> None:
     }
 
 
-def test_what_may_have_been_right_once_is_told_apart_and_fails_on_demand_only() -> None:
+def test_possible_violations_are_separate_and_fail_only_with_strict() -> None:
     code, text, _ = call("--snapshot", "-", "-o", "json", stdin=ONCE)
     found = json.loads(text)
     assert (code, found["violations"], [one["rule"] for one in found["maybe"]]) == (0, [], ["podAffinity"])
@@ -77,7 +77,7 @@ def tainted(*pods: str) -> str:
 
 
 @pytest.mark.parametrize(("pods", "rows"), [(3, ["p0", "p1", "p2"]), (4, ["p0 and 3 more"]), (74, ["p0 and 73 more"])])
-def test_many_pods_of_one_rule_and_reason_are_one_row_with_one_of_them(pods: int, rows: list[str]) -> None:
+def test_pods_with_one_rule_and_reason_share_a_row(pods: int, rows: list[str]) -> None:
     names = [f"p{number}" for number in range(pods)]
     _, text, _ = call("--snapshot", "-", stdin=tainted(*names))
     told = [line.split("   ")[0] for line in text.splitlines() if line.startswith("default/")]
@@ -91,12 +91,12 @@ def test_many_pods_of_one_rule_and_reason_are_one_row_with_one_of_them(pods: int
     assert len(json.loads(call("--snapshot", "-", "-o", "json", stdin=tainted(*names))[1])["maybe"]) == pods
 
 
-def test_pods_of_other_reasons_keep_their_rows() -> None:
+def test_pods_with_other_reasons_have_their_own_rows() -> None:
     listed = dump(make_node("n1"), *(make_pod(f"p{size}", "n1", requests={"cpu": str(size)}) for size in (5, 6, 7, 8)))
     assert call("--snapshot", "-", stdin=listed)[1].count("resources") == 4
 
 
-def test_a_configuration_makes_it_judge_domains(tmp_path: Path) -> None:
+def test_verify_with_a_configuration_checks_domains(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(CONFIGURATION)
     pod = make_pod("lost", "n1", schedulerName="forecast-scheduler")
@@ -106,7 +106,7 @@ def test_a_configuration_makes_it_judge_domains(tmp_path: Path) -> None:
     assert (code, "the node is of domain gpu" in text) == (1, True)
 
 
-def test_what_is_unreadable_is_listed_and_fails_nothing() -> None:
+def test_unreadable_objects_are_listed_without_failing() -> None:
     odd = make_pod("odd", "n1", requests={"cpu": "lots"})
     code, text, _ = call("--snapshot", "-", stdin=dump(make_node("n1"), odd))
     assert code == 0
@@ -123,13 +123,13 @@ def test_what_is_unreadable_is_listed_and_fails_nothing() -> None:
         (("--snapshot", "-", "-o", "xml"), "'xml' is not one of"),
     ],
 )
-def test_bad_input_is_2(arguments: tuple[str, ...], message: str) -> None:
+def test_verify_exits_2_for_bad_input(arguments: tuple[str, ...], message: str) -> None:
     code, text, errors = call(*arguments, stdin="nonsense")
     assert (code, text) == (2, "")
     assert message in errors
 
 
-def test_no_cluster_is_3(tmp_path: Path) -> None:
+def test_verify_exits_3_without_a_cluster(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n"

@@ -17,14 +17,14 @@ WAITING = Change("server.port", "10260", "1", "the server is set up at startup")
     ("found", "last"),
     [([AT_ONCE], "at once"), ([AT_ONCE, WAITING], f"restart it with: {COMMAND}"), ([], "no difference")],
 )
-def test_the_command_is_named_where_something_waits_for_a_restart(found: list[Change], last: str) -> None:
+def test_restart_command_is_named_if_a_change_needs_one(found: list[Change], last: str) -> None:
     view = ConfigurationView({}, "/etc/multisched.yaml", restart_command=COMMAND)
     shown = list(lines(view, found, (), is_own_file=True, is_wide=False))
     assert shown[0] == "the program follows /etc/multisched.yaml"
     assert shown[-1].endswith(last)
 
 
-def test_where_the_command_is_not_known_none_is_named() -> None:
+def test_unknown_restart_command_is_omitted() -> None:
     shown = list(lines(ConfigurationView({}), [WAITING], (), is_own_file=False, is_wide=False))
     assert "after a restart: the server is set up at startup" in shown[-1]
 
@@ -32,7 +32,7 @@ def test_where_the_command_is_not_known_none_is_named() -> None:
 REJECTED = ConfigurationView({}, "/etc/m.yaml", since_s=0.0, problems=("/etc/m.yaml:3:1: domians: unknown key",))
 
 
-def test_a_rejected_file_is_named_and_what_it_said_before_is_not_shown_as_what_it_says() -> None:
+def test_rejected_file_is_named_without_its_former_content() -> None:
     shown = list(lines(REJECTED, [WAITING], REJECTED.problems, is_own_file=True, is_wide=False))
     assert shown[:3] == [
         "/etc/m.yaml was rejected; its previous content is in force, since 1970-01-01T00:00:00+00:00",
@@ -42,7 +42,7 @@ def test_a_rejected_file_is_named_and_what_it_said_before_is_not_shown_as_what_i
     assert shown[3].splitlines()[0].split() == ["SETTING", "IN", "FORCE", "PREVIOUS", "VALUE", "APPLIES"]
 
 
-def test_another_file_is_compared_with_what_is_in_force_in_spite_of_the_rejected_one() -> None:
+def test_other_file_is_compared_with_the_configuration_in_force() -> None:
     shown = list(lines(REJECTED, [], (), is_own_file=False, is_wide=False))
     said = "/etc/m.yaml, which the program follows, was rejected; its previous content is in force, since 1970-01-01T"
     assert shown[0].startswith(said)
@@ -59,7 +59,7 @@ LONG = "{" + ", ".join(f"k{number}: {number}" for number in range(100)) + "}"
         ("", "{k0: 0, k1: 1, ", "-"),
     ],
 )
-def test_long_values_are_cut_around_first_difference(after: str, shown_before: str, shown_after: str) -> None:
+def test_long_values_are_shortened_around_the_first_difference(after: str, shown_before: str, shown_after: str) -> None:
     change = Change("domains.web.profile", LONG, after, "")
     (_, row) = "\n".join(lines(ConfigurationView({}), [change], (), is_own_file=False, is_wide=False)).splitlines()
     assert shown_before in row

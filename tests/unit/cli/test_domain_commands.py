@@ -53,7 +53,7 @@ def invoked(*arguments: str) -> str:
     return f"from typer.testing import CliRunner\nimport multisched.cli.commands as m\nCliRunner().invoke(m.app, {arguments!r})"
 
 
-def test_a_command_of_our_own_imports_no_domain() -> None:
+def test_built_in_command_imports_no_domain() -> None:
     assert not {name for name in loaded_after(invoked("version")) if name.partition(".")[0] == "domains"}
 
 
@@ -65,19 +65,19 @@ def made_for(*arguments: str) -> set[str]:
     return set(commands.commands)
 
 
-def test_a_start_of_the_program_makes_no_other_command() -> None:
+def test_run_creates_no_other_command() -> None:
     assert made_for("run", "--help") == {"run", "version"}
     assert made_for("plugins", "--help") >= {"run", "plugins", "explain", "demo"}
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("forecast", "--help")])
-def test_help_imports_commands_and_not_what_they_do(arguments: tuple[str, ...]) -> None:
+def test_help_imports_commands_without_their_implementation(arguments: tuple[str, ...]) -> None:
     loaded = loaded_after(invoked(*arguments))
     assert "domains.forecast.commands.app" in loaded
     assert not loaded & {"numpy", "aiohttp", "anyio", "urllib.request", "domains.forecast.profile"}
 
 
-def test_an_installed_package_brings_a_command(folder: Path) -> None:
+def test_installed_package_adds_a_command(folder: Path) -> None:
     installed(folder, teams="teams_commands:app")
     code, out, _ = call("--help")
     assert (code, "Who has which nodes." in out, "forecast" in out) == (0, True, True)
@@ -85,7 +85,7 @@ def test_an_installed_package_brings_a_command(folder: Path) -> None:
     assert "Did you mean 'teams'?" in call("taems")[2]
 
 
-def test_a_package_that_cannot_be_imported_keeps_nobody_from_the_other_commands(folder: Path) -> None:
+def test_unimportable_package_does_not_block_other_commands(folder: Path) -> None:
     installed(folder, teams="teams_commands:app", torn="teams_broken:app", odd="teams_commands:TEAM", plain="sys:path")
     code, out, err = call("--help")
     assert (code, "teams" in out, "torn" in out) == (0, True, False)
@@ -95,7 +95,7 @@ def test_a_package_that_cannot_be_imported_keeps_nobody_from_the_other_commands(
     assert call("torn")[0] == 2
 
 
-def test_nobody_takes_the_name_of_a_command_that_ships(folder: Path) -> None:
+def test_built_in_command_names_cannot_be_overridden(folder: Path) -> None:
     installed(folder, version="teams_commands:app", forecast="teams_commands:app")
     assert call("version")[1].startswith("multisched ")
     assert "services" in call("forecast", "--help")[1]

@@ -9,7 +9,7 @@ import pytest
 from multisched.cli.driving import drive
 
 
-def test_a_warning_of_a_command_is_a_sentence_with_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_warning_is_a_sentence_with_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> int:
         log = logging.getLogger("multisched.somewhere")
         log.info("not for people")

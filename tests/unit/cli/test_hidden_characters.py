@@ -31,7 +31,7 @@ def is_open(text: str) -> bool:
 
 
 @pytest.mark.parametrize("output", ["table", "wide", "json", "yaml"])
-def test_what_a_command_prints(output: str) -> None:
+def test_command_output_has_no_hidden_characters(output: str) -> None:
     pod = replace(VIEW.pods[0], name=HIDDEN, message=HIDDEN, plugins=(HIDDEN,))
     with answering(200, encode_queue(replace(VIEW, pods=(pod,)))) as (url, _):
         code, out, _ = call("queue", "--server", url, "-o", output)
@@ -43,14 +43,14 @@ def test_what_a_command_prints(output: str) -> None:
         assert all(part in out for part in SHOWN), out
 
 
-def test_what_a_server_says_against_it() -> None:
+def test_server_errors_have_no_hidden_characters() -> None:
     with answering(403, HIDDEN.encode()) as (url, _):
         code, _, err = call("queue", "--server", url)
     assert (code, is_hidden(err.replace("\n", ""))) == (1, False), err
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_what_is_logged(form: Any) -> None:
+def test_log_lines_have_no_hidden_characters(form: Any) -> None:
     stream = io.BytesIO()
     with logging_to(stream, level="info", form=form, clock=HandClock()):
         logging.getLogger("multisched.tests").info(HIDDEN, extra={"pod": HIDDEN, "pods": [HIDDEN]})
@@ -64,12 +64,12 @@ def test_what_is_logged(form: Any) -> None:
         assert json.loads(text.splitlines()[0])["pod"] == HIDDEN
 
 
-def test_what_verbose_health_says() -> None:
+def test_health_text_has_no_hidden_characters() -> None:
     text = HealthReport({"caches": HIDDEN}, {"plugins": HIDDEN}).render()
     assert is_open(text), text
 
 
-async def test_what_stands_in_the_page_of_a_forecast() -> None:
+async def test_forecast_page_has_no_hidden_characters() -> None:
     fleet = ShownFleet(make_node(HIDDEN, cpu_milli=4_000), args={"dimensions": ["cpu"]})
     fleet.plugin.adopt(learned([HIDDEN], ("cpu",)))
     page = page_of(await fleet.show("report"))

@@ -27,7 +27,7 @@ def started(*arguments: str, output: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("version",), ("config", "default"), ("quota", "tree", "--snapshot", "{empty}")]
 )
-def test_a_full_disk_is_told_in_a_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_full_disk_is_reported_in_one_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
     empty = tmp_path / "empty.json"
     empty.write_text('{"items": []}')
     done = started(*(one.format(empty=empty) for one in arguments), output=FULL)
@@ -36,16 +36,14 @@ def test_a_full_disk_is_told_in_a_sentence(arguments: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.parametrize("arguments", [("cluster",), ("demo", "--once")])
-def test_a_kubeconfig_without_a_place_is_refused_before_anything_starts(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_kubeconfig_in_a_missing_folder_is_refused_before_the_start(arguments: tuple[str, ...], tmp_path: Path) -> None:
     target = tmp_path / "no" / "kubeconfig"
     code, out, err = call(*arguments, "--kubeconfig", str(target))
     assert (code, out) == (2, "")
     assert err == f"multisched: {target} cannot be written: No such file or directory; make the folder first\n"
 
 
-def test_a_kubeconfig_within_a_file_is_refused(tmp_path: Path) -> None:
+def test_kubeconfig_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     target = tmp_path / "file" / "kubeconfig"
     told = f"multisched: {target} cannot be written: Not a directory; name another --kubeconfig\n"
@@ -63,7 +61,7 @@ def test_a_kubeconfig_within_a_file_is_refused(tmp_path: Path) -> None:
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_a_bad_file_of_stages_is_told_in_a_sentence(content: bytes | None, told: str, tmp_path: Path) -> None:
+def test_bad_stage_file_is_reported_in_one_sentence(content: bytes | None, told: str, tmp_path: Path) -> None:
     kubeconfig, stages = tmp_path / "kubeconfig", tmp_path / "stages.yaml"
     kubeconfig.write_text("{}")
     if content is not None:
@@ -74,7 +72,7 @@ def test_a_bad_file_of_stages_is_told_in_a_sentence(content: bytes | None, told:
     assert told in err
 
 
-def test_a_missing_credential_plugin_is_told_once(tmp_path: Path) -> None:
+def test_missing_credential_plugin_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
     document = {

@@ -41,7 +41,9 @@ def given_by_typer(line: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str
 
 
 @pytest.mark.parametrize("line", GOOD)
-def test_run_gets_the_arguments_that_typer_reads(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_gets_the_same_arguments_as_through_typer(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "config.yaml"
     file.touch()
     words = [word.format(file=file, none=tmp_path) for word in shlex.split(line)]
@@ -76,17 +78,17 @@ def test_run_gets_the_arguments_that_typer_reads(line: str, tmp_path: Path, monk
         "run --config {folder}",
     ],
 )
-def test_typer_reads_help_and_errors(line: str, tmp_path: Path) -> None:
+def test_typer_handles_help_and_errors(line: str, tmp_path: Path) -> None:
     assert arguments_of_run([word.format(folder=tmp_path) for word in shlex.split(line)]) is None
 
 
-def test_every_option_of_run_is_read() -> None:
+def test_every_run_option_is_parsed() -> None:
     (command,) = (found for name, found in get_command(app).commands.items() if name == "run")  # type: ignore[attr-defined]
     options = {name for one in command.params for name in one.opts if name not in ("--help", "-h")}
     assert options == {*VALUES, "--dry-run"}
 
 
-def test_a_start_of_run_reads_no_bundle_of_authorities(tmp_path: Path) -> None:
+def test_run_reads_no_ca_bundle_at_start(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.crt"
     bundle.write_bytes(an_authority().certificate)
     (tmp_path / "01234567.0").symlink_to(bundle)

@@ -37,7 +37,7 @@ def widest(text: str) -> int:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_queue_fits_the_terminal_and_says_all_of_why(width: int) -> None:
+def test_queue_table_fits_the_terminal_with_complete_messages(width: int) -> None:
     view = replace(BUSY, pods=(POD,) * 3)
     text = render(view, width=width)
     assert widest(text) <= width
@@ -45,7 +45,7 @@ def test_the_queue_fits_the_terminal_and_says_all_of_why(width: int) -> None:
     assert " ".join(text.split()).count(f"NodeResourcesFit, TaintToleration: {WHY} (retry in 4s)") == 3
 
 
-def test_a_terminal_that_is_wide_enough_and_a_pipe_get_every_column() -> None:
+def test_wide_terminal_and_pipe_get_every_column() -> None:
     assert render(VIEW, width=300) == render(VIEW)
     assert "REFUSED BY" in render(VIEW)
 
@@ -54,14 +54,14 @@ def test_a_terminal_that_is_wide_enough_and_a_pipe_get_every_column() -> None:
     st.lists(st.lists(st.text("ab c", max_size=40), min_size=3, max_size=3), min_size=1, max_size=4),
     st.integers(TERMINAL_COLUMNS_MIN, 200),
 )
-def test_the_last_column_is_wrapped_and_no_word_is_lost(rows: list[list[str]], width: int) -> None:
+def test_last_column_is_wrapped_without_losing_words(rows: list[list[str]], width: int) -> None:
     said = as_table(("one", "two", "text"), rows, width=width)
     for row in rows:
         for cell in row:
             assert all(word in said for word in cell.split())
 
 
-def test_a_text_without_room_beside_the_other_columns_stands_below_them() -> None:
+def test_text_without_room_is_printed_below_the_row() -> None:
     table = as_table(("pod", "node", "why"), [("p" * 30, "n" * 30, "one two " * 10)], width=80)
     assert table.splitlines() == [
         f"POD{' ' * 30}NODE",
@@ -71,11 +71,11 @@ def test_a_text_without_room_beside_the_other_columns_stands_below_them() -> Non
     ]
 
 
-def test_numbers_in_the_last_column_stay_where_they_are() -> None:
+def test_numbers_in_the_last_column_are_not_wrapped() -> None:
     assert widest(as_table(("a", "b"), [("x" * 79, 12)], width=80)) > 80
 
 
-def test_lines_go_on_below_what_they_say_and_commands_stay_whole() -> None:
+def test_continuation_lines_are_indented_and_commands_kept_whole() -> None:
     text = "\n".join(f"{line}{' and so on' * 10}" for line in LINES)
     told = fitted(text, 60).split("\n")
     assert all(len(line) <= 60 for line in told if "kubectl" not in line)
@@ -84,7 +84,7 @@ def test_lines_go_on_below_what_they_say_and_commands_stay_whole() -> None:
     assert fitted(text) == text
 
 
-def test_on_a_terminal_the_queue_shows_a_screen_and_says_how_many_more_there_are() -> None:
+def test_terminal_shows_one_screen_of_the_queue_and_the_rest_as_a_count() -> None:
     with answering(200, encode_queue(replace(VIEW, pods=(POD,), left_out=7))) as (url, _):
         leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -35,7 +35,7 @@ def read(*portions: bytes) -> AnswerReader:
 
 
 @given(st.sampled_from(list(FRAMED.values())), st.data())
-def test_an_answer_is_the_same_in_any_portions(framed: tuple[bytes, int, bytes], data: st.DataObject) -> None:
+def test_response_is_parsed_the_same_in_any_chunks(framed: tuple[bytes, int, bytes], data: st.DataObject) -> None:
     answer, status, body = framed
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=8)))
     portions = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
@@ -52,14 +52,14 @@ def feed_often(reader: AnswerReader, more: bytes, times: int) -> None:
 
 
 @ANSWERS
-def test_an_answer_cut_at_any_byte_is_none(answer: bytes, status: int, body: bytes) -> None:
+def test_response_cut_at_any_byte_is_incomplete(answer: bytes, status: int, body: bytes) -> None:
     for length in range(len(answer)):
         reader = read(answer[:length])
         assert reader.response is None, answer[:length]
         assert reader.close() is None, answer[:length]
 
 
-def test_headers_are_lower_case_and_those_of_interim_answers_and_trailers_are_left_out() -> None:
+def test_headers_are_lower_cased_without_those_of_interim_responses_and_trailers() -> None:
     created, chunked = read(EARLY + CREATED).response, read(CHUNKED).response
     assert created is not None
     assert created.headers == {"content-type": "application/json", "content-length": "12", "x-a": "b"}
@@ -67,7 +67,7 @@ def test_headers_are_lower_case_and_those_of_interim_answers_and_trailers_are_le
     assert chunked.headers == {"transfer-encoding": "chunked"}
 
 
-def test_one_reader_reads_many_answers() -> None:
+def test_one_reader_parses_many_responses() -> None:
     reader = AnswerReader(BYTES_MAX)
     for answer, status, body in [*FRAMED.values()] * 3:
         reader.begin()
@@ -80,7 +80,7 @@ def test_one_reader_reads_many_answers() -> None:
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nX: y\r\n\r\n"])
-def test_an_answer_without_framing_ends_with_its_connection(head: bytes) -> None:
+def test_response_without_framing_ends_with_its_connection(head: bytes) -> None:
     for body in (b"", b"x", b"HTTP/1.1 200 OK\r\n\r\n"):
         reader = read(head + body)
         assert reader.response is None
@@ -93,7 +93,7 @@ def test_an_answer_without_framing_ends_with_its_connection(head: bytes) -> None
 
 @pytest.mark.parametrize("extra", [b"x", b"\0", b"HTTP/1.1 200 OK\r\n", CREATED, b"\r\n" + CREATED, b"SSH-2.0\r\n"])
 @ANSWERS
-def test_what_follows_an_answer_changes_nothing_in_it_and_bars_the_next(
+def test_bytes_after_a_response_bar_the_connection_from_reuse(
     answer: bytes, status: int, body: bytes, extra: bytes
 ) -> None:
     reader = read(answer + extra)
@@ -113,7 +113,7 @@ def test_what_follows_an_answer_changes_nothing_in_it_and_bars_the_next(
         (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n", True),
     ],
 )
-def test_a_server_says_whether_its_connection_lives_on(head: bytes, may_be_followed: bool) -> None:
+def test_response_headers_decide_keep_alive(head: bytes, may_be_followed: bool) -> None:
     reader = read(head + b"Content-Length: 1\r\n\r\nx")
     assert reader.response == Response(200, b"x", reader.response.headers if reader.response else {})
     assert reader.may_be_followed is may_be_followed
@@ -139,13 +139,13 @@ def test_a_server_says_whether_its_connection_lives_on(head: bytes, may_be_follo
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxyz\r\n",
     ],
 )
-def test_what_is_no_answer_is_refused(answer: bytes) -> None:
+def test_invalid_response_is_refused(answer: bytes) -> None:
     with pytest.raises(BrokenAnswerError):
         read(answer)
 
 
 @given(st.binary(max_size=400))
-def test_no_bytes_do_worse_than_to_be_refused(noise: bytes) -> None:
+def test_arbitrary_bytes_are_at_worst_refused(noise: bytes) -> None:
     reader = AnswerReader(BYTES_MAX)
     try:
         reader.feed(b"HTTP/1.1 200 OK\r\n" + noise)
@@ -164,7 +164,7 @@ def test_no_bytes_do_worse_than_to_be_refused(noise: bytes) -> None:
         pytest.param(b"", b"\r\n" * 500, id="blank lines without end"),
     ],
 )
-def test_a_head_without_end_is_given_up(start: bytes, more: bytes) -> None:
+def test_response_head_without_an_end_is_refused_at_its_limit(start: bytes, more: bytes) -> None:
     reader = read(start)
     with pytest.raises(BrokenAnswerError, match=f"exceeds {HEAD_BYTES_MAX} bytes"):
         feed_often(reader, more, 2 * HEAD_BYTES_MAX // len(more))
@@ -184,14 +184,14 @@ def test_a_head_without_end_is_given_up(start: bytes, more: bytes) -> None:
         ),
     ],
 )
-def test_an_answer_without_end_is_given_up(start: bytes, more: bytes) -> None:
+def test_response_body_without_an_end_is_refused_at_its_limit(start: bytes, more: bytes) -> None:
     reader = read(start)
     with pytest.raises(BrokenAnswerError, match="exceeds 1000000 bytes"):
         feed_often(reader, more, 1000)
     assert reader.bytes_read <= BYTES_MAX + HEAD_BYTES_MAX + len(more)
 
 
-def test_an_answer_that_announces_too_much_is_given_up_at_its_head() -> None:
+def test_response_with_a_too_large_length_is_refused_at_its_head() -> None:
     with pytest.raises(BrokenAnswerError, match="exceeds 1000000 bytes"):
         read(b"HTTP/1.1 200 OK\r\nContent-Length: 1000001\r\n\r\n")
 
@@ -199,7 +199,7 @@ def test_an_answer_that_announces_too_much_is_given_up_at_its_head() -> None:
 TEN = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
 
 
-def test_an_answer_may_be_just_as_long_as_its_bound() -> None:
+def test_response_of_exactly_the_limit_is_accepted() -> None:
     reader = AnswerReader(10)
     reader.feed(TEN + b"0123456789")
     assert reader.response is not None
@@ -214,7 +214,7 @@ def test_an_answer_may_be_just_as_long_as_its_bound() -> None:
     ],
     ids=["head", "body"],
 )
-def test_what_is_read_without_an_end_in_sight_ends_at_its_bound(start: bytes, bound: int, words: str) -> None:
+def test_response_without_a_length_is_refused_at_its_limit(start: bytes, bound: int, words: str) -> None:
     reader = AnswerReader(10)
     reader.feed(start)
     reader.feed(b"x" * (bound - len(start)))
@@ -230,13 +230,13 @@ def test_what_is_read_without_an_end_in_sight_ends_at_its_bound(start: bytes, bo
         (TEN.replace(b"10", b"11"), "the answer exceeds 10 bytes"),
     ],
 )
-def test_what_is_no_answer_is_told_in_the_parsers_words(answer: bytes, words: str) -> None:
+def test_invalid_response_has_the_parser_message(answer: bytes, words: str) -> None:
     with pytest.raises(BrokenAnswerError) as refused:
         AnswerReader(10).feed(answer)
     assert str(refused.value).startswith(words)
 
 
-def test_a_reader_that_was_discarded_reads_nothing() -> None:
+def test_discarded_reader_ignores_data() -> None:
     reader = read(CREATED[:20])
     reader.discard()
     reader.feed(CREATED[20:])

@@ -50,7 +50,7 @@ async def test_every_answer_has_one_meaning(reply: Answer, expected: BindAnswer)
     assert len(transport.asked) == 1
 
 
-async def test_the_request_names_the_uid_the_node_and_a_deadline_for_the_server() -> None:
+async def test_bind_request_has_uid_node_and_server_timeout() -> None:
     binder, transport = make_binder(answer(201, a_status(201)))
     await binder.post(REQUEST, timeout_s=4.5)
     (asked,) = transport.asked
@@ -70,7 +70,7 @@ async def test_the_request_names_the_uid_the_node_and_a_deadline_for_the_server(
     }
 
 
-async def test_what_the_limiter_held_up_is_sent_only_if_it_still_may_be() -> None:
+async def test_bind_delayed_by_the_limiter_is_checked_again_before_sending() -> None:
     """The node may have been cordoned meanwhile, or the lease lost."""
     transport = ScriptedTransport(respond=lambda _: answer(201, a_status(201)))
     binder = ApiBinder(transport, WriteLimiter(LoopClock(), writes_per_s=1))
@@ -83,7 +83,7 @@ async def test_what_the_limiter_held_up_is_sent_only_if_it_still_may_be() -> Non
     assert len(transport.asked) == 1
 
 
-async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
+async def test_limiter_wait_counts_towards_the_deadline() -> None:
     transport = ScriptedTransport(respond=lambda _: answer(201, a_status(201)))
     binder = ApiBinder(transport, WriteLimiter(LoopClock(), writes_per_s=1))
     replies = await asyncio.gather(*(binder.post(REQUEST, timeout_s=2.5) for _ in range(5)))
@@ -94,20 +94,20 @@ async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("header", "expected_s"), [("3", 3.0), ("0", 0.0), ("99999999", 60.0), ("soon", 1.0), ("-5", 1.0), (None, 1.0)]
 )
-async def test_retry_after_is_told_bounded_and_defaulted(header: str | None, expected_s: float) -> None:
+async def test_retry_after_is_returned_with_limit_and_default(header: str | None, expected_s: float) -> None:
     headers = {"retry-after": header} if header is not None else {}
     binder, _ = make_binder(Response(429, b"", headers))
     assert (await binder.post(REQUEST, timeout_s=5)).retry_after_s == expected_s
 
 
-async def test_the_servers_sentence_is_told_and_cut() -> None:
+async def test_server_message_is_returned_and_truncated() -> None:
     binder, _ = make_binder(a_refusal(409, "Conflict", "x" * 1000))
     assert (await binder.post(REQUEST, timeout_s=5)).message == "x" * 256
     binder, _ = make_binder(Response(502, b'{"kind":"Secret","message":"leak"}'))
     assert (await binder.post(REQUEST, timeout_s=5)).message == "HTTP 502"
 
 
-async def test_binds_in_flight_are_counted_also_when_cancelled() -> None:
+async def test_cancelled_binds_leave_the_in_flight_count() -> None:
     transport = ScriptedTransport(respond=lambda _: answer(201, {}), latency_s=10)
     limiter = WriteLimiter(LoopClock())
     binder = ApiBinder(transport, limiter)
@@ -134,13 +134,13 @@ async def test_binds_in_flight_are_counted_also_when_cancelled() -> None:
         ),
     ],
 )
-async def test_a_read_tells_where_the_pod_is(pod: object, expected: PodTruth) -> None:
+async def test_read_returns_the_node_of_the_pod(pod: object, expected: PodTruth) -> None:
     binder, transport = make_binder(answer(200, pod))
     assert await binder.read("team", "web-1", timeout_s=3) == expected
     assert transport.asked[0].query == {}
 
 
-async def test_a_pod_that_is_gone_reads_as_none() -> None:
+async def test_read_of_a_deleted_pod_returns_none() -> None:
     binder, _ = make_binder(a_refusal(404, "NotFound"))
     assert await binder.read("team", "web-1", timeout_s=3) is None
 
@@ -149,7 +149,7 @@ async def test_a_pod_that_is_gone_reads_as_none() -> None:
     "reply",
     [a_refusal(500), a_refusal(403), Response(200, b'{"metadata":'), ConnectFailedError("x"), AnswerLostError("x")],
 )
-async def test_a_read_without_a_definite_answer_is_unreachable(reply: Answer) -> None:
+async def test_read_without_a_definite_response_is_unreachable(reply: Answer) -> None:
     binder, _ = make_binder(reply)
     with pytest.raises(UnreachableError, match="team/web-1"):
         await binder.read("team", "web-1", timeout_s=3)
@@ -164,7 +164,7 @@ async def test_a_read_without_a_definite_answer_is_unreachable(reply: Answer) ->
         (AnswerLostError("reset"), BindReply(BindAnswer.UNKNOWN, message="reset")),
     ],
 )
-async def test_an_answer_is_told_with_its_words_and_how_long_to_wait(reply: Answer, told: BindReply) -> None:
+async def test_response_is_returned_with_message_and_retry_delay(reply: Answer, told: BindReply) -> None:
     binder, _ = make_binder(reply)
     assert await binder.post(REQUEST, timeout_s=5) == told
 
@@ -177,7 +177,7 @@ async def test_an_answer_is_told_with_its_words_and_how_long_to_wait(reply: Answ
         (AnswerLostError("reset"), "could not be read: reset"),
     ],
 )
-async def test_a_pod_that_cannot_be_read_is_named_and_its_read_has_a_deadline(reply: Answer, words: str) -> None:
+async def test_unreadable_pod_is_named_and_its_read_has_a_deadline(reply: Answer, words: str) -> None:
     binder, transport = make_binder(reply)
     with pytest.raises(UnreachableError) as told:
         await binder.read("team", "web/1", timeout_s=3)

@@ -70,7 +70,7 @@ def play(
     return made[0]
 
 
-def test_bad_text_in_a_name_stops_neither_list_nor_watch() -> None:
+def test_invalid_text_in_a_name_stops_neither_list_nor_watch() -> None:
     listed = a_list(10, an_object(f"a{BAD}", 3), an_object("b", 4))
     events = [corrupted(a_line("ADDED", an_object(f"c{BAD}", 11))), a_line("ADDED", an_object("d", 12))]
     keys = Keys()
@@ -79,7 +79,7 @@ def test_bad_text_in_a_name_stops_neither_list_nor_watch() -> None:
     assert reflector.statistics().lists == 1
 
 
-def test_a_line_nested_without_end_is_a_malformed_line() -> None:
+def test_deeply_nested_line_is_malformed() -> None:
     keys = Keys()
     play(keys, [a_list(10)], [[NESTED], [a_line("ADDED", an_object("d", 12))]], SimLoop(1))
     assert keys.seen == ["=10", "default/d"]
@@ -104,7 +104,7 @@ def edited(line: bytes, edits: list[tuple[int, int]]) -> bytes:
 
 
 @given(st.lists(_edits, min_size=1, max_size=4))
-def test_whatever_bytes_a_watch_brings_what_comes_after_is_taken_in(edits: list[list[tuple[int, int]]]) -> None:
+def test_watch_continues_after_arbitrary_bytes(edits: list[list[tuple[int, int]]]) -> None:
     """Into the real ingest and cache."""
     loop = SimLoop(1)
     house = House(loop, "a")
@@ -117,7 +117,7 @@ def test_whatever_bytes_a_watch_brings_what_comes_after_is_taken_in(edits: list[
 
 
 @given(_edits)
-def test_whatever_bytes_a_list_brings_the_next_one_is_taken_in(edits: list[tuple[int, int]]) -> None:
+def test_list_is_repeated_after_arbitrary_bytes(edits: list[tuple[int, int]]) -> None:
     loop = SimLoop(1)
     house = House(loop, "a")
     bad = Response(200, edited(a_list(10, _pod("p", 3)).body, edits))
@@ -136,7 +136,7 @@ _TRUE_STATUS = orjson.dumps({"kind": "Status", "code": 409, "reason": "Conflict"
     st.one_of(st.binary(max_size=40), st.builds(edited, st.sampled_from([_TRUE_POD, _TRUE_MAP, _TRUE_STATUS]), _edits))
 )
 @pytest.mark.parametrize("status", [200, 409, 500])
-def test_whatever_bytes_an_answer_has_its_reader_gets_over_it(status: int, body: bytes) -> None:
+def test_reader_recovers_from_arbitrary_response_bytes(status: int, body: bytes) -> None:
     loop = SimLoop(1)
     transport = ScriptedTransport(respond=lambda asked: Response(status, body))
 

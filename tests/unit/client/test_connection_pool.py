@@ -99,7 +99,7 @@ async def until(holds: Callable[[], bool]) -> None:
 # ---- which connection
 
 
-async def test_a_request_arrives_in_one_piece_and_its_connection_is_kept() -> None:
+async def test_request_is_sent_in_one_write_and_its_connection_kept() -> None:
     pieces: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -114,7 +114,7 @@ async def test_a_request_arrives_in_one_piece_and_its_connection_is_kept() -> No
     assert pieces == [POST] * 50
 
 
-async def test_requests_at_a_time_have_a_connection_each_and_the_last_used_is_used_first() -> None:
+async def test_concurrent_requests_use_separate_connections_latest_first() -> None:
     async with playing(serve_forever) as pool:
         bodies = {answer.body for answer in await asyncio.gather(*(ask(pool) for _ in range(3)))}
         assert bodies == {b"0", b"1", b"2"}
@@ -132,12 +132,12 @@ async def test_requests_at_a_time_have_a_connection_each_and_the_last_used_is_us
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\nok", id="ends with its connection"),
     ],
 )
-async def test_a_connection_whose_answer_does_not_end_cleanly_is_not_used_again(first: bytes) -> None:
+async def test_connection_after_an_unclean_response_is_not_reused(first: bytes) -> None:
     async with playing(scripted([first], [OK, OK])) as pool:
         assert [(await ask(pool)).body for _ in range(3)] == [b"ok"] * 3
 
 
-async def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
+async def test_unexpected_bytes_close_an_idle_connection() -> None:
     is_idle = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -154,14 +154,14 @@ async def test_bytes_that_nobody_asked_for_end_an_idle_connection() -> None:
         assert (await ask(pool)).body == b"1"
 
 
-async def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used() -> None:
+async def test_connection_closed_while_idle_is_not_used() -> None:
     async with playing(scripted([OK], [OK])) as pool:
         await ask(pool)
         await until(lambda: not pool._connections)
         assert (await ask(pool)).body == b"ok"
 
 
-async def test_an_answer_before_the_request_is_sent_whole_counts_but_ends_the_connection() -> None:
+async def test_early_response_counts_and_closes_the_connection() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await read_head(reader)
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 1\r\n\r\n%d" % number)
@@ -174,7 +174,7 @@ async def test_an_answer_before_the_request_is_sent_whole_counts_but_ends_the_co
         assert not pool._connections
 
 
-async def test_connections_too_many_grow_old_and_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_surplus_connections_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     async with playing(serve_forever) as pool:
         await asyncio.gather(*(ask(pool) for _ in range(4)))
         assert len(pool._connections) == 4
@@ -190,7 +190,7 @@ async def test_connections_too_many_grow_old_and_are_closed(monkeypatch: pytest.
 # ---- broken answers
 
 
-async def test_a_request_that_meets_a_stale_connection_is_repeated_only_if_it_may_be() -> None:
+async def test_request_on_a_stale_connection_is_repeated_only_if_repeatable() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await read_request(reader)
         writer.write(told(number))
@@ -204,7 +204,7 @@ async def test_a_request_that_meets_a_stale_connection_is_repeated_only_if_it_ma
         assert (await ask(pool)).body == b"2"
 
 
-async def test_a_request_is_repeated_once_and_not_on_another_idle_connection() -> None:
+async def test_request_is_repeated_once_on_a_new_connection() -> None:
     seen: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -223,13 +223,13 @@ async def test_a_request_is_repeated_once_and_not_on_another_idle_connection() -
     assert seen[1] == 2
 
 
-async def test_the_first_request_of_a_connection_is_never_repeated() -> None:
+async def test_first_request_of_a_connection_is_not_repeated() -> None:
     async with playing(scripted([b""])) as pool:
         with pytest.raises(AnswerLostError):
             await ask(pool, GET)
 
 
-async def test_a_request_sent_once_is_lost_and_not_unsent_if_it_cannot_be_repeated() -> None:
+async def test_unrepeatable_request_on_a_stale_connection_is_lost() -> None:
     told_to_close = asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -257,7 +257,7 @@ async def test_a_request_sent_once_is_lost_and_not_unsent_if_it_cannot_be_repeat
     ],
     ids=["length", "chunks"],
 )  # fmt: skip
-async def test_an_answer_that_breaks_off_at_any_byte_is_lost_on_a_new_and_on_a_kept_connection(answer: bytes) -> None:
+async def test_response_cut_at_any_byte_is_lost_on_new_and_kept_connections(answer: bytes) -> None:
     cuts = [[answer[:length]] for length in range(len(answer))]
     kept = [[OK, answer[:length]] for length in range(len(answer))]
     async with playing(scripted(*cuts, *kept)) as pool:
@@ -286,7 +286,7 @@ UNTIL_THE_END = b"HTTP/1.1 200 OK\r\n\r\nok"
 )
 @pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize("is_reset", [False, True])
-async def test_an_answer_without_a_length_is_whole_if_its_connection_is_closed_and_lost_if_it_is_reset(
+async def test_response_without_length_is_complete_on_close_and_lost_on_reset(
     sent: bytes, is_whole_if_closed: bool, is_kept: bool, is_reset: bool
 ) -> None:
     may_end = asyncio.Event()
@@ -322,7 +322,7 @@ async def test_an_answer_without_a_length_is_whole_if_its_connection_is_closed_a
         assert not pool._connections
 
 
-async def test_a_slow_body_arrives_whole() -> None:
+async def test_slow_body_is_read_completely() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await read_request(reader)
         for byte in OK:
@@ -336,7 +336,7 @@ async def test_a_slow_body_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"])
-async def test_silence_ends_with_the_deadline_of_the_request_and_so_does_the_connection(sent: bytes) -> None:
+async def test_request_deadline_ends_request_and_connection(sent: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await read_request(reader)
         writer.write(sent)
@@ -353,7 +353,7 @@ async def test_silence_ends_with_the_deadline_of_the_request_and_so_does_the_con
         assert not pool._connections
 
 
-async def test_a_cancelled_request_takes_its_connection_along() -> None:
+async def test_cancelled_request_closes_its_connection() -> None:
     gone = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -378,12 +378,12 @@ async def test_a_cancelled_request_takes_its_connection_along() -> None:
 # ---- waiting
 
 
-async def test_no_more_connections_than_the_bound_are_opened() -> None:
+async def test_number_of_connections_is_limited() -> None:
     async with playing(serve_forever, connections_max=2) as pool:
         assert {answer.body for answer in await asyncio.gather(*(ask(pool) for _ in range(40)))} == {b"0", b"1"}
 
 
-async def test_requests_beyond_the_bound_are_served_in_the_order_of_their_coming() -> None:
+async def test_requests_beyond_the_connection_limit_are_served_in_order() -> None:
     done: list[int] = []
     async with playing(serve_forever, connections_max=1) as pool:
 
@@ -395,7 +395,7 @@ async def test_requests_beyond_the_bound_are_served_in_the_order_of_their_coming
     assert done == list(range(40))
 
 
-async def test_who_waits_too_long_has_sent_nothing_and_takes_nobodys_turn() -> None:
+async def test_request_that_times_out_in_the_queue_sends_nothing() -> None:
     may_answer = asyncio.Event()
     requests = 0
 
@@ -420,7 +420,7 @@ async def test_who_waits_too_long_has_sent_nothing_and_takes_nobodys_turn() -> N
         assert requests == 2
 
 
-async def test_a_turn_that_comes_together_with_a_cancellation_goes_to_the_next() -> None:
+async def test_turn_granted_to_a_cancelled_request_passes_on() -> None:
     may_answer = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -445,7 +445,7 @@ async def test_a_turn_that_comes_together_with_a_cancellation_goes_to_the_next()
         assert len(pool._idle) == 1
 
 
-async def test_the_place_of_a_lost_connection_goes_to_who_waits() -> None:
+async def test_lost_connection_frees_its_slot_for_a_waiting_request() -> None:
     async with playing(scripted([b""], [b""], [OK]), connections_max=1) as pool:
         lost, lost_too, served = await asyncio.gather(*(ask(pool) for _ in range(3)), return_exceptions=True)
         assert isinstance(lost, AnswerLostError)
@@ -453,7 +453,7 @@ async def test_the_place_of_a_lost_connection_goes_to_who_waits() -> None:
         assert isinstance(served, Response)
 
 
-async def test_a_repeated_request_makes_room_among_idle_connections() -> None:
+async def test_repeated_request_evicts_an_idle_connection() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         while True:
             await read_request(reader)
@@ -492,7 +492,7 @@ async def answer_badly(writer: asyncio.StreamWriter, name: bytes, rng: random.Ra
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_nobody_ever_gets_an_answer_to_somebody_else(seed: int) -> None:
+async def test_responses_never_reach_another_request(seed: int) -> None:
     rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
 
@@ -524,7 +524,7 @@ async def test_nobody_ever_gets_an_answer_to_somebody_else(seed: int) -> None:
         assert not any(turn for turn in pool._waiting if not turn.done())
 
 
-async def test_an_idle_connection_holds_no_answer() -> None:
+async def test_idle_connection_holds_no_response() -> None:
     async with playing(serve_forever) as pool:
         await ask(pool)
         (connection,) = pool._idle
@@ -535,7 +535,7 @@ async def test_an_idle_connection_holds_no_answer() -> None:
 # ---- connecting and closing
 
 
-async def test_nobody_listening_means_nothing_sent_and_leaves_no_place_taken() -> None:
+async def test_connection_refused_means_nothing_sent_and_frees_the_slot() -> None:
     async with playing(serve_forever) as pool:
         pass
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
@@ -550,14 +550,14 @@ async def test_nobody_listening_means_nothing_sent_and_leaves_no_place_taken() -
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b", "x" * 300])
-async def test_a_name_that_is_none_means_nothing_sent(name: str) -> None:
+async def test_unresolvable_name_means_nothing_sent(name: str) -> None:
     pool = pool_to(f"http://{name}")
     with pytest.raises(ConnectFailedError):
         await ask(pool)
     assert pool._places_taken == 0
 
 
-async def test_closing_ends_those_who_wait_for_an_answer_or_a_turn_and_refuses_later_ones() -> None:
+async def test_close_fails_waiting_and_later_requests() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await reader.read()
 
@@ -573,7 +573,7 @@ async def test_closing_ends_those_who_wait_for_an_answer_or_a_turn_and_refuses_l
             await ask(pool)
 
 
-async def test_a_connection_that_is_ready_after_closing_is_not_kept() -> None:
+async def test_connection_opened_after_close_is_not_kept() -> None:
     async with playing(serve_forever) as pool:
         request = asyncio.ensure_future(ask(pool))
         await asyncio.sleep(0)
@@ -583,7 +583,7 @@ async def test_a_connection_that_is_ready_after_closing_is_not_kept() -> None:
             await request
 
 
-async def test_tls_is_verified_and_kept_alive_like_anything_else() -> None:
+async def test_tls_is_verified_and_connections_are_kept() -> None:
     authority = Authority(datetime.now(UTC))
     trusting = ssl.create_default_context(cadata=authority.certificate.decode())
     numbers = itertools.count()
@@ -615,7 +615,7 @@ async def test_tls_is_verified_and_kept_alive_like_anything_else() -> None:
         named.close()
 
 
-async def test_a_host_may_be_an_ipv6_address() -> None:
+async def test_ipv6_host_is_supported() -> None:
     hosts: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -630,7 +630,7 @@ async def test_a_host_may_be_an_ipv6_address() -> None:
         pool.close()
 
 
-async def test_an_address_that_does_not_answer_gives_way_to_the_next_of_the_name(
+async def test_next_address_is_tried_if_one_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.2", 0), backlog=0) as deaf, contextlib.ExitStack() as callers:
@@ -663,14 +663,14 @@ async def test_an_address_that_does_not_answer_gives_way_to_the_next_of_the_name
         ("https://user:word@h:1/", "h", 1, "h:1", ""),
     ],
 )
-def test_an_address_is_taken_apart(url: str, host: str, port: int, authority: str, base_path: str) -> None:
+def test_endpoint_address_is_parsed(url: str, host: str, port: int, authority: str, base_path: str) -> None:
     endpoint = Endpoint.of(url, NO_TLS, None)
     assert (endpoint.host, endpoint.port, endpoint.authority, endpoint.base_path) == (host, port, authority, base_path)
     assert (endpoint.tls is NO_TLS) == (endpoint.server_name == host) == url.startswith("https")
 
 
 @pytest.mark.parametrize("url", ["", "10.0.0.1:6443", "ftp://x", "https://", "https://h:x", "https://h:99999"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"address|ort"):
         Endpoint.of(url, NO_TLS, None)
 
@@ -678,7 +678,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 # ---- how many are under way
 
 
-async def test_who_waits_for_a_crowd_hears_of_it_at_once_and_at_the_end() -> None:
+async def test_wait_in_flight_returns_at_the_count_and_at_close() -> None:
     answer = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -688,17 +688,17 @@ async def test_who_waits_for_a_crowd_hears_of_it_at_once_and_at_the_end() -> Non
             writer.write(told(number))
 
     async with playing(serve) as pool:
-        crowd = asyncio.ensure_future(pool.crowded(3))
+        crowd = asyncio.ensure_future(pool.wait_in_flight(3))
         requests = [asyncio.ensure_future(ask(pool)) for _ in range(2)]
-        await until(lambda: pool.under_way == 2)
+        await until(lambda: pool.in_flight == 2)
         assert not crowd.done()
         requests.append(asyncio.ensure_future(ask(pool)))
         await until(crowd.done)
-        await pool.crowded(3)
+        await pool.wait_in_flight(3)
         answer.set()
         await asyncio.gather(*requests)
-        assert pool.under_way == 0
-        again = asyncio.ensure_future(pool.crowded(1))
+        assert pool.in_flight == 0
+        again = asyncio.ensure_future(pool.wait_in_flight(1))
         await asyncio.sleep(0)
         assert not again.done()
         pool.close()

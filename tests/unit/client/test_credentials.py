@@ -61,7 +61,7 @@ def exec_user(folder: Path, expiry: str = "") -> dict[str, object]:
     return {"exec": command}
 
 
-async def test_a_rotated_token_file_is_read_again_at_once_on_a_401_and_all_requests_get_through(tmp_path: Path) -> None:
+async def test_rotated_token_is_reread_on_a_401_for_all_requests(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
     valid, seen = {"old"}, list[str]()
@@ -79,7 +79,7 @@ async def test_a_rotated_token_file_is_read_again_at_once_on_a_401_and_all_reque
         assert seen.count("new") == 20
 
 
-async def test_a_lasting_401_is_told_and_does_not_hammer_the_source(tmp_path: Path) -> None:
+async def test_lasting_401_is_returned_and_rereads_are_limited(tmp_path: Path) -> None:
     seen: list[str] = []
     async with serving(expecting(set(), seen)) as address, connected(tmp_path, address) as transport:
         for _ in range(10):
@@ -88,7 +88,7 @@ async def test_a_lasting_401_is_told_and_does_not_hammer_the_source(tmp_path: Pa
         assert len(seen) == 10
 
 
-async def test_a_watch_is_opened_again_with_the_new_token(tmp_path: Path) -> None:
+async def test_watch_is_reopened_with_the_new_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     valid, seen = {"new"}, list[str]()
@@ -102,9 +102,7 @@ async def test_a_watch_is_opened_again_with_the_new_token(tmp_path: Path) -> Non
         assert seen == ["old", "new"]
 
 
-async def test_a_service_account_token_is_read_again_each_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_service_account_token_is_reread_each_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(dt.datetime.now(dt.UTC))
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     (tmp_path / "token").write_text("one\n")
@@ -148,7 +146,7 @@ async def test_an_exec_plugins_token_is_renewed_before_it_expires(tmp_path: Path
     assert seen == ["token-1", "token-2"]
 
 
-async def test_a_failed_rereading_keeps_what_we_have_and_is_counted(tmp_path: Path) -> None:
+async def test_failed_reread_keeps_credentials_and_is_counted(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("good")
     valid, seen = {"good"}, list[str]()
@@ -162,7 +160,7 @@ async def test_a_failed_rereading_keeps_what_we_have_and_is_counted(tmp_path: Pa
         assert transport._credentials.failures == 1
 
 
-async def test_a_renewed_server_authority_is_trusted_without_a_restart(tmp_path: Path) -> None:
+async def test_renewed_server_ca_is_trusted_without_a_restart(tmp_path: Path) -> None:
     now = dt.datetime.now(dt.UTC)
     old, new = Authority(now), Authority(now)
     ca = tmp_path / "ca.crt"
@@ -182,7 +180,7 @@ async def test_a_renewed_server_authority_is_trusted_without_a_restart(tmp_path:
         assert not transport._retired
 
 
-async def test_an_open_watch_outlives_a_renewal_of_the_certificates(tmp_path: Path) -> None:
+async def test_open_watch_survives_a_certificate_renewal(tmp_path: Path) -> None:
     authority = Authority(dt.datetime.now(dt.UTC))
     ca = tmp_path / "ca.crt"
     ca.write_bytes(authority.certificate)
@@ -211,7 +209,7 @@ async def test_an_open_watch_outlives_a_renewal_of_the_certificates(tmp_path: Pa
         assert not transport._retired
 
 
-async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+async def test_certificate_of_an_unknown_ca_is_refused(tmp_path: Path) -> None:
     authority = Authority(dt.datetime.now(dt.UTC))
     async with (
         serving(expecting({"token-1"}, []), server_context(authority, ["127.0.0.1"])) as address,
@@ -221,7 +219,7 @@ async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> No
             await transport.request("GET", "/x")
 
 
-async def test_the_environments_proxy_is_used_unless_the_host_is_exempt(
+async def test_environment_proxy_is_used_unless_the_host_is_exempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -252,7 +250,7 @@ async def test_the_environments_proxy_is_used_unless_the_host_is_exempt(
         (SERVERLESS, "cluster it has no server; write https://HOST:PORT"),
     ],
 )
-async def test_an_unusable_kubeconfig_is_one_error_that_names_it(tmp_path: Path, text: str | None, what: str) -> None:
+async def test_unusable_kubeconfig_is_named_in_one_error(tmp_path: Path, text: str | None, what: str) -> None:
     path = tmp_path / "config"
     if text is not None:
         path.write_text(text)
@@ -262,7 +260,7 @@ async def test_an_unusable_kubeconfig_is_one_error_that_names_it(tmp_path: Path,
     assert str(path) in str(caught.value)
 
 
-async def test_a_context_that_is_not_there_and_a_plugin_that_fails_are_told(tmp_path: Path) -> None:
+async def test_missing_context_and_failed_plugin_are_reported(tmp_path: Path) -> None:
     path = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
     with pytest.raises(CredentialsError, match="other"):
         async with connect(path, "other"):
@@ -279,7 +277,7 @@ def imported_of_vendor() -> list[str]:
 
 
 @pytest.mark.parametrize("is_imported_already", [False, True])
-async def test_what_is_imported_reads_kubeconfigs_and_service_accounts_and_opens_sessions(
+async def test_partial_import_reads_kubeconfigs_and_service_accounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported_already: bool
 ) -> None:
     """Narrowly, or from the whole package, which a plugin may have imported."""
@@ -310,7 +308,7 @@ async def test_what_is_imported_reads_kubeconfigs_and_service_accounts_and_opens
     assert (inside.host, inside.authorization) == ("https://10.0.0.1:443", "Bearer one")
 
 
-def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_models() -> None:
+def test_partial_import_keeps_the_real_package_importable() -> None:
     code = (
         "import sys; from multisched.client.auth import import_vendor; import_vendor();"
         "assert not [m for m in sys.modules if m.startswith(('kubernetes_asyncio', 'urllib3'))];"
@@ -320,7 +318,7 @@ def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_model
 
 
 @pytest.mark.parametrize("kind", ["authority", "pair"])
-async def test_certificates_that_are_none_are_told_with_what_to_check(kind: str, tmp_path: Path) -> None:
+async def test_invalid_certificates_are_reported_with_a_fix(kind: str, tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("no certificate\n")
     none = str(tmp_path / "none.pem")
     user = {"client-certificate": none, "client-key": none} if kind == "pair" else {"token": "t"}
@@ -331,7 +329,7 @@ async def test_certificates_that_are_none_are_told_with_what_to_check(kind: str,
             raise AssertionError("there is nothing to connect with")
 
 
-async def test_a_client_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+async def test_encrypted_client_key_is_refused_without_a_prompt(tmp_path: Path) -> None:
     pair = a_pair(key_password=b"locked")
     (tmp_path / "tls.crt").write_bytes(pair.certificate)
     (tmp_path / "tls.key").write_bytes(pair.key)
@@ -341,7 +339,7 @@ async def test_a_client_key_with_a_password_is_refused_and_nobody_is_asked_for_i
             raise AssertionError("there is nothing to connect with")
 
 
-async def test_a_plain_server_needs_no_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_http_server_needs_no_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssl, "create_default_context", None)
     async with serving(expecting({"token-1"}, [])) as address, connected(tmp_path, address) as transport:
         assert (await transport.request("GET", "/x")).status == 200
@@ -349,9 +347,7 @@ async def test_a_plain_server_needs_no_authorities(tmp_path: Path, monkeypatch: 
             assert stream.status == 200
 
 
-async def test_half_a_renewal_of_certificates_leaves_the_old_ones_in_use(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_partial_certificate_renewal_keeps_the_old_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(dt.datetime.now(dt.UTC))
     ca = tmp_path / "ca.crt"
     ca.write_bytes(authority.certificate)
@@ -371,7 +367,7 @@ async def test_half_a_renewal_of_certificates_leaves_the_old_ones_in_use(
         assert transport.statistics().sessions == 3
 
 
-async def test_a_lasting_401_is_logged_once_with_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lasting_401_is_logged_once_with_the_fix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(expecting(set(), [])) as address, connected(tmp_path, address) as transport:
         for _ in range(5):
             assert (await transport.request("GET", "/x")).status == 401
@@ -380,7 +376,7 @@ async def test_a_lasting_401_is_logged_once_with_what_to_do(tmp_path: Path, capl
     assert "renew the token or certificate" in vars(told)["hint"]
 
 
-async def test_a_plugin_that_fails_later_is_logged_and_what_it_said_before_is_used(
+async def test_failed_plugin_is_logged_and_its_last_token_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     soon = (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")

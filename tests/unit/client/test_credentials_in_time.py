@@ -38,7 +38,7 @@ class Source:
         return self.now
 
 
-async def test_credentials_are_due_each_interval_and_a_failure_keeps_what_there_is() -> None:
+async def test_credentials_are_due_each_interval_and_kept_on_failure() -> None:
     source = Source()
     found = await Credentials.load(source)
     assert not found.is_due
@@ -59,7 +59,7 @@ async def test_credentials_are_due_each_interval_and_a_failure_keeps_what_there_
     assert source.asked == [False, False, False]
 
 
-async def test_a_refused_token_is_renewed_by_force_once_for_all_who_were_refused() -> None:
+async def test_refused_token_is_renewed_once_for_all_requests() -> None:
     source = Source()
     found = await Credentials.load(source)
     refused, source.now = found.access, access("two")
@@ -84,7 +84,7 @@ async def test_a_refused_token_is_renewed_by_force_once_for_all_who_were_refused
         {"file_versions": ((1, 2),)},
     ],
 )
-async def test_whatever_else_the_new_credentials_say_is_something_to_try(changed: dict[str, Any]) -> None:
+async def test_any_changed_credential_is_tried(changed: dict[str, Any]) -> None:
     source = Source()
     found = await Credentials.load(source)
     refused, source.now = found.access, access(**changed)
@@ -93,7 +93,7 @@ async def test_whatever_else_the_new_credentials_say_is_something_to_try(changed
     assert access("three", **changed).connects_like(found.access), "the token is no matter of the connection"
 
 
-async def test_credentials_whose_certificate_was_refused_are_due_at_once_but_not_all_the_time() -> None:
+async def test_credentials_with_a_refused_certificate_are_due_at_once_but_limited() -> None:
     found = await Credentials.load(Source())
     await asyncio.sleep(FORCED_INTERVAL_S / 2)
     found.expire()
@@ -117,7 +117,7 @@ def vendor(*, is_inside: bool) -> Vendor:
     return msgspec.structs.replace(import_vendor(), load_incluster_config=load)
 
 
-async def test_a_pods_service_account_goes_before_the_users_default_and_a_named_file_before_both(
+async def test_in_cluster_account_precedes_the_default_kubeconfig_but_not_a_named_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "named").mkdir()
@@ -134,9 +134,7 @@ async def test_a_pods_service_account_goes_before_the_users_default_and_a_named_
         await transport.find_credentials(outside, None, "other")
 
 
-async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_credentials_name_both_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = tmp_path / "none"
     monkeypatch.setenv("KUBECONFIG", str(nowhere))
     with pytest.raises(CredentialsError) as told:
@@ -144,7 +142,7 @@ async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(
     assert str(told.value) == f"no kubeconfig at {nowhere}; no service account: no service host"
 
 
-async def test_an_interval_is_over_at_its_very_end() -> None:
+async def test_interval_ends_inclusively() -> None:
     source = Source()
     found, expired = Credentials(source, access()), Credentials(source, access())
     await found.renew(found.access)  # takes a tenth of a second

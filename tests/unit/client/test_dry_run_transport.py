@@ -35,13 +35,13 @@ class Asked:
 
 
 @given(st.sampled_from(["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", ""]), st.text(), st.binary())
-async def test_no_write_is_ever_sent(method: str, path: str, body: bytes) -> None:
+async def test_dry_run_sends_no_write(method: str, path: str, body: bytes) -> None:
     asked = Asked()
     response = await DryRunTransport(asked).request(method, path, body=body)
     assert (asked.methods, response.status in (200, 201)) == ([], True)
 
 
-async def test_reads_and_watches_go_through() -> None:
+async def test_dry_run_passes_reads_and_watches() -> None:
     asked = Asked()
     transport = DryRunTransport(asked)
     assert (await transport.request("GET", POD)).body == b"read"
@@ -61,7 +61,7 @@ async def test_reads_and_watches_go_through() -> None:
         ("POST", "/api/v1/namespaces/shop/pods", b"{}", "would write", {"method": "POST"}),
     ],
 )  # fmt: skip
-async def test_what_would_be_done_is_said(
+async def test_dry_run_logs_skipped_writes(
     method: str, path: str, body: bytes, message: str, told: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

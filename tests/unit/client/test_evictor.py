@@ -50,7 +50,7 @@ async def test_every_answer_has_one_meaning(reply: Answer, expected: EvictAnswer
     assert len(transport.asked) == 1
 
 
-async def test_a_pod_is_evicted_by_its_uid_and_within_a_deadline() -> None:
+async def test_pod_is_evicted_by_uid_within_a_deadline() -> None:
     evictor, transport = make_evictor(answer(201, a_status(201)))
     await evictor.evict(POD, timeout_s=4.5)
     (asked,) = transport.asked
@@ -64,7 +64,7 @@ async def test_a_pod_is_evicted_by_its_uid_and_within_a_deadline() -> None:
     }
 
 
-async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
+async def test_limiter_wait_counts_towards_the_deadline() -> None:
     evictor, transport = make_evictor(answer(201, a_status(201)), writes_per_s=1)
     replies = await asyncio.gather(*(evictor.evict(POD, timeout_s=2.5) for _ in range(5)))
     assert [reply.answer for reply in replies] == [EvictAnswer.EVICTED] * 3 + [EvictAnswer.NOT_NOW] * 2
@@ -82,7 +82,7 @@ async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
         (AnswerLostError("reset"), EvictReply(EvictAnswer.UNKNOWN, message="reset")),
     ],
 )
-async def test_an_answer_is_told_with_its_words_and_how_long_to_wait(reply: Answer, told: EvictReply) -> None:
+async def test_response_is_returned_with_message_and_retry_delay(reply: Answer, told: EvictReply) -> None:
     evictor, transport = make_evictor(reply)
     assert await evictor.evict(POD, timeout_s=4.5) == told
     assert [asked.timeout_s for asked in transport.asked] == [5.5]

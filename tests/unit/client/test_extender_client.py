@@ -44,7 +44,7 @@ async def refused(settings: ExtenderSettings, verb: str = "filter") -> ExtenderE
     return caught.value
 
 
-async def test_a_verb_is_posted_as_json_and_its_answer_is_the_body() -> None:
+async def test_extender_verb_is_posted_as_json_and_the_body_returned() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         assert request.method == "POST"
         assert request.headers["Content-Type"] == "application/json"
@@ -57,7 +57,7 @@ async def test_a_verb_is_posted_as_json_and_its_answer_is_the_body() -> None:
         )
 
 
-async def test_another_status_than_200_is_upstreams_sentence() -> None:
+async def test_status_other_than_200_has_the_upstream_message() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         return web.Response(status=503, text="no")
 
@@ -66,7 +66,7 @@ async def test_another_status_than_200_is_upstreams_sentence() -> None:
     assert str(error) == f"failed filter with extender at URL {url}/filter, code 503"
 
 
-async def test_nothing_is_redirected() -> None:
+async def test_redirects_are_not_followed() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         raise web.HTTPTemporaryRedirect("http://127.0.0.1:1/elsewhere")
 
@@ -74,7 +74,7 @@ async def test_nothing_is_redirected() -> None:
         assert "code 307" in str(await refused(ExtenderSettings(url, timeout_s=PATIENCE_S)))
 
 
-async def test_an_extender_that_hangs_costs_its_own_timeout() -> None:
+async def test_hung_extender_fails_at_its_timeout() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -85,7 +85,7 @@ async def test_an_extender_that_hangs_costs_its_own_timeout() -> None:
     assert error.was_sent
 
 
-async def test_an_extender_that_drips_costs_its_own_timeout_too() -> None:
+async def test_slow_extender_fails_at_its_timeout() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -98,7 +98,7 @@ async def test_an_extender_that_drips_costs_its_own_timeout_too() -> None:
         assert "no answer within 0.2 s" in str(await refused(ExtenderSettings(url, timeout_s=0.2)))
 
 
-async def test_a_flood_is_read_no_further_than_its_cap() -> None:
+async def test_oversized_extender_response_is_read_only_to_the_cap() -> None:
     sent = 0
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +116,7 @@ async def test_a_flood_is_read_no_further_than_its_cap() -> None:
     assert sent < 64 * 1024 * 1024
 
 
-async def test_an_answer_that_announces_ten_gigabytes_is_not_read_at_all() -> None:
+async def test_response_with_a_length_of_10_gb_is_not_read() -> None:
     async def announce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n")
@@ -129,7 +129,7 @@ async def test_an_answer_that_announces_ten_gigabytes_is_not_read_at_all() -> No
         )
 
 
-async def test_an_answer_that_breaks_off_is_lost() -> None:
+async def test_truncated_response_is_lost() -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
@@ -141,7 +141,7 @@ async def test_an_answer_that_breaks_off_is_lost() -> None:
     assert error.was_sent
 
 
-async def test_an_extender_that_is_down_has_certainly_seen_nothing() -> None:
+async def test_unreachable_extender_has_received_nothing() -> None:
     async with serving(_never) as url:
         pass
     error = await refused(ExtenderSettings(url, timeout_s=PATIENCE_S))
@@ -153,7 +153,7 @@ async def _never(request: web.BaseRequest) -> web.Response:
     raise AssertionError("nobody asks")
 
 
-async def test_one_that_has_stopped_answering_is_left_alone_and_then_tried_by_one_request() -> None:
+async def test_silent_extender_is_skipped_and_then_probed_with_one_request() -> None:
     asked, is_well = 0, asyncio.Event()
 
     async def handler(request: web.BaseRequest) -> web.Response:
@@ -190,7 +190,7 @@ async def test_one_that_has_stopped_answering_is_left_alone_and_then_tried_by_on
         await client.close()
 
 
-async def test_an_answer_that_is_a_refusal_is_no_silence() -> None:
+async def test_refusal_does_not_count_as_silence() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         return web.Response(status=500)
 
@@ -226,7 +226,7 @@ async def test_https_is_verified_unless_told_otherwise(tmp_path: Path) -> None:
             assert await answered(ExtenderSettings(url, trust=trust)) == b"fine"
 
 
-async def test_the_name_of_a_certificate_can_be_another_than_the_urls(tmp_path: Path) -> None:
+async def test_certificate_name_can_be_configured(tmp_path: Path) -> None:
     authority = Authority(datetime.now(UTC))
     async with serving(FINE, server_context(authority, ["extender.team.svc"])) as url:
         trust = ExtenderTrust(ca_data=authority.certificate)
@@ -235,7 +235,7 @@ async def test_the_name_of_a_certificate_can_be_another_than_the_urls(tmp_path: 
         assert await answered(ExtenderSettings(url, trust=named)) == b"fine"
 
 
-async def test_an_extender_is_shown_our_certificate() -> None:
+async def test_client_certificate_is_presented_to_the_extender() -> None:
     authority = Authority(datetime.now(UTC))
     pair = authority.client(UserInfo("scheduler", ()))
 
@@ -249,7 +249,7 @@ async def test_an_extender_is_shown_our_certificate() -> None:
         assert b"scheduler" in await answered(ExtenderSettings(url, trust=trust))
 
 
-def test_certificates_that_cannot_be_read_are_told_at_the_start(tmp_path: Path) -> None:
+def test_unreadable_certificates_are_reported_at_start(tmp_path: Path) -> None:
     for trust in (
         ExtenderTrust(ca_file=str(tmp_path / "none")),
         ExtenderTrust(ca_data=b"no pem"),
@@ -285,7 +285,7 @@ def documents(answer: Response | None) -> tuple[ApiDocuments, OneAnswer]:
     return ApiDocuments(transport), transport  # type: ignore[arg-type]
 
 
-async def test_a_pod_is_read_whole_without_what_only_the_api_server_reads() -> None:
+async def test_pod_document_is_complete_without_managed_fields() -> None:
     pod = {"metadata": {"name": "a", "managedFields": [1], "labels": {"x": "y"}}, "spec": {"anything": 1}}
     found, transport = documents(Response(200, orjson.dumps(pod)))
     assert orjson.loads(await found.pod("team", "a") or b"") == {
@@ -295,7 +295,7 @@ async def test_a_pod_is_read_whole_without_what_only_the_api_server_reads() -> N
     assert transport.asked == ["GET /api/v1/namespaces/team/pods/a"]
 
 
-async def test_a_pod_that_is_gone_is_none_and_one_that_cannot_be_read_is_unreachable() -> None:
+async def test_deleted_pod_document_is_none_and_a_failed_read_is_unreachable() -> None:
     assert await documents(Response(404, b""))[0].pod("team", "a") is None
     for answer, why in ((Response(500, b""), "HTTP 500"), (None, "down")):
         with pytest.raises(UnreachableError, match=f"^pod team/a could not be read for an extender: {why}$"):
@@ -303,7 +303,7 @@ async def test_a_pod_that_is_gone_is_none_and_one_that_cannot_be_read_is_unreach
 
 
 @pytest.mark.parametrize("body", [b"no json", b"[]", b'{"metadata":[]}', b'{"kind":"Status"}', b'{"metadata":null}'])
-async def test_what_is_no_object_is_handed_on_as_it_is(body: bytes) -> None:
+async def test_invalid_object_is_passed_on_unchanged(body: bytes) -> None:
     assert await documents(Response(200, body))[0].pod("team", "a") == body
 
 
@@ -323,7 +323,7 @@ class Heard:
         self.heard.append(version)
 
 
-def test_nodes_are_kept_as_they_come_and_go_and_handed_on() -> None:
+def test_node_documents_follow_the_watch_and_are_passed_on() -> None:
     found, heard = documents(None)[0], Heard()
     tap = found.watching(heard)
     managed = '{"metadata":{"name":"n1","managedFields":[]},"status":{}}'
@@ -337,7 +337,7 @@ def test_nodes_are_kept_as_they_come_and_go_and_handed_on() -> None:
     assert heard.heard == [f"+n1 {managed}", '+n1 {"metadata":{"name":"n1"},"status":{"a":1}}', "-n1", "7"]
 
 
-def test_beyond_the_room_for_whole_nodes_only_names_are_sent_until_others_have_left(
+def test_node_documents_over_the_limit_are_sent_as_names(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = {name: b'{"metadata":{"name":"%s"},"status":{}}' % name.encode() for name in ("n1", "n2", "n3")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from multisched.client.history import History
 
 
-def test_trust_that_is_lost_already_is_not_lost_again() -> None:
+def test_lost_trust_is_not_lost_twice() -> None:
     heard: list[bool] = []
     history = History()
     history.on_change(heard.append)

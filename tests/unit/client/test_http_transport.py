@@ -42,7 +42,7 @@ async def raw_answer(*pieces: bytes, hang: bool = False) -> AsyncIterator[str]:
         yield address
 
 
-async def test_a_request_carries_token_body_and_types_and_asks_for_no_compression(tmp_path: Path) -> None:
+async def test_request_has_token_body_types_and_no_compression(tmp_path: Path) -> None:
     seen: list[web.BaseRequest] = []
     bodies: list[bytes] = []
 
@@ -68,7 +68,7 @@ async def test_a_request_carries_token_body_and_types_and_asks_for_no_compressio
 
 
 @pytest.mark.parametrize("status", [200, 302, 400, 404, 409, 429, 500, 503])
-async def test_a_status_never_raises(tmp_path: Path, status: int) -> None:
+async def test_http_status_does_not_raise(tmp_path: Path, status: int) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.Response(status=status, body=b"x", headers={"Location": "/elsewhere"})
 
@@ -76,7 +76,7 @@ async def test_a_status_never_raises(tmp_path: Path, status: int) -> None:
         assert (await transport.request("GET", "/x")).status == status
 
 
-async def test_connections_are_given_back_whatever_happens(tmp_path: Path) -> None:
+async def test_connections_are_always_returned(tmp_path: Path) -> None:
     peers: set[object] = set()
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -91,7 +91,7 @@ async def test_connections_are_given_back_whatever_happens(tmp_path: Path) -> No
     assert len(peers) == 1
 
 
-async def test_a_transport_beside_takes_no_connection_from_the_first(tmp_path: Path) -> None:
+async def test_separate_transport_uses_its_own_connections(tmp_path: Path) -> None:
     held, may_answer, most = 0, asyncio.Event(), asyncio.Event()
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -106,11 +106,11 @@ async def test_a_transport_beside_takes_no_connection_from_the_first(tmp_path: P
     async with (
         serving(handle) as address,
         connected(tmp_path, address) as first,
-        first.beside(2) as second,
+        first.separate_connections(2) as second,
         asyncio.TaskGroup() as group,
     ):
         slow = [group.create_task(second.request("POST", "/slow", body=b"")) for _ in range(9)]
-        crowded = group.create_task(first.crowded(1))
+        crowded = group.create_task(first.wait_in_flight(1))
         await most.wait()
         assert not crowded.done(), "by nothing of the second's"
         assert (await first.request("GET", "/x")).body == b"Bearer token-1"
@@ -120,7 +120,7 @@ async def test_a_transport_beside_takes_no_connection_from_the_first(tmp_path: P
         assert {(await task).body for task in slow} == {b"Bearer token-1"}
 
 
-async def test_a_compressed_answer_is_not_inflated(tmp_path: Path) -> None:
+async def test_compressed_response_is_not_inflated(tmp_path: Path) -> None:
     bomb = gzip.compress(b"0" * 10_000_000)
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -135,7 +135,7 @@ async def test_a_compressed_answer_is_not_inflated(tmp_path: Path) -> None:
         assert (await transport.request("GET", "/x")).body == bomb, "nor one that came by a proxy"
 
 
-async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
+async def test_requests_are_counted(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.Response(body=b"x")
 
@@ -146,7 +146,7 @@ async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
             async with transport.stream("/y") as stream:
                 await stream.read_body()
         assert transport.statistics() == TransportStatistics(requests=3, streams=2, sessions=1)
-        async with transport.beside(1) as beside:
+        async with transport.separate_connections(1) as beside:
             await beside.request("POST", "/x", body=b"{}")
         assert transport.counts.results == {("GET", 200): 5, ("POST", 200): 1}
         assert {method: one.count for method, one in transport.counts.durations.items()} == {"GET": 3, "POST": 1}
@@ -157,7 +157,7 @@ async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
         assert transport.counts.results["GET", NO_ANSWER] == times
 
 
-async def test_what_only_reads_is_asked_again_where_a_kept_connection_had_ended(tmp_path: Path) -> None:
+async def test_read_request_is_repeated_on_a_closed_kept_connection(tmp_path: Path) -> None:
     """The server ends each connection when the second request comes: of a write nobody knows what became of it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -172,7 +172,7 @@ async def test_what_only_reads_is_asked_again_where_a_kept_connection_had_ended(
             await transport.request("DELETE", "/x")
 
 
-async def test_a_refused_connection_is_known_to_have_sent_nothing(tmp_path: Path) -> None:
+async def test_refused_connection_has_sent_nothing(tmp_path: Path) -> None:
     async with raw_answer() as address:
         pass
     async with connected(tmp_path, address) as transport:
@@ -185,7 +185,7 @@ async def test_a_refused_connection_is_known_to_have_sent_nothing(tmp_path: Path
         assert transport.counts.results == {("POST", NO_ANSWER): 1, ("GET", NO_ANSWER): 1}
 
 
-async def test_a_handshake_that_hangs_has_sent_nothing(tmp_path: Path) -> None:
+async def test_hung_handshake_has_sent_nothing(tmp_path: Path) -> None:
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -208,7 +208,7 @@ async def test_a_handshake_that_hangs_has_sent_nothing(tmp_path: Path) -> None:
         pytest.param([b"SSH-2.0-OpenSSH\r\n\r\n"], id="not HTTP"),
     ],
 )
-async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, pieces: Sequence[bytes]) -> None:
+async def test_truncated_response_is_lost(tmp_path: Path, pieces: Sequence[bytes]) -> None:
     async with raw_answer(*pieces) as address, connected(tmp_path, address) as transport:
         with pytest.raises(AnswerLostError, match="POST"):
             await transport.request("POST", "/x", body=b"{}", timeout_s=60)
@@ -216,14 +216,14 @@ async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, pieces: Sequenc
 
 
 @pytest.mark.parametrize("pieces", [[], [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"{"]])
-async def test_an_answer_that_does_not_come_in_time_is_lost(tmp_path: Path, pieces: Sequence[bytes]) -> None:
+async def test_late_response_is_lost(tmp_path: Path, pieces: Sequence[bytes]) -> None:
     async with raw_answer(*pieces, hang=True) as address, connected(tmp_path, address) as transport:
         with pytest.raises(AnswerLostError):
             await transport.request("POST", "/x", body=b"{}", timeout_s=0.3)
 
 
 @pytest.mark.parametrize("is_chunked", [True, False])
-async def test_an_oversized_answer_is_not_read(
+async def test_oversized_response_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chunked: bool
 ) -> None:
     monkeypatch.setattr(transport_module, "ANSWER_BYTES_MAX", 100_000)
@@ -242,7 +242,7 @@ async def test_an_oversized_answer_is_not_read(
             await transport.request("GET", "/x")
 
 
-async def test_a_cancelled_request_leaves_the_transport_usable(tmp_path: Path) -> None:
+async def test_cancelled_request_keeps_the_transport_usable(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         if request.path == "/slow":
             await asyncio.sleep(30)
@@ -257,7 +257,7 @@ async def test_a_cancelled_request_leaves_the_transport_usable(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", ["/x HTTP/1.1\r\nX: y\r\n\r\n", "/x\ny", "/x y", "x", "", "/\u00fc", "/x\0"])
-async def test_a_path_that_is_none_is_not_sent(tmp_path: Path, path: str) -> None:
+async def test_invalid_path_is_not_sent(tmp_path: Path, path: str) -> None:
     async with raw_answer() as address, connected(tmp_path, address) as transport:
         with pytest.raises(ConnectFailedError, match="not a request line"):
             await transport.request("POST", path, body=b"{}")
@@ -268,7 +268,7 @@ async def test_a_path_that_is_none_is_not_sent(tmp_path: Path, path: str) -> Non
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\0", "\u00fc"])
-async def test_a_header_that_would_be_two_is_not_sent(tmp_path: Path, value: str) -> None:
+async def test_header_injection_is_not_sent(tmp_path: Path, value: str) -> None:
     async with raw_answer() as address:
         async with connected(tmp_path, address, {"token": f"a{value}b"}) as transport:
             with pytest.raises(ConnectFailedError, match="Authorization"):
@@ -278,7 +278,7 @@ async def test_a_header_that_would_be_two_is_not_sent(tmp_path: Path, value: str
                 await transport.request("POST", "/x", body=b"{}", content_type=value)
 
 
-async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) -> None:
+async def test_request_bytes_are_exact(tmp_path: Path) -> None:
     heads: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -312,7 +312,7 @@ async def test_the_bytes_of_a_request_are_all_there_and_no_more(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:6443", "ftp://x", "http://127.0.0.1:x", "http://[::1", "http://a b"])
-async def test_a_server_address_that_is_none_is_no_reason_to_fall(tmp_path: Path, server: str) -> None:
+async def test_invalid_server_address_is_an_error(tmp_path: Path, server: str) -> None:
     async with connected(tmp_path, server) as transport:
         with pytest.raises(ConnectFailedError, match="not an http or https URL"):
             await transport.request("GET", "/x")
@@ -321,7 +321,7 @@ async def test_a_server_address_that_is_none_is_no_reason_to_fall(tmp_path: Path
                 pass
 
 
-async def test_new_certificates_end_the_connections_made_with_the_old_ones(tmp_path: Path) -> None:
+async def test_new_certificates_close_old_connections(tmp_path: Path) -> None:
     authority = Authority(datetime.now(UTC))
     ca = tmp_path / "ca.crt"
     ca.write_bytes(authority.certificate)
@@ -348,7 +348,7 @@ async def test_new_certificates_end_the_connections_made_with_the_old_ones(tmp_p
     assert len(set(peers)) == 2
 
 
-async def test_a_proxy_is_asked_for_everything(tmp_path: Path) -> None:
+async def test_proxy_gets_all_requests(tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -366,7 +366,7 @@ async def test_a_proxy_is_asked_for_everything(tmp_path: Path) -> None:
     assert asked == ["http://api.invalid/x", "http://api.invalid/y"]
 
 
-async def test_an_answer_that_breaks_off_behind_a_proxy_is_lost_and_its_connection_too(tmp_path: Path) -> None:
+async def test_truncated_response_behind_a_proxy_is_lost_and_its_connection_closed(tmp_path: Path) -> None:
     served = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -388,7 +388,7 @@ async def test_an_answer_that_breaks_off_behind_a_proxy_is_lost_and_its_connecti
 
 
 @pytest.mark.parametrize("is_chunked", [True, False])
-async def test_an_oversized_answer_behind_a_proxy_is_not_read(
+async def test_oversized_response_behind_a_proxy_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chunked: bool
 ) -> None:
     monkeypatch.setattr(transport_module, "ANSWER_BYTES_MAX", 1000)
@@ -413,7 +413,7 @@ async def test_an_oversized_answer_behind_a_proxy_is_not_read(
         assert len((await transport.request("GET", "/fits")).body) == 1000
 
 
-async def test_nobody_counts_what_is_under_way_behind_a_proxy(tmp_path: Path) -> None:
+async def test_wait_in_flight_is_not_supported_behind_a_proxy(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.Response(body=b"x")
 
@@ -421,13 +421,13 @@ async def test_nobody_counts_what_is_under_way_behind_a_proxy(tmp_path: Path) ->
         serving(handle) as proxy,
         connected(tmp_path, "http://api.invalid", cluster={"proxy-url": proxy}) as transport,
     ):
-        crowded = asyncio.ensure_future(transport.crowded(0))
+        crowded = asyncio.ensure_future(transport.wait_in_flight(0))
         await transport.request("GET", "/x")
         assert not crowded.done()
         crowded.cancel()
 
 
-async def test_timeouts_that_are_remembered_are_bounded(tmp_path: Path) -> None:
+async def test_number_of_cached_timeouts_is_limited(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.Response(body=b"x")
 
@@ -461,29 +461,29 @@ async def read_lines(folder: Path, *chunks: bytes) -> list[bytes]:
         return [line async for line in stream]
 
 
-async def test_lines_are_cut_at_newlines_wherever_chunks_end(tmp_path: Path) -> None:
+async def test_lines_are_split_at_newlines_in_any_chunks(tmp_path: Path) -> None:
     chunks = [b'{"a":1}\n{"b"', b":2", b'}\n\n{"c":3}\n{"d":4}\n']
     assert await read_lines(tmp_path, *chunks) == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
 
 
-async def test_a_line_of_eight_mebibytes_is_one_line(tmp_path: Path) -> None:
+async def test_line_of_eight_mebibytes_is_one_line(tmp_path: Path) -> None:
     long = b"x" * (8 * 1024 * 1024)
     assert await read_lines(tmp_path, b"first\n", long, b"\nlast\n") == [b"first", long, b"last"]
 
 
-async def test_a_line_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_line_without_an_end_is_refused_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_stream, "LINE_BYTES_MAX", 1_000_000)
     with pytest.raises(AnswerLostError, match="exceeds 1000000 bytes"):
         await read_lines(tmp_path, *[b"x" * 100_000] * 50)
 
 
-async def test_a_stream_that_ends_inside_a_line_is_broken(tmp_path: Path) -> None:
+async def test_stream_ending_inside_a_line_is_broken(tmp_path: Path) -> None:
     with pytest.raises(AnswerLostError, match="inside a line"):
         await read_lines(tmp_path, b'{"a":1}\n{"b"')
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.data())
-def test_cutting_gives_the_lines_whatever_the_chunks(lines: list[bytes], data: st.DataObject) -> None:
+def test_split_lines_do_not_depend_on_chunks(lines: list[bytes], data: st.DataObject) -> None:
     lines = [line.replace(b"\n", b"") for line in lines]
     text = b"".join(line + b"\n" for line in lines)
     stream = HttpLineStream.__new__(HttpLineStream)
@@ -499,7 +499,7 @@ def test_cutting_gives_the_lines_whatever_the_chunks(lines: list[bytes], data: s
     assert not stream._rest
 
 
-async def test_a_reset_in_the_stream_is_an_error_not_an_end(tmp_path: Path) -> None:
+async def test_stream_reset_is_an_error(tmp_path: Path) -> None:
     head = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{"a":1}\n\r\n'
     async with raw_answer(head) as address, connected(tmp_path, address) as transport, transport.stream("/x") as stream:
         lines = aiter(stream)
@@ -508,7 +508,7 @@ async def test_a_reset_in_the_stream_is_an_error_not_an_end(tmp_path: Path) -> N
             await anext(lines)
 
 
-async def test_a_silent_stream_is_found_half_open(tmp_path: Path) -> None:
+async def test_silent_stream_times_out_as_half_open(tmp_path: Path) -> None:
     head = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{"a":1}\n\r\n'
     async with raw_answer(head, hang=True) as address, connected(tmp_path, address) as transport:
 
@@ -520,7 +520,7 @@ async def test_a_silent_stream_is_found_half_open(tmp_path: Path) -> None:
             await read_all()
 
 
-async def test_a_refused_watch_tells_status_and_body(tmp_path: Path) -> None:
+async def test_refused_watch_has_status_and_body(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.json_response({"kind": "Status"}, status=410)
 
@@ -528,7 +528,7 @@ async def test_a_refused_watch_tells_status_and_body(tmp_path: Path) -> None:
         assert (stream.status, await stream.read_body()) == (410, b'{"kind": "Status"}')
 
 
-async def test_leaving_a_watch_cuts_the_connection_at_once(tmp_path: Path) -> None:
+async def test_leaving_a_watch_closes_the_connection_at_once(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -547,7 +547,7 @@ async def test_leaving_a_watch_cuts_the_connection_at_once(tmp_path: Path) -> No
         assert transport._channel.users == 0
 
 
-async def test_who_leaves_while_a_watch_is_opened_gives_its_connection_back(tmp_path: Path) -> None:
+async def test_cancelled_watch_open_returns_its_connection(tmp_path: Path) -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -573,7 +573,7 @@ async def test_who_leaves_while_a_watch_is_opened_gives_its_connection_back(tmp_
         assert transport._channel.users == 0
 
 
-async def test_a_refused_watch_is_opened_anew_with_a_new_token_or_tells_the_refusal(tmp_path: Path) -> None:
+async def test_watch_refused_with_401_is_reopened_or_reported(tmp_path: Path) -> None:
     seen: list[str] = []
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -594,7 +594,7 @@ async def test_a_refused_watch_is_opened_anew_with_a_new_token_or_tells_the_refu
         assert transport.statistics() == TransportStatistics(streams=2, unauthorized=2, sessions=1)
 
 
-async def test_who_leaves_while_credentials_are_renewed_gives_the_refused_watch_back(tmp_path: Path) -> None:
+async def test_cancelled_credential_renewal_returns_the_refused_watch(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         return web.Response(status=401)
 

@@ -23,12 +23,12 @@ from multisched.client.known_objects import TOMBSTONE_TTL_S, TOMBSTONES_MAX, Kno
         ("²", "30", False),
     ],
 )
-def test_only_integers_have_an_order(version: str, than: str, expected: bool) -> None:
+def test_only_integer_versions_are_ordered(version: str, than: str, expected: bool) -> None:
     assert is_older(version, than) is expected
 
 
 @given(st.integers(0, 2**63), st.integers(0, 2**63))
-def test_order_of_versions_is_the_order_of_integers(left: int, right: int) -> None:
+def test_versions_are_ordered_as_integers(left: int, right: int) -> None:
     assert is_older(str(left), str(right)) == (left < right)
 
 
@@ -55,7 +55,9 @@ def _emit(steps: list[tuple[str, str]]) -> list[tuple[str, str, str, str]]:
 
 
 @given(_histories, st.data())
-def test_no_version_goes_back_and_no_deleted_uid_returns(steps: list[tuple[str, str]], data: st.DataObject) -> None:
+def test_versions_never_decrease_and_deleted_uids_never_return(
+    steps: list[tuple[str, str]], data: st.DataObject
+) -> None:
     events = _emit(steps)
     seen = data.draw(st.lists(st.sampled_from(events), max_size=30)) if events else []
     known = KnownObjects()
@@ -84,7 +86,7 @@ def test_no_version_goes_back_and_no_deleted_uid_returns(steps: list[tuple[str, 
 
 
 @given(_histories)
-def test_events_in_order_give_the_servers_state(steps: list[tuple[str, str]]) -> None:
+def test_in_order_events_give_the_server_state(steps: list[tuple[str, str]]) -> None:
     truth: dict[str, str] = {}
     known = KnownObjects()
     for kind, key, uid, version in _emit(steps):
@@ -98,7 +100,7 @@ def test_events_in_order_give_the_servers_state(steps: list[tuple[str, str]]) ->
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50)), st.sets(st.sampled_from("abcdef")))
-def test_a_list_deletes_exactly_what_it_lacks(before: dict[str, int], listed: set[str]) -> None:
+def test_list_deletes_exactly_the_missing_objects(before: dict[str, int], listed: set[str]) -> None:
     known = KnownObjects()
     for key, version in before.items():
         known.observe(key, key, str(version))
@@ -109,7 +111,7 @@ def test_a_list_deletes_exactly_what_it_lacks(before: dict[str, int], listed: se
     assert len(known) == len(listed)
 
 
-def test_a_list_that_broke_off_deletes_nothing_and_the_next_one_judges_alone() -> None:
+def test_incomplete_list_deletes_nothing() -> None:
     known = KnownObjects()
     known.observe("a", "a", "1")
     known.observe("b", "b", "1")
@@ -120,7 +122,7 @@ def test_a_list_that_broke_off_deletes_nothing_and_the_next_one_judges_alone() -
     assert known.end_replace("2", 0.0) == ["a"]
 
 
-def test_an_object_that_left_a_selector_may_come_back_newer_but_not_older() -> None:
+def test_object_that_left_the_selector_returns_only_if_newer() -> None:
     known = KnownObjects()
     known.observe("a", "u", "5")
     assert known.remove("a", "u", "7", 0.0) is Observation.DELETE
@@ -130,9 +132,7 @@ def test_an_object_that_left_a_selector_may_come_back_newer_but_not_older() -> N
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 20))
-def test_in_whatever_order_deletions_are_told_only_what_is_newer_than_all_of_them_comes_back(
-    deleted_at: list[int], version: int
-) -> None:
+def test_only_newer_objects_return_after_deletions_in_any_order(deleted_at: list[int], version: int) -> None:
     known = KnownObjects()
     for at in deleted_at:
         known.remove("a", "u", str(at), 0.0)
@@ -140,7 +140,7 @@ def test_in_whatever_order_deletions_are_told_only_what_is_newer_than_all_of_the
     assert known.observe("a", "u", str(version)) is (Observation.UPSERT if is_newer else Observation.STALE)
 
 
-def test_the_deletion_of_an_unseen_successor_takes_the_known_one_along() -> None:
+def test_deletion_of_an_unseen_successor_removes_the_known_object() -> None:
     known = KnownObjects()
     known.observe("a", "first", "5")
     assert known.remove("a", "second", "9", 0.0) is Observation.REPLACE
@@ -148,7 +148,7 @@ def test_the_deletion_of_an_unseen_successor_takes_the_known_one_along() -> None
     assert len(known) == 0
 
 
-def test_opaque_versions_are_guarded_by_equality_and_tombstone_only() -> None:
+def test_opaque_versions_are_compared_by_equality_and_tombstone() -> None:
     known = KnownObjects()
     assert known.observe("a", "u", "x1") is Observation.UPSERT
     assert known.observe("a", "u", "x1") is Observation.DUPLICATE
@@ -157,7 +157,7 @@ def test_opaque_versions_are_guarded_by_equality_and_tombstone_only() -> None:
     assert known.observe("a", "u", "x3") is Observation.STALE
 
 
-def test_tombstones_are_bounded_in_time_and_number() -> None:
+def test_tombstones_are_limited_in_time_and_number() -> None:
     known = KnownObjects()
     known.remove("old", "old", "1", 0.0)
     known.remove("new", "new", "2", TOMBSTONE_TTL_S)

@@ -63,13 +63,13 @@ async def refusal(path: Path, context: str | None = None) -> str:
         ({"current-context": "away"}, "has no context away; it has home"),
     ],
 )
-async def test_what_is_wrong_is_named(changes: Mapping[str, Any], told: str, tmp_path: Path) -> None:
+async def test_kubeconfig_problem_is_named(changes: Mapping[str, Any], told: str, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(document(**changes)))
     assert await refusal(path) == told
 
 
-async def test_a_plugin_that_may_not_run_is_told(tmp_path: Path) -> None:
+async def test_plugin_that_may_not_run_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "plugin.sh"
     script.write_text("#!/bin/sh\n")
     path = tmp_path / "kubeconfig"
@@ -86,7 +86,7 @@ async def test_a_plugin_that_may_not_run_is_told(tmp_path: Path) -> None:
         (b"\xff\xfe\xff", "is not UTF-8 text"),
     ],
 )
-async def test_a_file_that_is_no_kubeconfig_is_told(content: bytes, told: str, tmp_path: Path) -> None:
+async def test_invalid_kubeconfig_is_reported(content: bytes, told: str, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_bytes(content)
     assert await refusal(path) == told

@@ -40,50 +40,50 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     )
 
 
-async def test_the_first_file_says_the_current_context_and_what_a_name_means(two: tuple[Path, Path]) -> None:
+async def test_first_file_decides_current_context_and_names(two: tuple[Path, Path]) -> None:
     assert (await access(two)).host == "https://a"
     assert (await access(two[::-1])).host == "https://b"
     found = await access(two, "both")
     assert (found.host, found.authorization) == ("https://a-both", "Bearer a-both")
 
 
-async def test_a_context_of_any_file_can_be_named(two: tuple[Path, Path]) -> None:
+async def test_context_of_any_file_can_be_used(two: tuple[Path, Path]) -> None:
     found = await access(two, "b")
     assert (found.host, found.authorization) == ("https://b", "Bearer b-b")
 
 
-async def test_a_context_may_take_its_user_from_another_file(tmp_path: Path) -> None:
+async def test_context_may_use_a_user_of_another_file(tmp_path: Path) -> None:
     one = write(tmp_path / "a", {"c": "https://c"}, "c", users=())
     other = write(tmp_path / "b", {"c": "https://other"})
     found = await access((one, other))
     assert (found.host, found.authorization) == ("https://c", "Bearer b-c")
 
 
-async def test_the_current_context_may_stand_in_the_second_file_alone(tmp_path: Path) -> None:
+async def test_current_context_may_be_in_the_second_file_only(tmp_path: Path) -> None:
     one, other = write(tmp_path / "a", {"a": "https://a"}), write(tmp_path / "b", {"b": "https://b"}, "a")
     assert (await access((one, other))).host == "https://a"
 
 
-async def test_files_that_are_not_there_and_empty_names_are_left_out(two: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_missing_files_and_empty_names_are_skipped(two: tuple[Path, Path], tmp_path: Path) -> None:
     assert (await access(("", tmp_path / "none", two[1], tmp_path / "a" / "below-a-file", ""))).host == "https://b"
 
 
-async def test_where_no_file_is_there_all_are_named(tmp_path: Path) -> None:
+async def test_all_files_are_named_if_none_exists(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match=f"no kubeconfig at {tmp_path}/x:{tmp_path}/y"):
         await access((tmp_path / "x", tmp_path / "y"))
 
 
-async def test_a_file_may_be_named_with_a_tilde(two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tilde_in_a_file_name_is_expanded(two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(two[0].parent))
     assert (await access(("~/b", "~/a"))).host == "https://b"
 
 
-async def test_the_folder_of_nobody_is_no_file() -> None:
+async def test_home_of_an_unknown_user_is_no_file() -> None:
     with pytest.raises(CredentialsError, match="no kubeconfig at ~nobody-of-this-name/config"):
         await access(("~nobody-of-this-name/config",))
 
 
-async def test_the_file_that_is_wrong_is_named(two: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_invalid_file_is_named(two: tuple[Path, Path], tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     for text, why in (("[1]", "is not a kubeconfig"), ("a: [", "is not YAML"), ("\xff", "is not UTF-8 text")):
         bad.write_bytes(text.encode("latin-1"))
@@ -91,13 +91,13 @@ async def test_the_file_that_is_wrong_is_named(two: tuple[Path, Path], tmp_path:
             await access((two[0], bad))
 
 
-async def test_the_current_context_that_no_file_has_is_that_of_the_first(tmp_path: Path) -> None:
+async def test_unknown_current_context_is_that_of_the_first_file(tmp_path: Path) -> None:
     one, other = write(tmp_path / "a", {"a": "https://a"}, "prod"), write(tmp_path / "b", {"b": "https://b"}, "b")
     with pytest.raises(CredentialsError, match=r"has no context prod; it has a, b$"):
         await access((one, other))
 
 
-async def test_a_file_that_cannot_be_looked_at_is_not_left_out(two: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_unreadable_file_is_not_skipped(two: tuple[Path, Path], tmp_path: Path) -> None:
     circle = tmp_path / "circle"
     circle.symlink_to(circle)
     for files in ((circle, two[0]), (two[0], circle)):
@@ -105,7 +105,7 @@ async def test_a_file_that_cannot_be_looked_at_is_not_left_out(two: tuple[Path, 
             await access(files)
 
 
-async def test_a_context_that_no_file_has_is_told_with_those_of_all(two: tuple[Path, Path]) -> None:
+async def test_unknown_context_is_reported_with_all_contexts(two: tuple[Path, Path]) -> None:
     with pytest.raises(CredentialsError, match=r"has no context prod; it has both, a, b$"):
         await access(two, "prod")
 

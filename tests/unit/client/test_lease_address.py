@@ -49,7 +49,7 @@ async def test_the_next_holder_puts_its_own_address_in_place_of_the_first_one() 
         assert said_in(store) == {ADDRESS: SECOND}
 
 
-async def test_a_lease_that_was_given_back_or_ran_out_is_held_by_nobody() -> None:
+async def test_released_or_expired_lease_has_no_holder() -> None:
     store = LeaseStore()
     (first, _), (other, _) = make_keeper(store, "first"), make_keeper(store, "other", seed=2, is_alive=lambda: False)
     first.address = FIRST

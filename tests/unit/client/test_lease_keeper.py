@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import looptime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from multisched.client.lease import (
 from multisched.client.lease_term import LeaseSettings, LeaseState
 from multisched.model.api_time import micro_timestamp
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
@@ -138,7 +138,7 @@ async def running(*keepers: LeaseKeeper) -> AsyncIterator[list[asyncio.Task[None
         ({"bind_deadline_s": -0.01}, "the bind deadline -0.01 s must fit between renew deadline and lease duration"),
     ],
 )
-def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], message: str) -> None:
+def test_unsafe_lease_settings_are_refused(values: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         LeaseSettings(**values)
 
@@ -154,16 +154,16 @@ def test_settings_that_cannot_be_safe_are_refused(values: dict[str, float], mess
         {"retry_period_s": 0.01},
     ],
 )
-def test_settings_that_are_just_safe_are_taken(values: dict[str, float]) -> None:
+def test_barely_safe_lease_settings_are_accepted(values: dict[str, float]) -> None:
     settings = LeaseSettings(**values)
     assert {name: getattr(settings, name) for name in values} == values
 
 
-def test_times_are_written_as_utc_micro_timestamp() -> None:
+def test_lease_times_are_utc_micro_timestamps() -> None:
     assert micro_timestamp(EPOCH.replace(microsecond=70)) == "2026-01-01T00:00:00.000070Z"
 
 
-async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once_if_nobody_ever_had_it() -> None:
+async def test_missing_lease_is_created_and_binds_start_if_it_is_new() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
@@ -183,7 +183,7 @@ async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once_if_nobo
 
 
 @pytest.mark.parametrize("is_answer_lost", [False, True])
-async def test_a_lease_that_was_not_there_may_have_been_deleted_and_its_time_is_waited_for(
+async def test_missing_lease_may_have_been_deleted_and_its_duration_is_waited_for(
     is_answer_lost: bool,
 ) -> None:
     store = LeaseStore()
@@ -198,14 +198,14 @@ async def test_a_lease_that_was_not_there_may_have_been_deleted_and_its_time_is_
     async with running(keeper):
         await leading(keeper)
         assert keeper.term.may_bind_if_new()
-        await asyncio.sleep(keeper.term.unseen_in_s() - 0.01)
+        await asyncio.sleep(keeper.term.unrecorded_holder_wait_s() - 0.01)
         assert 12.0 < asyncio.get_running_loop().time() < LeaseSettings().duration_s + 0.01
         assert (keeper.term.may_bind(), keeper.term.may_bind_in_s() > 0) == (False, True)
         await asyncio.sleep(0.02)
         assert (keeper.term.may_bind(), keeper.term.may_bind_in_s()) == (True, 0.0)
 
 
-async def test_renewing_costs_one_call_each_retry_period_and_keeps_the_acquire_time() -> None:
+async def test_renewal_takes_one_call_per_retry_period_and_keeps_the_acquire_time() -> None:
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
     async with running(keeper):
@@ -222,7 +222,7 @@ def why_standing_by(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [vars(record)["why"] for record in caplog.records if record.message == "standing by"]
 
 
-async def test_a_standby_says_once_whom_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_standby_logs_the_holder_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     store = LeaseStore()
     first, _ = make_keeper(store, "a")
@@ -235,7 +235,7 @@ async def test_a_standby_says_once_whom_it_waits_for(caplog: pytest.LogCaptureFi
         await second.release()
 
 
-async def test_a_standby_says_that_it_waits_for_the_time_of_a_deleted_lease(caplog: pytest.LogCaptureFixture) -> None:
+async def test_standby_logs_the_wait_for_a_deleted_lease(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     store = LeaseStore()
     store.write(holderIdentity="dead", leaseDurationSeconds=3600, renewTime="2026-01-31T18:00:00.000000Z")
@@ -248,7 +248,7 @@ async def test_a_standby_says_that_it_waits_for_the_time_of_a_deleted_lease(capl
         assert why_standing_by(caplog) == told
 
 
-async def test_a_released_lease_is_taken_over_within_a_retry_period_without_waiting() -> None:
+async def test_released_lease_is_taken_within_a_retry_period() -> None:
     store = LeaseStore()
     first, _ = make_keeper(store, "a")
     second, _ = make_keeper(store, "b", seed=2)
@@ -268,7 +268,7 @@ async def test_a_released_lease_is_taken_over_within_a_retry_period_without_wait
 
 
 @pytest.mark.parametrize("status", [429, 503, 409])
-async def test_a_release_that_is_refused_is_tried_again(status: int) -> None:
+async def test_refused_release_is_retried(status: int) -> None:
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
     async with running(keeper):
@@ -286,7 +286,7 @@ async def test_a_release_that_is_refused_is_tried_again(status: int) -> None:
     assert store.document["spec"]["holderIdentity"] == ""
 
 
-async def test_a_release_that_reaches_nobody_is_tried_again_by_reading_first() -> None:
+async def test_unanswered_release_is_retried_after_a_read() -> None:
     """The first PUT is lost before it arrives, and the read after it too."""
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
@@ -308,7 +308,7 @@ async def test_a_release_that_reaches_nobody_is_tried_again_by_reading_first() -
 
 
 @pytest.mark.parametrize("becomes", ["held by another", "deleted"])
-async def test_a_lease_that_is_no_longer_ours_is_not_given_back(becomes: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_foreign_lease_is_not_released(becomes: str, caplog: pytest.LogCaptureFixture) -> None:
     """The first PUT of the release is lost; the read after it shows that there is nothing left to release."""
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
@@ -331,7 +331,7 @@ async def test_a_lease_that_is_no_longer_ours_is_not_given_back(becomes: str, ca
     assert not [record for record in caplog.records if "not released" in record.message]
 
 
-async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lease_runs_out(
+async def test_failed_release_times_out_and_logs_the_expiry(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = LeaseStore()
@@ -351,7 +351,7 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
 
 
 @pytest.mark.parametrize("cancelled_after_s", [0.0, 0.5, 1.0 + RELEASE_PAUSE_S / 2, 1.5])
-async def test_a_release_that_has_begun_is_ended_though_its_scope_is_cancelled(cancelled_after_s: float) -> None:
+async def test_started_release_is_completed_despite_cancellation(cancelled_after_s: float) -> None:
     """Before anything is sent, during the first write, while it waits to read, and during the second write."""
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
@@ -370,7 +370,7 @@ async def test_a_release_that_has_begun_is_ended_though_its_scope_is_cancelled(c
     assert store.document["spec"]["holderIdentity"] == ""
 
 
-async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
+async def test_cancelled_keeper_lets_its_lease_expire() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
@@ -380,7 +380,7 @@ async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
     assert not keeper.term.may_bind()
 
 
-async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait_one_bind_deadline() -> None:
+async def test_expired_lease_is_taken_after_its_duration_and_binds_wait_one_deadline() -> None:
     store = LeaseStore()
     store.write(holderIdentity="dead", leaseDurationSeconds=15, leaseTransitions=4)
     keeper, _ = make_keeper(store, "b")
@@ -396,7 +396,7 @@ async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_an_expired_lease_is_taken_at_the_moment_it_runs_out(seed: int) -> None:
+async def test_expired_lease_is_taken_at_its_expiry(seed: int) -> None:
     """However the pauses between the looks before fall."""
     store = LeaseStore()
     store.write(holderIdentity="gone", leaseDurationSeconds=15, renewTime=micro_timestamp(EPOCH), leaseTransitions=0)
@@ -407,7 +407,7 @@ async def test_an_expired_lease_is_taken_at_the_moment_it_runs_out(seed: int) ->
     assert took_s == pytest.approx(15 + transport.asked[0].at, abs=0.1)
 
 
-async def test_only_changes_count_whatever_the_clocks_in_the_record_say() -> None:
+async def test_only_record_changes_count_not_its_timestamps() -> None:
     store = LeaseStore()
     store.write(holderIdentity="fast", leaseDurationSeconds=15, renewTime="1999-01-01T00:00:00.000000Z")
     keeper, _ = make_keeper(store, "b")
@@ -423,7 +423,7 @@ def why_lost(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [vars(record)["why"] for record in caplog.records if record.message == "lease lost"]
 
 
-async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
+async def test_leader_without_renewal_stops_binding_before_another_may_lead(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = LeaseStore()
@@ -449,7 +449,7 @@ async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
 
 
 @pytest.mark.parametrize("slow", ["POST", "PUT"])
-async def test_the_local_deadline_counts_from_the_request_and_not_from_its_answer(slow: str) -> None:
+async def test_renew_deadline_counts_from_the_request(slow: str) -> None:
     """Others count from when they see the record change, which may be long before the answer reaches us (I9)."""
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
@@ -474,7 +474,7 @@ async def test_the_local_deadline_counts_from_the_request_and_not_from_its_answe
         assert not keeper.term.may_bind()
 
 
-async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
+async def test_hung_program_neither_renews_nor_takes_a_lease() -> None:
     store = LeaseStore()
     changes: list[LeaseState] = []
     is_alive = True
@@ -492,7 +492,7 @@ async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
         await leading(keeper)
 
 
-async def test_that_the_program_hangs_is_said_at_growing_pauses_and_at_once_when_it_hangs_again(
+async def test_hung_program_is_logged_with_backoff(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     is_alive = True
@@ -509,7 +509,7 @@ async def test_that_the_program_hangs_is_said_at_growing_pauses_and_at_once_when
             is_alive = True
 
 
-async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
+async def test_hung_lease_call_ends_by_the_renew_deadline() -> None:
     store = LeaseStore()
     changes: list[LeaseState] = []
     keeper, transport = make_keeper(store, "a", changes)
@@ -521,7 +521,7 @@ async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
         assert not keeper.term.may_bind()
 
 
-async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
+async def test_renewal_with_a_lost_response_is_found_by_a_read() -> None:
     store = LeaseStore()
     puts = 0
 
@@ -544,7 +544,7 @@ async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
         assert keeper.term.number == 1
 
 
-async def test_an_acquisition_whose_answer_was_lost_is_ours_and_still_knows_of_the_expiry() -> None:
+async def test_acquisition_with_a_lost_response_keeps_the_wait_after_expiry() -> None:
     store = LeaseStore()
     store.write(holderIdentity="dead", leaseDurationSeconds=15)
     losses = [1]
@@ -561,7 +561,7 @@ async def test_an_acquisition_whose_answer_was_lost_is_ours_and_still_knows_of_t
         assert keeper.term.may_bind_in_s() > 0
 
 
-async def test_a_former_process_under_our_name_is_another_holder() -> None:
+async def test_former_process_with_our_identity_is_another_holder() -> None:
     store = LeaseStore()
     store.write(holderIdentity="b", leaseDurationSeconds=15)
     keeper, _ = make_keeper(store, "b")
@@ -571,7 +571,7 @@ async def test_a_former_process_under_our_name_is_another_holder() -> None:
         assert keeper.term.may_bind_in_s() > 0
 
 
-async def test_a_usurper_ends_the_term_at_the_next_renewal(caplog: pytest.LogCaptureFixture) -> None:
+async def test_foreign_holder_ends_the_term_at_the_next_renewal(caplog: pytest.LogCaptureFixture) -> None:
     store = LeaseStore()
     changes: list[LeaseState] = []
     keeper, _ = make_keeper(store, "a", changes)
@@ -584,7 +584,7 @@ async def test_a_usurper_ends_the_term_at_the_next_renewal(caplog: pytest.LogCap
         assert why_lost(caplog) == ["held by 'usurper'"]
 
 
-async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_one() -> None:
+async def test_former_leader_waits_for_the_binds_of_a_dead_foreign_holder() -> None:
     """What a term of ours left on its way is in our own cache; what the usurper's did is not."""
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
@@ -598,7 +598,7 @@ async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_on
         assert keeper.term.may_bind_in_s() == pytest.approx(5, abs=0.01)
 
 
-async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_last_holders_binds() -> None:
+async def test_process_that_loses_and_retakes_an_expired_lease_waits_for_its_last_holder() -> None:
     store = LeaseStore()
     store.write(holderIdentity="dead", leaseDurationSeconds=9)
     short = LeaseSettings(duration_s=9.0, renew_deadline_s=3.0, retry_period_s=1.0, bind_deadline_s=5.0)
@@ -615,7 +615,7 @@ async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_
         assert asyncio.get_running_loop().time() + keeper.term.may_bind_in_s() == pytest.approx(until_s)
 
 
-async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
+async def test_leader_recreates_its_deleted_lease() -> None:
     store = LeaseStore()
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
@@ -628,7 +628,7 @@ async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
         assert store.document is not None
 
 
-async def test_a_lease_deleted_under_another_holder_counts_as_expired() -> None:
+async def test_lease_deleted_under_another_holder_counts_as_expired() -> None:
     store = LeaseStore()
     store.write(holderIdentity="a", leaseDurationSeconds=15)
     keeper, _ = make_keeper(store, "b")
@@ -639,7 +639,7 @@ async def test_a_lease_deleted_under_another_holder_counts_as_expired() -> None:
         assert keeper.term.may_bind_in_s() > 0
 
 
-async def test_a_deleted_lease_is_not_taken_while_its_holder_may_still_bind() -> None:
+async def test_deleted_lease_is_not_taken_while_its_holder_may_bind() -> None:
     store = LeaseStore()
     keepers = [make_keeper(store, name, seed=n) for n, name in enumerate("ab")]
     async with running(keepers[0][0]):
@@ -653,7 +653,7 @@ async def test_a_deleted_lease_is_not_taken_while_its_holder_may_still_bind() ->
 
 
 @pytest.mark.parametrize("last_seen", ["", "a"])
-async def test_a_deleted_lease_may_have_been_taken_since_it_was_last_seen(last_seen: str) -> None:
+async def test_deleted_lease_may_have_been_taken_since_it_was_last_seen(last_seen: str) -> None:
     """It was free then, or our own, before we lost it; who took it since holds it for as long as a lease lasts."""
     store = LeaseStore()
     store.write(holderIdentity="", leaseDurationSeconds=1)
@@ -674,7 +674,7 @@ async def test_a_deleted_lease_may_have_been_taken_since_it_was_last_seen(last_s
 @pytest.mark.parametrize(
     "bad", [a_refusal(500), a_refusal(403), a_refusal(429), Response(200, b"{"), Response(200, b'{"spec":{"x":1}}')]
 )
-async def test_bad_answers_keep_us_standing_by_and_asking(bad: Response) -> None:
+async def test_invalid_responses_keep_the_process_standby_and_polling(bad: Response) -> None:
     store = LeaseStore()
     store.fault = lambda asked, apply: bad
     keeper, transport = make_keeper(store, "a")
@@ -686,7 +686,7 @@ async def test_bad_answers_keep_us_standing_by_and_asking(bad: Response) -> None
         await leading(keeper)
 
 
-async def test_a_call_without_a_good_answer_is_told_with_the_answer_it_got(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_lease_call_is_logged_with_its_response(caplog: pytest.LogCaptureFixture) -> None:
     """Of a standby, which reads, and of a leader, which writes."""
     caplog.set_level("INFO")
     store = LeaseStore()
@@ -702,7 +702,7 @@ async def test_a_call_without_a_good_answer_is_told_with_the_answer_it_got(caplo
     assert set(told) == {"GET answered 503", "PUT answered 500"}
 
 
-async def test_a_lease_that_may_not_be_read_or_made_is_warned_of_in_the_words_of_the_server(
+async def test_forbidden_lease_is_warned_about_with_the_server_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, forbidden = LeaseStore(), a_refusal(403, "Forbidden", "leases is forbidden")
@@ -719,7 +719,7 @@ async def test_a_lease_that_may_not_be_read_or_made_is_warned_of_in_the_words_of
     }
 
 
-async def test_a_refusal_that_lasts_is_said_ever_more_seldom_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+async def test_lasting_refusal_is_logged_with_backoff_and_fix(caplog: pytest.LogCaptureFixture) -> None:
     store = LeaseStore()
     keeper, transport = make_keeper(store, "a")
     async with running(keeper):
@@ -736,13 +736,7 @@ async def test_a_refusal_that_lasts_is_said_ever_more_seldom_with_what_to_do(cap
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))
 def test_two_keepers_never_bind_together(seed: int, outages: list[tuple[float, float]]) -> None:
     """One of them loses the network again and again, answers included; never may both bind (I9)."""
-    with asyncio.Runner(loop_factory=_virtual_loop) as runner:
-        runner.run(_alternate(seed, outages))
-
-
-def _virtual_loop() -> asyncio.AbstractEventLoop:
-    loop: asyncio.AbstractEventLoop = looptime.new_event_loop(start=0)
-    return loop
+    simulate(_alternate(seed, outages), SimLoop(seed))
 
 
 async def _alternate(seed: int, outages: list[tuple[float, float]]) -> None:

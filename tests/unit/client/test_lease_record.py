@@ -18,7 +18,7 @@ HELD = {
 }
 
 
-async def test_while_the_server_is_away_the_last_holder_counts_as_holding() -> None:
+async def test_last_holder_counts_while_the_server_is_unreachable() -> None:
     said: list[Answer] = [ConnectFailedError("refused"), answer(200, HELD), ConnectFailedError("refused")]
     transport = ScriptedTransport(respond=lambda _: said.pop(0) if said else answer(200, HELD))
     watcher = LeaseWatcher(transport, LoopClock(), "ms", "job", duration_s=15.0, grace_s=5.0)
@@ -42,7 +42,7 @@ def watching(*said: Answer) -> LeaseWatcher:
     return LeaseWatcher(transport, LoopClock(), "ms", "job", duration_s=15.0, grace_s=5.0)
 
 
-async def test_a_lease_that_was_given_back_is_free_at_once() -> None:
+async def test_released_lease_is_free_at_once() -> None:
     free = {"metadata": {"name": "job"}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
     watcher = watching(answer(200, HELD), answer(200, free))
     assert await watcher.read() == Holding("other", {"says": "hello"})
@@ -58,9 +58,7 @@ async def holds_for(watcher: LeaseWatcher, holding: Holding, seconds: int) -> No
 
 @pytest.mark.parametrize("status", [403, 404])
 @pytest.mark.parametrize("pause_s", [10.0, 100.0])
-async def test_a_lease_that_cannot_be_read_any_more_counts_as_held_until_it_would_have_run_out(
-    status: int, pause_s: float
-) -> None:
+async def test_unreadable_lease_counts_as_held_until_its_expiry(status: int, pause_s: float) -> None:
     """Its holder may have renewed it right before, however long ago somebody last looked."""
     watcher = watching(answer(200, HELD), a_refusal(status))
     holding = await watcher.read()
@@ -71,9 +69,7 @@ async def test_a_lease_that_cannot_be_read_any_more_counts_as_held_until_it_woul
 
 
 @pytest.mark.parametrize(("status", "holding"), [(403, NOT_READABLE), (404, NOT_THERE)])
-async def test_a_lease_that_was_never_read_counts_as_held_for_as_long_as_one_may_be(
-    status: int, holding: Holding
-) -> None:
+async def test_unread_lease_counts_as_held_for_the_longest_duration(status: int, holding: Holding) -> None:
     watcher = watching(a_refusal(status))
     await holds_for(watcher, holding, 20)
     assert await watcher.read() is None
@@ -81,7 +77,7 @@ async def test_a_lease_that_was_never_read_counts_as_held_for_as_long_as_one_may
     assert await watcher.read() == holding, "somebody may have held it while nobody looked"
 
 
-async def test_a_lease_that_was_free_and_is_not_there_may_have_been_taken_before_it_was_deleted() -> None:
+async def test_missing_lease_that_was_free_may_have_been_taken() -> None:
     free = {"metadata": {"name": "job"}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
     watcher = watching(answer(200, free), a_refusal(404))
     assert await watcher.read() is None
@@ -89,7 +85,7 @@ async def test_a_lease_that_was_free_and_is_not_there_may_have_been_taken_before
     assert await watcher.read() is None
 
 
-async def test_a_lease_that_its_holder_renews_is_held_for_as_long_as_it_does() -> None:
+async def test_renewed_lease_counts_as_held() -> None:
     spec = {"holderIdentity": "other", "leaseDurationSeconds": 30}
     renewed = [
         answer(200, {"metadata": {"name": "job"}, "spec": {**spec, "renewTime": f"2026-01-01T00:00:0{at}.000000Z"}})

@@ -52,18 +52,18 @@ def lines_of(*pieces: Piece) -> list[bytes]:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=5).filter(lambda line: b"\n" not in line), max_size=6), st.data())
-def test_lines_are_the_same_wherever_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+def test_lines_do_not_depend_on_chunks(lines: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.sets(st.integers(1, max(len(whole) - 1, 1)))))
     pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     assert lines_of(*[piece for piece in pieces if piece]) == lines
 
 
-def test_empty_lines_say_nothing() -> None:
+def test_empty_lines_are_skipped() -> None:
     assert lines_of(b"\n\na\n", b"\n", b"b", b"\n\n") == [b"a", b"b"]
 
 
-def test_a_line_may_be_just_as_long_as_its_bound_whatever_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_of_exactly_the_limit_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_stream, "LINE_BYTES_MAX", 4)
     assert lines_of(b"abcd", b"\nab", b"cd", b"\n", b"abc", b"d\n") == [b"abcd"] * 3
     with pytest.raises(AnswerLostError, match=r"^a line of the stream exceeds 4 bytes$"):
@@ -82,14 +82,14 @@ def test_a_line_may_be_just_as_long_as_its_bound_whatever_came_before(monkeypatc
         ((ConnectFailedError("x" * 999),), "the stream broke: " + "x" * 256),
     ],
 )
-def test_a_stream_that_breaks_off_says_how(pieces: tuple[Piece, ...], words: str) -> None:
+def test_broken_stream_reports_how(pieces: tuple[Piece, ...], words: str) -> None:
     with pytest.raises(AnswerLostError) as lost:
         lines_of(*pieces)
     assert str(lost.value) == words
 
 
 @pytest.mark.parametrize("length", [None, 6], ids=["chunks", "length"])
-def test_a_body_may_be_just_as_long_as_its_bound(length: int | None) -> None:
+def test_body_of_exactly_the_limit_is_accepted(length: int | None) -> None:
     async def read(bytes_max: int) -> bytes:
         return await read_capped(cast(Any, Answer(b"abc", b"def", length=length)), bytes_max)
 
@@ -99,7 +99,7 @@ def test_a_body_may_be_just_as_long_as_its_bound(length: int | None) -> None:
         asyncio.run(read(5))
 
 
-def test_what_a_server_says_instead_of_lines_is_read_whole_or_lost() -> None:
+def test_error_body_is_read_completely_or_lost() -> None:
     assert asyncio.run(stream_of(b"no", b"!").read_body()) == b"no!"
     for broken, words in ((OSError("reset"), "OSError reset"), (TimeoutError(), "TimeoutError")):
         with pytest.raises(AnswerLostError, match=f"^the answer broke off: {words}$"):
@@ -108,6 +108,6 @@ def test_what_a_server_says_instead_of_lines_is_read_whole_or_lost() -> None:
         asyncio.run(stream_of(length=1024 * 1024 + 1).read_body())
 
 
-def test_headers_are_known_by_their_lower_case_names() -> None:
+def test_headers_are_read_by_lower_case_names() -> None:
     stream = stream_of()
     assert (stream.status, dict(stream.headers)) == (200, {"retry-after": "7", "x-a": "b"})

@@ -14,7 +14,7 @@ from tests.unit.client.scripted import ScriptedTransport, a_list, an_object
 pytestmark = pytest.mark.looptime
 
 
-async def test_the_next_page_is_asked_for_while_this_one_is_read() -> None:
+async def test_next_page_is_requested_while_one_is_read() -> None:
     server = ScriptedTransport()
     tokens = ("x/1=", "y", "")
     server.lists.extend(a_list(7, an_object(f"p{at}", 3), continue_token=token) for at, token in enumerate(tokens))
@@ -27,7 +27,7 @@ async def test_the_next_page_is_asked_for_while_this_one_is_read() -> None:
     assert asked == [["", "x/1="], ["", "x/1=", "y"], ["", "x/1=", "y"]]
 
 
-async def test_who_leaves_early_leaves_no_request_behind() -> None:
+async def test_cancelled_list_leaves_no_request() -> None:
     server = ScriptedTransport(latency_s=1.0)
     server.lists.extend([a_list(7, an_object("a", 3), continue_token="x"), a_list(7, an_object("b", 4))])
     async with aclosing(list_pages(server, "/pods", page_items=1)) as pages:
@@ -35,7 +35,7 @@ async def test_who_leaves_early_leaves_no_request_behind() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_page_that_was_lost_is_told_when_its_turn_comes() -> None:
+async def test_lost_page_is_reported_in_order() -> None:
     server = ScriptedTransport()
     server.lists.extend([a_list(7, an_object("a", 3), continue_token="x"), AnswerLostError("reset")])
     async with aclosing(list_pages(server, "/pods", page_items=1)) as pages:

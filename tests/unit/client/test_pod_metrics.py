@@ -42,7 +42,7 @@ def metrics(name: str, *usage: dict[str, str]) -> dict[str, object]:
     }
 
 
-async def test_containers_are_added_up_over_all_pages() -> None:
+async def test_pod_metrics_sum_containers_over_all_pages() -> None:
     server = Pages(
         page([metrics("a", {"cpu": "250m", "memory": "1Mi"}, {"cpu": "1500000n", "memory": "1024Ki"})], "x/1="),
         page([metrics("b", {"cpu": "1", "memory": "5"}), metrics("c", {"cpu": "7u", "memory": "0"})], "y"),
@@ -58,7 +58,7 @@ async def test_containers_are_added_up_over_all_pages() -> None:
     assert server.paths == [f"{PATH}?limit=1000{more}" for more in ("", "&continue=x%2F1%3D", "&continue=y")]
 
 
-async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
+async def test_pods_with_invalid_metrics_are_skipped() -> None:
     bad = [
         {"cpu": "much", "memory": "1"},
         {"cpu": "1"},
@@ -91,13 +91,13 @@ async def test_pods_whose_figures_make_no_sense_are_left_out() -> None:
         (AnswerLostError("reset"), "metrics.k8s.io: no answer: reset"),
     ],
 )
-async def test_an_answer_that_is_none_is_told(answer: Response | Exception, words: str) -> None:
+async def test_invalid_metrics_response_is_reported(answer: Response | Exception, words: str) -> None:
     with pytest.raises(MeterError) as caught:
         await MetricsApi(Pages(answer)).pods()
     assert str(caught.value) == words
 
 
-async def test_as_many_pods_as_may_be_are_taken_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_measured_pods_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_metrics, "PODS_MAX", 3)
     few, more = ([metrics(f"p{at}", {"cpu": "1", "memory": "1"}) for at in range(count)] for count in (2, 1))
     assert len(await MetricsApi(Pages(page(few, "next"), page(more))).pods()) == 3
@@ -106,6 +106,6 @@ async def test_as_many_pods_as_may_be_are_taken_and_not_one_more(monkeypatch: py
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", orjson.dumps({"items": [7]})])
-async def test_what_is_no_list_of_metrics_is_refused_as_such(body: bytes) -> None:
+async def test_non_list_metrics_response_is_refused(body: bytes) -> None:
     with pytest.raises(MeterError, match=r"^metrics\.k8s\.io: the response is not a list of PodMetrics: "):
         await MetricsApi(Pages(Response(200, body))).pods()

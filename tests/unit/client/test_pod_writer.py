@@ -51,7 +51,7 @@ async def test_every_answer_has_one_meaning(reply: Answer, expected: WriteReply)
     assert limiter.statistics().throttled == 3 * is_busy
 
 
-async def test_a_victim_is_deleted_by_its_uid_and_within_a_deadline() -> None:
+async def test_victim_is_deleted_by_uid_within_a_deadline() -> None:
     writer, transport = make_writer(answer(200, a_status(200)))
     await writer.delete(VICTIM, timeout_s=4.5)
     (asked,) = transport.asked
@@ -60,7 +60,7 @@ async def test_a_victim_is_deleted_by_its_uid_and_within_a_deadline() -> None:
     assert asked.body == {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "uid-1"}}
 
 
-async def test_a_victim_is_marked_as_kube_scheduler_marks_it() -> None:
+async def test_victim_condition_equals_that_of_kube_scheduler() -> None:
     writer, transport = make_writer(answer(200, a_status(200)))
     await writer.mark_victim(VICTIM, "job-scheduler: preempting to accommodate a higher priority pod", timeout_s=5)
     (asked,) = transport.asked
@@ -76,14 +76,14 @@ async def test_a_victim_is_marked_as_kube_scheduler_marks_it() -> None:
     assert asked.body["metadata"] == {"uid": "uid-1"}
 
 
-async def test_a_nomination_is_taken_back() -> None:
+async def test_nomination_is_cleared() -> None:
     writer, transport = make_writer(answer(200, a_status(200)))
     await writer.clear_nomination(VICTIM, timeout_s=5)
     (asked,) = transport.asked
     assert asked.body == {"metadata": {"uid": "uid-1"}, "status": {"nominatedNodeName": None}}
 
 
-async def test_waiting_for_the_limiter_counts_towards_the_deadline() -> None:
+async def test_limiter_wait_counts_towards_the_deadline() -> None:
     writer, transport = make_writer(answer(200, a_status(200)), writes_per_s=1)
     replies = await asyncio.gather(*(writer.delete(VICTIM, timeout_s=2.5) for _ in range(5)))
     assert [reply.answer for reply in replies] == [WriteAnswer.DONE] * 3 + [WriteAnswer.THROTTLED] * 2

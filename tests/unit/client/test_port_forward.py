@@ -78,23 +78,23 @@ async def broken(channels: web.WebSocketResponse) -> None:
     await channels.receive()
 
 
-async def test_a_megabyte_goes_both_ways(tmp_path: Path) -> None:
+async def test_port_forward_carries_a_megabyte_both_ways(tmp_path: Path) -> None:
     got, forward, asked = await forwarded(tmp_path, echo, LARGE)
     assert (got == LARGE, forward.trouble) == (True, "")
     assert asked == [f"/api/v1/namespaces/ms/pods/pod-a/portforward?ports={PORT}"]
 
 
-async def test_the_port_before_the_bytes_is_left_out_however_it_comes(tmp_path: Path) -> None:
+async def test_port_prefix_is_removed_in_any_chunks(tmp_path: Path) -> None:
     got, forward, _ = await forwarded(tmp_path, split, b"")
     assert (got, forward.trouble) == (b"hello", "")
 
 
-async def test_what_the_pods_side_complains_of_ends_the_connection_and_is_kept(tmp_path: Path) -> None:
+async def test_complaint_of_the_pod_side_ends_the_connection_and_is_kept(tmp_path: Path) -> None:
     got, forward, _ = await forwarded(tmp_path, broken, b"GET /")
     assert (got, forward.trouble) == (b"", "nobody listens")
 
 
-async def test_whoever_closes_first_ends_it(tmp_path: Path) -> None:
+async def test_closing_either_side_ends_the_port_forward(tmp_path: Path) -> None:
     async def listen(channels: web.WebSocketResponse) -> None:
         await channels.send_bytes(b"\0" + PREFIX)
         assert (await channels.receive()).type is WSMsgType.CLOSE
@@ -110,7 +110,7 @@ async def test_whoever_closes_first_ends_it(tmp_path: Path) -> None:
         (502, b"<html>", "the API server returned 502"),
     ],
 )
-async def test_a_refusal_has_the_words_of_the_api_server(tmp_path: Path, status: int, body: bytes, told: str) -> None:
+async def test_refused_port_forward_has_the_server_message(tmp_path: Path, status: int, body: bytes, told: str) -> None:
     async def api_server(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=status, body=body)
 
@@ -122,7 +122,7 @@ async def test_a_refusal_has_the_words_of_the_api_server(tmp_path: Path, status:
     assert (raised.value.status, str(raised.value)) == (status, told)
 
 
-async def test_no_api_server_is_said_so(tmp_path: Path) -> None:
+async def test_unreachable_api_server_is_reported(tmp_path: Path) -> None:
     near, far = socket.socketpair()
     with near:
         async with connected(tmp_path, "http://127.0.0.1:9") as transport:

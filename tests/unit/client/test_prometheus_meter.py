@@ -90,7 +90,7 @@ async def failure(answer: Answer, settings: Mapping[str, Any] | None = None, que
     return str(caught.value)
 
 
-async def test_a_range_lands_on_the_grid_with_its_gaps() -> None:
+async def test_range_samples_are_placed_on_the_grid_with_gaps() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         times = moments(form)
         return matrix(
@@ -107,7 +107,7 @@ async def test_a_range_lands_on_the_grid_with_its_gaps() -> None:
 
 
 @pytest.mark.parametrize(("points_max", "requests"), [(11_000, 3), (1, 22_001), (30_000, 1)])
-async def test_no_request_asks_for_more_steps_than_allowed(points_max: int, requests: int) -> None:
+async def test_number_of_steps_per_request_is_limited(points_max: int, requests: int) -> None:
     steps = 22_001 if points_max > 1 else 7
 
     async def answer(form: Form) -> web.StreamResponse:
@@ -121,7 +121,7 @@ async def test_no_request_asks_for_more_steps_than_allowed(points_max: int, requ
     assert found == {("a", step): START_S + step * 60.0 for step in range(steps)}
 
 
-async def test_nan_infinite_and_negative_samples_are_gaps_and_counted() -> None:
+async def test_invalid_samples_are_gaps_and_counted() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         values = ["NaN", "+Inf", "-Inf", "-1", "-0", "0", "100"]
         return matrix(series([list(pair) for pair in zip(moments(form), values, strict=False)], pod="a"))
@@ -131,7 +131,7 @@ async def test_nan_infinite_and_negative_samples_are_gaps_and_counted() -> None:
     assert report.dropped == Dropped(nan=3, negative=1)
 
 
-async def test_samples_beside_the_grid_or_told_twice_are_dropped_and_counted() -> None:
+async def test_off_grid_or_duplicate_samples_are_dropped_and_counted() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         at = moments(form)
         pairs = [[at[0] - 300, "1"], [at[0], "2"], [at[1] + 1, "3"], [at[2], "4"], [at[2], "5"], [at[1], "6"]]
@@ -142,7 +142,7 @@ async def test_samples_beside_the_grid_or_told_twice_are_dropped_and_counted() -
     assert report.dropped == Dropped(off_grid=5)
 
 
-async def test_what_is_left_out_and_warned_of_is_counted_over_all_pieces() -> None:
+async def test_dropped_samples_and_warnings_are_counted_over_all_pieces() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         at = moments(form)
         values = [[at[0] - 300, "1"], [at[0], "NaN"], [at[1], "-1"], [at[2], "1"], [at[3], "2"]]
@@ -155,7 +155,7 @@ async def test_what_is_left_out_and_warned_of_is_counted_over_all_pieces() -> No
     assert sorted(step for _, step in found) == [2, 3, 7, 8]
 
 
-async def test_of_many_warnings_the_first_ten_are_kept_and_counted_on() -> None:
+async def test_first_ten_warnings_are_kept_and_the_rest_counted() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return matrix(warnings=[f"warning {number}" for number in range(11)])
 
@@ -163,7 +163,7 @@ async def test_of_many_warnings_the_first_ten_are_kept_and_counted_on() -> None:
     assert report.warnings == {f"warning {number}": 2 for number in range(10)}
 
 
-async def test_a_sample_may_lie_a_thousandth_of_a_step_beside_its_moment() -> None:
+async def test_sample_may_deviate_by_a_thousandth_of_a_step() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         at = moments(form)
         return matrix(series([[at[0] + 1, "1"], [at[1] + 1.5, "2"], [at[2] - 1, "3"], [at[3] - 1.5, "4"]], pod="a"))
@@ -193,9 +193,7 @@ async def test_a_sample_may_lie_a_thousandth_of_a_step_beside_its_moment() -> No
         (409, "", "Too Many", "HTTP 409: Too Many"),
     ],
 )
-async def test_each_refusal_is_told_in_one_sentence_with_server_and_query(
-    status: int, kind: str, text: str, words: str
-) -> None:
+async def test_each_refusal_names_server_and_query(status: int, kind: str, text: str, words: str) -> None:
     asks: list[Form] = []
 
     async def answer(form: Form) -> web.StreamResponse:
@@ -207,7 +205,7 @@ async def test_each_refusal_is_told_in_one_sentence_with_server_and_query(
     assert len(asks) == 1
 
 
-async def test_a_query_that_does_not_parse_is_told_in_the_servers_words_and_not_asked_again() -> None:
+async def test_invalid_query_has_the_server_message_and_is_not_retried() -> None:
     words = 'invalid parameter "query": 1:5: parse error: unexpected identifier "limit"'
     asks: list[Form] = []
 
@@ -223,7 +221,7 @@ async def test_a_query_that_does_not_parse_is_told_in_the_servers_words_and_not_
 
 
 @pytest.mark.parametrize("quoted", ["{query}", "error when executing query={query!r}", 'cannot parse "{escaped}"'])
-async def test_a_long_query_is_told_by_its_beginning_in_one_line(quoted: str) -> None:
+async def test_long_query_is_shortened_to_one_line(quoted: str) -> None:
     query = (
         'sum by (namespace, pod) (rate(container_cpu_usage_seconds_total{container!="",container!="POD"}[300s]))' * 3
     )
@@ -248,11 +246,11 @@ async def test_a_long_query_is_told_by_its_beginning_in_one_line(quoted: str) ->
         ("x" * (QUERY_CHARS_SHOWN + 1), "x" * (QUERY_CHARS_SHOWN - 1) + "…"),
     ],
 )
-def test_what_is_shown_of_a_query_is_one_line_of_bounded_length(query: str, told: str) -> None:
+def test_shown_query_is_one_line_of_limited_length(query: str, told: str) -> None:
     assert shown_query(query) == told
 
 
-async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read_again(tmp_path: Path) -> None:
+async def test_token_tenant_and_parameters_are_sent_and_the_token_is_reread(tmp_path: Path) -> None:
     token = tmp_path / "token"
     seen: list[tuple[str, str]] = []
 
@@ -282,7 +280,7 @@ async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read
 
 
 @pytest.mark.parametrize("more", [{"warnings": ["store-1 is down"]}, {"isPartial": True}])
-async def test_a_partial_answer_is_used_and_told(more: dict[str, object]) -> None:
+async def test_partial_response_is_used_and_reported(more: dict[str, object]) -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return matrix(series([[START_S, "1"]], pod="a"), **more)
 
@@ -292,15 +290,13 @@ async def test_a_partial_answer_is_used_and_told(more: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize(("batch_bytes", "batches"), [(1, [1, 1, 1]), (20, [2, 1]), (10**6, [3])])
-def test_an_answer_is_decoded_in_batches_of_some_bytes(
-    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, batches: list[int]
-) -> None:
+def test_response_is_decoded_in_batches(monkeypatch: pytest.MonkeyPatch, batch_bytes: int, batches: list[int]) -> None:
     monkeypatch.setattr("multisched.client.prometheus.BATCH_BYTES", batch_bytes)
     series_of_ten = [msgspec.Raw(b"0123456789")] * 3
     assert [len(batch) for batch in _batches(series_of_ten)] == batches
 
 
-async def test_of_many_warnings_the_first_are_told_with_how_often_they_came() -> None:
+async def test_first_warnings_are_reported_with_counts() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         told = [f"store-{number} is down" for number in range(WARNINGS_KEPT + 2)]
         return matrix(series([[START_S, "1"]], pod="a"), warnings=[*told, told[0], told[-1]])
@@ -309,7 +305,7 @@ async def test_of_many_warnings_the_first_are_told_with_how_often_they_came() ->
     assert report.warnings == {f"store-{number} is down": 1 + (number == 0) for number in range(WARNINGS_KEPT)}
 
 
-async def test_a_gigabyte_is_refused_at_the_cap() -> None:
+async def test_gigabyte_response_is_refused_at_the_cap() -> None:
     sent = 0
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -332,7 +328,7 @@ async def test_a_gigabyte_is_refused_at_the_cap() -> None:
     assert sent < 30 * cap
 
 
-async def test_a_gigabyte_that_is_announced_is_not_read_at_all() -> None:
+async def test_announced_gigabyte_is_not_read() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n{" % GIGABYTE)
@@ -344,7 +340,7 @@ async def test_a_gigabyte_that_is_announced_is_not_read_at_all() -> None:
             await meter.ranges("up", GRID, lambda _: None)
 
 
-async def test_a_range_that_is_too_much_at_once_comes_in_shorter_pieces() -> None:
+async def test_too_large_range_is_split_into_shorter_pieces() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         times = moments(form)
         if len(times) > 200:
@@ -356,7 +352,7 @@ async def test_a_range_that_is_too_much_at_once_comes_in_shorter_pieces() -> Non
     assert report.requests == 1 + 8
 
 
-async def test_pieces_are_made_so_short_that_answers_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_piece_length_follows_the_response_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.client.prometheus.GOOD_BYTES", 2_000)
     sizes: list[int] = []
 
@@ -372,7 +368,7 @@ async def test_pieces_are_made_so_short_that_answers_are_small(monkeypatch: pyte
     assert all(1_000 < size < 2_600 for size in sizes[1:-1])
 
 
-async def test_a_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_busy_server_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.client.prometheus.RETRY_BASE_S", 0.01)
     statuses = [503, 429, 200]
 
@@ -385,7 +381,7 @@ async def test_a_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPa
     assert report.requests == 3
 
 
-async def test_a_server_that_stays_down_is_told_after_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_server_is_reported_after_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.client.prometheus.RETRY_BASE_S", 0.01)
 
     async def answer(form: Form) -> web.StreamResponse:
@@ -394,13 +390,13 @@ async def test_a_server_that_stays_down_is_told_after_the_last_try(monkeypatch: 
     assert "HTTP 502: <html>bad gateway</html> (3 tries)" in await failure(answer, {"tries": 3})
 
 
-async def test_nobody_there_is_told() -> None:
+async def test_refused_connection_is_reported() -> None:
     meter = PrometheusMeter(MeterSettings("http://127.0.0.1:1", tries=1), random.Random(1))
     with pytest.raises(MeterError, match=r"prometheus http://127.0.0.1:1: cannot be reached"):
         await meter.ranges("up", GRID, lambda _: None)
 
 
-async def test_a_slow_server_is_left_at_the_timeout() -> None:
+async def test_slow_server_fails_at_the_timeout() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
@@ -424,7 +420,7 @@ async def test_a_slow_server_is_left_at_the_timeout() -> None:
         (b'{"status":"success","data":{"resultType":"matrix","result":7}}', "not a Prometheus range"),
     ],
 )
-async def test_what_is_no_range_is_refused(body: bytes, words: str) -> None:
+async def test_non_range_response_is_refused(body: bytes, words: str) -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return web.Response(body=body)
 
@@ -446,7 +442,7 @@ async def test_refusals_name_the_setting_to_look_at(status: int, headers: dict[s
     assert words in await failure(answer)
 
 
-async def test_histograms_without_values_are_told() -> None:
+async def test_histograms_without_values_are_reported() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return matrix({"metric": {"pod": "a"}, "histograms": [[START_S, {"count": "1"}]]})
 
@@ -455,7 +451,7 @@ async def test_histograms_without_values_are_told() -> None:
     assert list(report.warnings) == ["native histograms are left out; take their sum or quantile in the query"]
 
 
-async def test_no_more_requests_at_a_time_than_configured() -> None:
+async def test_number_of_concurrent_queries_is_limited() -> None:
     at_once = most = 0
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
@@ -475,7 +471,7 @@ async def test_no_more_requests_at_a_time_than_configured() -> None:
     assert meter._session is None, "connections last while somebody reads"
 
 
-async def test_what_the_taker_raises_ends_the_query() -> None:
+async def test_consumer_exception_ends_the_query() -> None:
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         return matrix(series([[START_S, "1"]], pod="a"))
 
@@ -488,7 +484,7 @@ async def test_what_the_taker_raises_ends_the_query() -> None:
             await meter.ranges("up", GRID, take)
 
 
-async def test_tls_is_checked_against_the_given_authority(tmp_path: Path) -> None:
+async def test_tls_is_verified_with_the_configured_ca(tmp_path: Path) -> None:
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         return matrix(series([[START_S, "1"]], pod="a"))
 
@@ -511,7 +507,7 @@ async def test_tls_is_checked_against_the_given_authority(tmp_path: Path) -> Non
         PrometheusMeter(MeterSettings("https://127.0.0.1:1", trust=trust), random.Random(1))
 
 
-async def test_who_shows_a_certificate_is_let_in_and_an_unverified_server_is_asked_when_told_to(tmp_path: Path) -> None:
+async def test_client_certificate_is_sent_and_verification_can_be_disabled(tmp_path: Path) -> None:
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport is not None
         seen.append(request.transport.get_extra_info("peercert"))
@@ -541,7 +537,7 @@ async def test_who_shows_a_certificate_is_let_in_and_an_unverified_server_is_ask
             await meter.ranges("up", GRID, pieces.append)
 
 
-async def test_a_token_file_without_a_token_of_one_line_is_named(tmp_path: Path) -> None:
+async def test_invalid_token_file_is_named(tmp_path: Path) -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return matrix(series([[START_S, "1"]], pod="a"))
 
@@ -553,7 +549,7 @@ async def test_a_token_file_without_a_token_of_one_line_is_named(tmp_path: Path)
     assert f"tokenFile {token} cannot be read" in await failure(answer, {"token_file": str(token)})
 
 
-async def test_a_server_that_breaks_off_is_told_so() -> None:
+async def test_truncated_prometheus_response_is_reported() -> None:
     async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
@@ -565,7 +561,7 @@ async def test_a_server_that_breaks_off_is_told_so() -> None:
             await meter.ranges("up", GRID, lambda _: None)
 
 
-async def test_an_answer_that_was_compressed_unasked_is_refused() -> None:
+async def test_unrequested_compression_is_refused() -> None:
     async def answer(form: Form) -> web.StreamResponse:
         return web.Response(body=b"x", headers={"Content-Encoding": "br"})
 

@@ -25,7 +25,7 @@ def told(caplog: pytest.LogCaptureFixture, message: str = "list failed") -> list
     return [vars(record) for record in caplog.records if record.message == message]
 
 
-async def test_a_bad_token_is_one_line_for_all_kinds_again_and_again_at_growing_pauses(
+async def test_invalid_token_is_logged_once_for_all_kinds_with_backoff(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     troubles = ReadTroubles(LoopClock())
@@ -40,7 +40,7 @@ async def test_a_bad_token_is_one_line_for_all_kinds_again_and_again_at_growing_
     assert lines[-1]["paths"] == f"{', '.join(PATHS[:5])}, ..."
 
 
-async def test_each_cause_has_its_line_and_one_that_was_over_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_cause_is_logged_and_a_recurring_one_at_once(caplog: pytest.LogCaptureFixture) -> None:
     troubles = ReadTroubles(LoopClock())
     forbidden = error_for(a_refusal(403, "Forbidden", "pods is forbidden"))
     for error in (EXPIRED, forbidden, EXPIRED, forbidden, ConnectFailedError("cannot connect to there")):
@@ -55,14 +55,14 @@ async def test_each_cause_has_its_line_and_one_that_was_over_is_said_at_once(cap
     assert len(told(caplog)) == 4
 
 
-async def test_what_a_server_says_fills_no_memory() -> None:
+async def test_number_and_length_of_remembered_causes_is_limited() -> None:
     troubles = ReadTroubles(LoopClock())
     for number in range(10 * CAUSES_MAX):
         troubles.lists.failed(PATHS[0], ApiError(400, f"reason {number}", ""))
     assert len(troubles.lists._troubles) <= CAUSES_MAX
 
 
-async def test_reflectors_of_one_server_share_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reflectors_of_one_server_share_read_troubles(caplog: pytest.LogCaptureFixture) -> None:
     """They list and watch in vain with one token, until it is a good one."""
     troubles = ReadTroubles(LoopClock())
     refused = a_refusal(401, "Unauthorized", "no")

@@ -22,13 +22,13 @@ async def said_at(trouble: RecurringTrouble, seconds: int, cause: str) -> list[i
     return said
 
 
-async def test_one_cause_is_said_at_once_and_after_pauses_that_double_up_to_a_bound() -> None:
+async def test_one_cause_is_logged_at_once_and_with_doubling_pauses() -> None:
     said = await said_at(RecurringTrouble(LoopClock()), 2000, "refused")
     assert said[:5] == [0, 2, 6, 14, 30]
     assert said[-1] - said[-2] == PAUSE_MAX_S
 
 
-async def test_another_cause_and_one_that_comes_back_are_said_at_once() -> None:
+async def test_another_or_returning_cause_is_logged_at_once() -> None:
     trouble = RecurringTrouble(LoopClock())
     await said_at(trouble, 20, "refused")
     assert await said_at(trouble, 4, "no answer") == [0, 2]

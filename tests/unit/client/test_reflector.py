@@ -77,7 +77,7 @@ async def staged(
             task.cancel()
 
 
-async def test_the_first_list_is_consistent_paged_and_hands_on_raw_objects() -> None:
+async def test_first_list_is_consistent_paged_and_passes_raw_objects() -> None:
     pages = [a_list(10, an_object("a", 3), continue_token="t/=&"), a_list(10, an_object("b", 4))]
     async with staged(pages, page_items=1) as stage:
         await stage.reflector.wait_synced()
@@ -88,7 +88,7 @@ async def test_the_first_list_is_consistent_paged_and_hands_on_raw_objects() -> 
         assert stage.mirror.replacements == ["10"]
 
 
-async def test_a_watch_starts_at_the_lists_version_with_bookmarks_and_a_random_end() -> None:
+async def test_watch_starts_at_the_list_version_with_bookmarks_and_a_random_timeout() -> None:
     async with staged([a_list(10)]) as stage:
         await stage.reflector.wait_synced()
         await asyncio.sleep(0.1)
@@ -99,7 +99,7 @@ async def test_a_watch_starts_at_the_lists_version_with_bookmarks_and_a_random_e
         assert 240 <= int(watch.query["timeoutSeconds"]) <= 540
 
 
-async def test_events_reach_the_handler_and_a_clean_close_resumes_at_once_without_a_list() -> None:
+async def test_events_reach_the_handler_and_a_clean_close_resumes_at_once() -> None:
     node = an_object("n", 12, namespace="")
     events: Watch = [
         a_line("ADDED", node),
@@ -121,7 +121,7 @@ async def test_events_reach_the_handler_and_a_clean_close_resumes_at_once_withou
         assert stage.reflector.statistics().lists == 1
 
 
-async def test_a_broken_watch_resumes_at_the_last_version_after_a_jittered_wait() -> None:
+async def test_broken_watch_resumes_at_the_last_version_with_jitter() -> None:
     broken: Watch = [a_line("ADDED", an_object("a", 11)), AnswerLostError("reset")]
     async with staged([a_list(10)], [broken, FOREVER]) as stage:
         await asyncio.sleep(5)
@@ -130,7 +130,7 @@ async def test_a_broken_watch_resumes_at_the_last_version_after_a_jittered_wait(
         assert stage.reflector.statistics().lists == 1
 
 
-async def test_a_refused_connection_backs_off_to_thirty_seconds_and_resumes_without_a_list() -> None:
+async def test_refused_connection_backs_off_to_thirty_seconds_and_resumes() -> None:
     outage = [ConnectFailedError("refused")] * 30
     async with staged([a_list(10)], [*outage, FOREVER]) as stage:
         await asyncio.sleep(700)
@@ -151,7 +151,7 @@ async def test_staleness_counts_from_the_end_of_the_last_watch() -> None:
         assert stage.reflector.staleness_s() == pytest.approx(30, abs=0.1)
 
 
-async def test_too_many_requests_waits_as_told_and_resumes() -> None:
+async def test_too_many_requests_waits_as_requested_and_resumes() -> None:
     refused = a_refusal(429, "TooManyRequests", retry_after="7")
     async with staged([a_list(10)], [refused, FOREVER]) as stage:
         await asyncio.sleep(20)
@@ -168,7 +168,7 @@ async def test_too_many_requests_waits_as_told_and_resumes() -> None:
         [a_line("ERROR", a_status(0, "Expired"))],
     ],
 )
-async def test_an_expired_version_lists_again_and_deletes_what_vanished(expired: Watch) -> None:
+async def test_expired_version_relists_and_deletes_missing_objects(expired: Watch) -> None:
     lists = [a_list(10, an_object("stays", 3), an_object("goes", 4)), a_list(30, an_object("stays", 3))]
     async with staged(lists, [expired, FOREVER]) as stage:
         await asyncio.sleep(5)
@@ -179,7 +179,7 @@ async def test_an_expired_version_lists_again_and_deletes_what_vanished(expired:
         assert (statistics.expired, statistics.duplicates, statistics.synthetic_deletes) == (1, 1, 1)
 
 
-async def test_fifty_expiries_leave_no_phantom() -> None:
+async def test_fifty_expired_watches_leave_no_phantom_object() -> None:
     lists = [a_list(10 * n, an_object(f"only-{n}", 10 * n)) for n in range(1, 52)]
     expired: list[Watch] = [[2.0, a_line("ERROR", a_status(410, "Expired"))] for _ in range(50)]
     async with staged(lists, [*expired, FOREVER]) as stage:
@@ -188,14 +188,14 @@ async def test_fifty_expiries_leave_no_phantom() -> None:
         assert stage.reflector.statistics().lists == 51
 
 
-async def test_a_server_that_expires_everything_at_once_is_not_asked_in_a_tight_loop() -> None:
+async def test_immediately_expiring_server_is_not_polled_in_a_tight_loop() -> None:
     expired: list[Watch] = [a_refusal(410, "Expired")] * 100
     async with staged([a_list(10)] * 100, expired) as stage:
         await asyncio.sleep(60)
         assert len(stage.transport.of("GET")) < 12
 
 
-async def test_a_continue_token_that_expires_starts_over_in_one_piece() -> None:
+async def test_expired_continue_token_restarts_without_paging() -> None:
     lists = [
         a_list(10, an_object("a", 3), continue_token="t"),
         a_refusal(410, "Expired"),
@@ -222,7 +222,7 @@ async def test_a_continue_token_that_expires_starts_over_in_one_piece() -> None:
         ConnectFailedError("refused"),
     ],
 )
-async def test_a_bad_list_is_asked_again_after_a_wait(bad: Answer) -> None:
+async def test_failed_list_is_retried_after_a_wait(bad: Answer) -> None:
     async with staged([bad, a_list(10, an_object("a", 3))]) as stage:
         await stage.reflector.wait_synced()
         assert stage.transport.of("GET")[1].at == pytest.approx(0.8 * (1 + random.Random(1).random()), abs=0.05)
@@ -230,7 +230,7 @@ async def test_a_bad_list_is_asked_again_after_a_wait(bad: Answer) -> None:
         assert stage.reflector.statistics().list_failures == 1
 
 
-async def test_a_list_refused_for_load_waits_as_told() -> None:
+async def test_list_refused_for_load_waits_as_requested() -> None:
     async with staged([a_refusal(429, retry_after="9"), a_list(10)]) as stage:
         await stage.reflector.wait_synced()
         assert stage.transport.of("GET")[1].at == pytest.approx(9, abs=0.01)
@@ -246,7 +246,7 @@ async def test_a_list_refused_for_load_waits_as_told() -> None:
         b'{"type":"ADDED","object":[]}',
     ],
 )
-async def test_a_malformed_line_is_counted_and_the_watch_resumed_before_it(garbage: bytes) -> None:
+async def test_malformed_line_is_counted_and_the_watch_resumed_before_it(garbage: bytes) -> None:
     good = a_line("ADDED", an_object("a", 11))
     async with staged([a_list(10)], [[good, garbage], FOREVER]) as stage:
         await asyncio.sleep(5)
@@ -255,27 +255,27 @@ async def test_a_malformed_line_is_counted_and_the_watch_resumed_before_it(garba
         assert stage.mirror.objects == {"default/a": "11"}
 
 
-async def test_garbage_that_comes_back_each_time_leads_to_a_list() -> None:
+async def test_repeated_malformed_line_causes_a_relist() -> None:
     async with staged([a_list(10), a_list(20)], [*[[b"garbage"]] * RESUMES_MAX, FOREVER]) as stage:
         await asyncio.sleep(60)
         assert stage.versions_watched == ["10"] * RESUMES_MAX + ["20"]
 
 
-async def test_a_half_open_connection_is_found_by_its_silence() -> None:
+async def test_half_open_watch_times_out() -> None:
     async with staged([a_list(10)], [[a_bookmark(15), 1e6], FOREVER]) as stage:
         await asyncio.sleep(95)
         assert stage.versions_watched == ["10", "15"]
         assert stage.transport.asked[-1].at <= IDLE_TIMEOUT_S + 1.7
 
 
-async def test_watches_that_end_at_once_without_an_event_are_slowed_down() -> None:
+async def test_short_empty_watches_are_slowed_down() -> None:
     async with staged([a_list(10)], [[]] * 500) as stage:
         await asyncio.sleep(60)
         assert len(stage.transport.of("WATCH")) < 10
         assert stage.reflector.statistics().short_watches > 3
 
 
-async def test_two_healthy_minutes_forgive_the_past() -> None:
+async def test_two_healthy_minutes_reset_the_backoff() -> None:
     faults: list[Watch] = [ConnectFailedError("refused")] * 8
     healthy: Watch = [50.0, a_bookmark(11), 50.0, a_bookmark(12), 50.0, AnswerLostError("reset")]
     async with staged([a_list(10)], [*faults, healthy, FOREVER]) as stage:
@@ -284,7 +284,7 @@ async def test_two_healthy_minutes_forgive_the_past() -> None:
         assert 150.8 <= after - before <= 151.6
 
 
-async def test_older_duplicate_and_resurrected_objects_never_reach_the_handler() -> None:
+async def test_stale_duplicate_and_resurrected_objects_do_not_reach_the_handler() -> None:
     events: Watch = [
         a_line("MODIFIED", an_object("a", 15)),
         a_line("MODIFIED", an_object("a", 15)),
@@ -302,14 +302,14 @@ async def test_older_duplicate_and_resurrected_objects_never_reach_the_handler()
         assert (statistics.duplicates, statistics.stale, statistics.deletes) == (1, 3, 1)
 
 
-async def test_a_recreated_object_whose_deletion_was_missed_is_deleted_first() -> None:
+async def test_recreated_object_with_a_missed_deletion_is_deleted_first() -> None:
     events: Watch = [a_line("ADDED", an_object("a", 20, uid="second")), 30.0]
     async with staged([a_list(10, an_object("a", 3, uid="first"))], [events, FOREVER]) as stage:
         await asyncio.sleep(5)
         assert stage.mirror.calls[1:] == [("vanish", "default/a"), ("upsert", "default/a")]
 
 
-async def test_an_object_that_was_replaced_does_not_come_back_once_its_successor_is_gone() -> None:
+async def test_replaced_object_does_not_return_after_its_successor_is_deleted() -> None:
     events: Watch = [
         a_line("ADDED", an_object("a", 20, uid="second")),
         a_line("DELETED", an_object("a", 22, uid="second")),
@@ -328,7 +328,7 @@ async def test_an_object_that_was_replaced_does_not_come_back_once_its_successor
         assert stage.reflector.statistics().stale == 2
 
 
-async def test_a_list_from_the_past_is_not_believed() -> None:
+async def test_stale_list_is_ignored() -> None:
     stale = a_list(50, an_object("ghost", 40))
     lists = [a_list(100, an_object("a", 90)), stale, stale, a_list(120, an_object("a", 90), an_object("b", 110))]
     async with staged(lists, [a_refusal(410, "Expired"), FOREVER]) as stage:
@@ -339,7 +339,7 @@ async def test_a_list_from_the_past_is_not_believed() -> None:
         assert (found.stale_lists, found.list_failures) == (2, 2)
 
 
-async def test_a_past_that_stays_is_a_restored_backup_and_is_taken_up_anew() -> None:
+async def test_lasting_stale_list_is_a_restored_backup_and_accepted() -> None:
     restored = a_list(50, an_object("a", 40))
     lists = [a_list(100, an_object("a", 90), an_object("b", 95)), *[restored] * STALE_LISTS_MAX]
     async with staged(lists, [a_refusal(410, "Expired"), FOREVER]) as stage:
@@ -354,7 +354,7 @@ def paged(version: int, *objects: dict[str, Any]) -> list[Response]:
     return [a_list(version, one, continue_token="t" if at < last else "") for at, one in enumerate(objects)]
 
 
-async def test_what_is_known_stays_until_the_list_of_a_restored_backup_is_whole() -> None:
+async def test_known_objects_stay_until_the_restored_list_is_complete() -> None:
     """Its last page fails twice before it comes; no object is missed in between, and none is mixed with another history."""
     kept, changed, lost, again = (
         an_object(n, v) for n, v in (("kept", 20), ("changed", 90), ("lost", 95), ("again", 30))
@@ -381,7 +381,7 @@ async def test_what_is_known_stays_until_the_list_of_a_restored_backup_is_whole(
         assert [kind for kind, _ in stage.mirror.calls].count("vanish") == 1
 
 
-async def test_a_list_that_contradicts_what_was_seen_is_another_history() -> None:
+async def test_contradicting_list_is_another_history() -> None:
     """A restored store whose versions have grown past those that were seen: objects show what they were before."""
     rewritten = a_list(120, an_object("a", 40), an_object("b", 110))
     lists = [a_list(100, an_object("a", 90), an_object("b", 95)), rewritten, rewritten]
@@ -391,7 +391,7 @@ async def test_a_list_that_contradicts_what_was_seen_is_another_history() -> Non
         assert stage.reflector.statistics().version == "120"
 
 
-async def test_an_object_whose_deletion_never_was_comes_back_with_the_new_history() -> None:
+async def test_object_with_an_undone_deletion_returns_with_the_new_history() -> None:
     rewritten = a_list(120, an_object("a", 3))
     gone: Watch = [a_line("DELETED", an_object("a", 90)), a_line("ERROR", a_status(410, "Expired"))]
     async with staged([a_list(10, an_object("a", 3)), rewritten, rewritten], [gone, FOREVER]) as stage:
@@ -399,7 +399,7 @@ async def test_an_object_whose_deletion_never_was_comes_back_with_the_new_histor
         assert stage.mirror.objects == {"default/a": "3"}
 
 
-async def test_a_server_that_lags_is_not_the_present_of_a_history_that_another_kind_found_rewritten() -> None:
+async def test_stale_server_does_not_represent_a_history_rewritten_for_another_kind() -> None:
     """All kinds are listed anew then. A list that is older than what this one has seen since would lose it."""
     history = History()
     lists = [a_list(100, an_object("a", 90)), a_list(50), a_list(120, an_object("a", 90), an_object("b", 110))]
@@ -412,7 +412,7 @@ async def test_a_server_that_lags_is_not_the_present_of_a_history_that_another_k
         assert not history.must_start_over("/api/v1/pods")
 
 
-async def test_a_list_older_than_one_that_broke_off_is_not_believed() -> None:
+async def test_list_older_than_an_interrupted_one_is_ignored() -> None:
     """Its first page was handed on: an object of it that the older list lacks is not gone."""
     broken = [a_list(150, an_object("new", 140), continue_token="t"), a_refusal(500, "InternalError")]
     lists = [a_list(100), *broken, a_list(120), a_list(160, an_object("new", 140))]
@@ -422,7 +422,7 @@ async def test_a_list_older_than_one_that_broke_off_is_not_believed() -> None:
         assert stage.reflector.statistics().stale_lists == 1
 
 
-async def test_pages_of_different_versions_are_no_list() -> None:
+async def test_pages_of_different_versions_are_refused() -> None:
     torn = [a_list(100, an_object("a", 90), continue_token="t"), a_list(90, an_object("b", 80))]
     async with staged([*torn, a_list(110, an_object("a", 90))], [FOREVER], page_items=1) as stage:
         await stage.reflector.wait_synced()
@@ -430,7 +430,7 @@ async def test_pages_of_different_versions_are_no_list() -> None:
         assert ("upsert", "default/b") not in stage.mirror.calls
 
 
-async def test_a_bookmark_from_the_past_leads_to_a_list() -> None:
+async def test_stale_bookmark_causes_a_relist() -> None:
     async with staged([a_list(100), a_list(110)], [[a_bookmark(40)], FOREVER]) as stage:
         await asyncio.sleep(10)
         assert stage.versions_watched == ["100", "110"]
@@ -442,7 +442,7 @@ TOO_LARGE = a_status(504, "Timeout", "Timeout: Too large resource version: 100, 
 @pytest.mark.parametrize(
     "refused", [a_refusal(504, "Timeout", "Too large resource version"), [a_line("ERROR", TOO_LARGE)]]
 )
-async def test_a_watch_from_a_version_that_the_server_has_not_seen_yet_is_resumed_there(refused: Watch) -> None:
+async def test_watch_from_a_future_version_is_resumed_there(refused: Watch) -> None:
     """A load balancer has led to a server that lags."""
     later: Watch = [a_line("ADDED", an_object("a", 105)), *(step for _ in range(1000) for step in QUIET)]
     async with staged([a_list(100)], [refused, refused, later]) as stage:
@@ -452,7 +452,7 @@ async def test_a_watch_from_a_version_that_the_server_has_not_seen_yet_is_resume
         assert stage.reflector.statistics().lists == 1
 
 
-async def test_a_server_that_lags_for_long_hands_on_nothing_old() -> None:
+async def test_long_lagging_server_passes_no_old_objects() -> None:
     """Watches are refused, lists are old; then the other server answers."""
     refused: list[Watch] = [a_refusal(504, "Timeout", "Too large resource version")] * RESUMES_MAX
     old = a_list(90, an_object("a", 80), an_object("ghost", 85))
@@ -463,7 +463,7 @@ async def test_a_server_that_lags_for_long_hands_on_nothing_old() -> None:
         assert stage.versions_watched[-1] == "110"
 
 
-async def test_a_requested_relist_ends_a_quiet_watch_at_once() -> None:
+async def test_requested_relist_ends_a_quiet_watch_at_once() -> None:
     async with staged([a_list(10, an_object("a", 3)), a_list(11)], [FOREVER, FOREVER]) as stage:
         await asyncio.sleep(5)
         stage.reflector.request_relist()
@@ -472,7 +472,7 @@ async def test_a_requested_relist_ends_a_quiet_watch_at_once() -> None:
         assert stage.reflector.statistics().lists == 2
 
 
-async def test_a_relist_that_is_requested_before_the_watch_begins_is_made_in_its_place(
+async def test_relist_requested_before_the_watch_replaces_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with staged([a_list(10), a_list(11)], [FOREVER]) as stage:
@@ -490,7 +490,7 @@ async def test_a_relist_that_is_requested_before_the_watch_begins_is_made_in_its
 
 
 @pytest.mark.parametrize("failing", [AnswerLostError("reset"), a_refusal(429, retry_after="9"), a_list(5)])
-async def test_a_relist_that_is_requested_while_a_list_fails_is_made_right_after_it(failing: Answer) -> None:
+async def test_relist_requested_during_a_failing_list_follows_it(failing: Answer) -> None:
     """The last one is a list from the past, which is not used."""
     async with staged([a_list(10), failing, a_list(11)], [FOREVER, FOREVER]) as stage:
         await asyncio.sleep(1.0)
@@ -502,7 +502,7 @@ async def test_a_relist_that_is_requested_while_a_list_fails_is_made_right_after
         assert stage.mirror.replacements == ["10", "11"]
 
 
-async def test_a_list_that_was_under_way_when_a_relist_was_requested_is_not_the_one_it_waits_for() -> None:
+async def test_list_in_flight_does_not_satisfy_a_later_relist_request() -> None:
     """What that list was read from may be older than the request."""
     async with staged([a_list(10), a_list(11), a_list(12)], [FOREVER, FOREVER]) as stage:
         await asyncio.sleep(1.0)
@@ -513,7 +513,7 @@ async def test_a_list_that_was_under_way_when_a_relist_was_requested_is_not_the_
         assert stage.mirror.replacements == ["10", "11", "12"]
 
 
-async def test_relists_are_made_at_once_however_short_the_watch_between_them_was() -> None:
+async def test_relists_are_immediate_after_any_short_watch() -> None:
     async with staged([a_list(10)] * 9, [FOREVER] * 9) as stage:
         await stage.reflector.wait_synced()
         for number in range(8):
@@ -523,7 +523,7 @@ async def test_relists_are_made_at_once_however_short_the_watch_between_them_was
 
 
 @pytest.mark.parametrize(("code", "lists"), [(503, 1), (500, 2), (504, 2), (403, 2)])
-async def test_refused_watches_resume_and_all_but_an_outage_list_in_the_end(code: int, lists: int) -> None:
+async def test_refused_watches_resume_and_relist_except_in_an_outage(code: int, lists: int) -> None:
     refused: list[Watch] = [a_refusal(code)] * 4
     async with staged([a_list(10)] * 2, [*refused, FOREVER]) as stage:
         await asyncio.sleep(120)
@@ -531,7 +531,7 @@ async def test_refused_watches_resume_and_all_but_an_outage_list_in_the_end(code
         assert stage.reflector.statistics().watch_failures == 4
 
 
-async def test_a_long_ingest_lets_other_tasks_run() -> None:
+async def test_long_ingest_yields_to_other_tasks() -> None:
     turns = 0
 
     async def count() -> None:
@@ -548,7 +548,7 @@ async def test_a_long_ingest_lets_other_tasks_run() -> None:
     assert turns >= 10
 
 
-async def test_what_is_remembered_of_the_deleted_is_bounded() -> None:
+async def test_number_of_remembered_deletions_is_limited() -> None:
     events = [a_line("DELETED", an_object(f"p{n}", n + 20)) for n in range(1000)]
     async with staged([a_list(10)], [events, FOREVER]) as stage:
         await asyncio.sleep(1)
@@ -556,7 +556,7 @@ async def test_what_is_remembered_of_the_deleted_is_bounded() -> None:
         assert stage.reflector._feed.known.tombstones <= TOMBSTONES_MAX
 
 
-async def test_a_kind_that_stays_refused_is_told_once_settled_and_asked_for_again() -> None:
+async def test_lasting_refusal_settles_the_kind_and_is_retried() -> None:
     transport = ScriptedTransport(
         lists=deque([a_refusal(403, "Forbidden", "no"), a_refusal(500), *[a_refusal(404, "NotFound", "none")] * 5]),
         watches=deque([FOREVER]),
@@ -576,7 +576,7 @@ async def test_a_kind_that_stays_refused_is_told_once_settled_and_asked_for_agai
         task.cancel()
 
 
-async def test_a_moment_of_refusal_is_no_refusal() -> None:
+async def test_short_refusal_does_not_settle_the_kind() -> None:
     transport = ScriptedTransport(
         lists=deque([a_refusal(403), a_refusal(403), a_list(5, an_object("a", 3))]), watches=deque([FOREVER])
     )
@@ -618,9 +618,7 @@ async def optional(
 ABSENT = a_refusal(404, "NotFound", "no such kind")
 
 
-async def test_an_optional_kind_that_is_not_installed_counts_as_empty_at_once_and_is_asked_for_every_five_seconds() -> (
-    None
-):
+async def test_missing_optional_kind_is_empty_and_polled_every_five_seconds() -> None:
     clock = LoopClock()
     async with optional(*[ABSENT] * 4, a_list(5, an_object("a", 3))) as (reflector, mirror, told):
         began_s = clock.monotonic()
@@ -633,7 +631,7 @@ async def test_an_optional_kind_that_is_not_installed_counts_as_empty_at_once_an
         assert (mirror.replacements, reflector.is_refused, told) == (["", "5"], False, [])
 
 
-async def test_an_optional_kind_that_was_installed_is_gone_only_when_the_server_keeps_saying_so() -> None:
+async def test_removed_optional_kind_is_empty_only_after_repeated_404() -> None:
     expired: Watch = a_refusal(410, "Expired")
     lists = [a_list(5, an_object("a", 3)), ABSENT, ABSENT, a_list(6, an_object("a", 3)), ABSENT, ABSENT, ABSENT]
     async with optional(*lists, *[ABSENT] * 3, watches=[expired, expired]) as (reflector, mirror, told):
@@ -644,7 +642,7 @@ async def test_an_optional_kind_that_was_installed_is_gone_only_when_the_server_
         assert (mirror.objects, reflector.is_refused, told) == ({}, True, [])
 
 
-async def test_an_optional_kind_that_is_forbidden_is_refused_as_any_other() -> None:
+async def test_forbidden_optional_kind_is_refused() -> None:
     lists = [ABSENT, *[a_refusal(403, "Forbidden", "no")] * 3, ABSENT, a_list(5, an_object("a", 3))]
     async with optional(*lists) as (_, mirror, told):
         await asyncio.sleep(75 + 20 + 75)
@@ -652,7 +650,7 @@ async def test_an_optional_kind_that_is_forbidden_is_refused_as_any_other() -> N
         assert mirror.replacements == ["", "", "5"]
 
 
-async def test_of_the_versions_of_a_kind_the_first_that_is_served_is_listed_and_watched() -> None:
+async def test_first_served_version_of_a_kind_is_used() -> None:
     expired: Watch = a_refusal(410, "Expired")
     lists = [ABSENT, a_list(5, an_object("a", 3)), ABSENT, ABSENT, a_list(6, an_object("b", 4))]
     transport, mirror = ScriptedTransport(lists=deque(lists), watches=deque([expired])), Mirror()
@@ -679,7 +677,7 @@ async def test_of_the_versions_of_a_kind_the_first_that_is_served_is_listed_and_
     assert asked[3:] == [("GET", "v2"), ("GET", "v3"), ("GET", "v1"), ("WATCH", "v1")]
 
 
-async def test_whatever_a_watch_brings_is_counted_each_time() -> None:
+async def test_every_watch_result_is_counted() -> None:
     events: Watch = [
         a_line("MODIFIED", an_object("a", 11)),
         a_line("MODIFIED", an_object("b", 12)),
@@ -711,7 +709,7 @@ async def test_whatever_a_watch_brings_is_counted_each_time() -> None:
         assert stage.mirror.objects == {}
 
 
-async def test_lists_of_the_past_are_counted_anew_after_one_of_the_present() -> None:
+async def test_stale_list_count_restarts_after_a_current_list() -> None:
     """One less than makes a restored backup, a list that is new enough, and as many again."""
     past = [a_list(50, an_object("ghost", 40))] * (STALE_LISTS_MAX - 1)
     present = [a_list(version, an_object("a", 90)) for version in (100, 120, 130)]
@@ -724,7 +722,7 @@ async def test_lists_of_the_past_are_counted_anew_after_one_of_the_present() -> 
         assert stage.reflector.statistics().stale_lists == 2 * (STALE_LISTS_MAX - 1)
 
 
-async def test_a_long_watch_lets_other_tasks_run() -> None:
+async def test_long_watch_yields_to_other_tasks() -> None:
     seen = [0]
 
     async def look() -> None:

@@ -76,9 +76,7 @@ _steps = st.lists(
 
 
 @given(_steps, st.integers(0, 2**16))
-def test_whatever_became_of_the_history_the_present_is_known_in_the_end(
-    steps: list[tuple[str, str]], seed: int
-) -> None:
+def test_reflector_reaches_the_current_state_after_any_history(steps: list[tuple[str, str]], seed: int) -> None:
     rng = random.Random(seed)
     server, mirror = Server(rng), Mirror()
     transport = ScriptedTransport(respond=server.respond, latency_s=0.1)

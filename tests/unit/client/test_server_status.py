@@ -26,7 +26,7 @@ def raw(version: int, status: object = None, **metadata: Any) -> msgspec.Raw:
     return msgspec.Raw(orjson.dumps(document))
 
 
-def test_the_status_is_kept_with_uid_version_and_generation() -> None:
+def test_status_is_stored_with_uid_version_and_generation() -> None:
     standing = ServerStatuses()
     standing.record(KEY, raw(7, {"used": {"cpu": "1"}}, generation=3))
     found = standing.get(KEY)
@@ -36,7 +36,7 @@ def test_the_status_is_kept_with_uid_version_and_generation() -> None:
 
 
 @pytest.mark.parametrize("status", [None, "none", [1], 7])
-def test_what_is_no_status_counts_as_none(status: object) -> None:
+def test_non_object_status_counts_as_none(status: object) -> None:
     standing = ServerStatuses()
     standing.record(KEY, raw(7, status))
     found = standing.get(KEY)
@@ -44,14 +44,14 @@ def test_what_is_no_status_counts_as_none(status: object) -> None:
     assert found.document() == {}
 
 
-def test_a_status_nested_too_deeply_counts_as_none() -> None:
+def test_deeply_nested_status_counts_as_none() -> None:
     deep = b'{"metadata":{"uid":"u","resourceVersion":"1"},"status":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"}"
     standing = ServerStatuses()
     found = standing.record(KEY, deep)
     assert found is None or found.document() == {}
 
 
-def test_what_cannot_be_read_leaves_what_is_known() -> None:
+def test_unreadable_object_keeps_the_stored_status() -> None:
     standing = ServerStatuses()
     standing.record(KEY, raw(7, {"used": 1}))
     assert standing.record(KEY, b"<html>") is None
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_leaves_what_is_known() -> None:
     assert found.version == "7"
 
 
-def test_a_status_too_long_to_be_kept_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_status_is_returned_once_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_status, "STATUS_BYTES_MAX", 10)
     standing = ServerStatuses()
     standing.record(KEY, raw(7))
@@ -69,7 +69,7 @@ def test_a_status_too_long_to_be_kept_is_given_once(monkeypatch: pytest.MonkeyPa
     assert standing.get(KEY) is None
 
 
-def test_a_watched_handler_hears_everything_and_changes_come_after_it() -> None:
+def test_wrapped_handler_gets_everything_before_changes_are_announced() -> None:
     standing, mirror = ServerStatuses(), Mirror()
     seen: list[tuple[ObjectKey, int]] = []
     handler = standing.watching(KIND, mirror, lambda key: seen.append((key, len(mirror.calls))))
@@ -85,7 +85,7 @@ def test_a_watched_handler_hears_everything_and_changes_come_after_it() -> None:
     assert len(standing) == 0
 
 
-def test_the_watch_of_what_was_written_here_is_no_change() -> None:
+def test_watch_event_of_an_own_write_is_no_change() -> None:
     standing, seen = ServerStatuses(), list[ObjectKey]()
     handler = standing.watching(KIND, Mirror(), seen.append)
     handler.upsert("team/quota", raw(7))
@@ -98,7 +98,7 @@ def test_the_watch_of_what_was_written_here_is_no_change() -> None:
     assert seen == [KEY, KEY]
 
 
-def test_objects_of_a_cluster_wide_kind_have_no_namespace() -> None:
+def test_cluster_scoped_objects_have_no_namespace() -> None:
     standing, seen = ServerStatuses(), list[ObjectKey]()
     handler = standing.watching(ObjectKind.NAMESPACE, Mirror(), seen.append)
     handler.upsert("team", msgspec.Raw(orjson.dumps(an_object("team", 1, namespace=""))))

@@ -35,7 +35,7 @@ def patched(server: dict[str, Any], wanted: ObjectStatus, *, generation: int = 0
     return found
 
 
-def test_named_fields_are_replaced_as_a_whole_and_others_stay() -> None:
+def test_owned_fields_are_replaced_as_a_whole_and_others_kept() -> None:
     server = {"phase": "Pending", "levels": {"root": {"used": 1, "lent": 2}, "root.gone": {}}, "others": {"x": 1}}
     wanted = ObjectStatus("uid", {"levels": {"root": {"used": 3}, "root.new": {"used": 0}}})
     assert patched(server, wanted) == {
@@ -45,20 +45,20 @@ def test_named_fields_are_replaced_as_a_whole_and_others_stay() -> None:
     }
 
 
-def test_the_patch_says_no_more_than_what_differs() -> None:
+def test_patch_contains_only_differences() -> None:
     server = {"levels": {"root": {"used": 1, "max": 9}, "root.a": {"used": 1}}, "phase": "Bound"}
     fields = {"levels": {"root": {"used": 2, "max": 9}, "root.a": {"used": 1}}, "phase": "Bound"}
     assert patch_between(server, fields, ()) == {"levels": {"root": {"used": 2}}}
 
 
-def test_what_is_none_goes_and_within_a_field_counts_as_left_out() -> None:
+def test_none_removes_a_field_and_is_omitted_inside_one() -> None:
     server = {"occupiedBy": "other", "counts": {"running": 1}}
     wanted = ObjectStatus("uid", {"occupiedBy": None, "counts": {"running": None, "failed": 2}})
     assert patched(server, wanted) == {"counts": {"failed": 2}}
     assert patch_between({"counts": {"failed": 2}}, plain(wanted), ()) == {}
 
 
-def test_a_condition_keeps_its_time_while_status_and_reason_stay() -> None:
+def test_condition_keeps_its_time_while_status_and_reason_are_unchanged() -> None:
     server = {"conditions": [standing(READY)]}
     same = ObjectStatus("uid", conditions=(ObjectCondition("Ready", "True", "AllBound", "other words"),))
     (entry,) = patched(server, same)["conditions"]
@@ -70,7 +70,7 @@ def test_a_condition_keeps_its_time_while_status_and_reason_stay() -> None:
         assert (entry["status"], entry["reason"], entry["lastTransitionTime"]) == (status, reason, NOW)
 
 
-def test_conditions_of_others_stay_where_they_are() -> None:
+def test_foreign_conditions_are_kept_in_place() -> None:
     foreign = {"type": "Approved", "status": "True", "by": "somebody"}
     server = {"conditions": [foreign, standing(READY), {"type": "Late", "status": "False"}]}
     wanted = ObjectStatus("uid", conditions=(READY, ObjectCondition("InForce", "False", "Broken", "min over max")))
@@ -80,7 +80,7 @@ def test_conditions_of_others_stay_where_they_are() -> None:
     assert patched(server, ObjectStatus("uid")) == server
 
 
-def test_a_condition_says_of_which_generation_it_is() -> None:
+def test_condition_has_the_observed_generation() -> None:
     wanted = ObjectStatus("uid", conditions=(READY,))
     first = patched({}, wanted, generation=1)
     assert first["conditions"] == [standing(READY, lastTransitionTime=NOW, observedGeneration=1)]
@@ -88,7 +88,7 @@ def test_a_condition_says_of_which_generation_it_is() -> None:
     assert (second["observedGeneration"], second["lastTransitionTime"]) == (2, NOW)
 
 
-def test_half_a_character_and_an_endless_message_can_be_sent() -> None:
+def test_lone_surrogates_and_long_messages_can_be_sent() -> None:
     wanted = ObjectStatus("uid", conditions=(ObjectCondition("Ready", "False", "X", "\ud800" + "y" * 100_000),))
     (entry,) = patched({}, wanted)["conditions"]
     assert entry["message"].startswith("?y")
@@ -96,19 +96,19 @@ def test_half_a_character_and_an_endless_message_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize("server", [{"conditions": "none"}, {"conditions": ["x", 7, None]}, {"conditions": {"a": 1}}])
-def test_conditions_that_are_no_conditions_are_replaced(server: dict[str, Any]) -> None:
+def test_malformed_conditions_are_replaced(server: dict[str, Any]) -> None:
     found = patched(server, ObjectStatus("uid", conditions=(READY,)))
     assert found["conditions"] == [standing(READY, lastTransitionTime=NOW)]
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_unencodable_status_is_refused() -> None:
     with pytest.raises(TypeError):
         plain(ObjectStatus("uid", {"used": {1, 2}}))
     with pytest.raises(TypeError, match=r"ObjectStatus\.conditions"):
         plain(ObjectStatus("uid", {"conditions": []}))
 
 
-def test_our_part_is_what_we_name_and_nothing_else() -> None:
+def test_own_part_is_exactly_the_owned_fields() -> None:
     part = own_part(ObjectStatus("uid", {"used": {}}, (READY,)))
     server = {"used": {"cpu": "1"}, "conditions": [standing(READY)]}
     others = {**server, "hard": {"cpu": "9"}, "conditions": [{"type": "Approved"}, *server["conditions"]]}
@@ -117,7 +117,7 @@ def test_our_part_is_what_we_name_and_nothing_else() -> None:
     assert part.of(server, {}) != part.of({"used": {"cpu": "1"}}, {})
 
 
-def test_the_digest_of_what_is_wanted_knows_no_times_and_no_order_of_fields() -> None:
+def test_digest_ignores_times_and_field_order() -> None:
     one, other = ObjectStatus("u", {"a": 1, "b": 2}, (READY,)), ObjectStatus("u", {"b": 2, "a": 1}, (READY,))
     assert digest_of(one, plain(one), 1) == digest_of(other, plain(other), 1)
     assert digest_of(one, plain(one), 1) != digest_of(one, plain(one), 2)
@@ -141,7 +141,7 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(server=DOCUMENTS, fields=DOCUMENTS)
-def test_after_the_patch_everything_named_is_as_wanted_and_the_next_patch_is_empty(
+def test_patch_reaches_the_wanted_state_and_the_next_patch_is_empty(
     server: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     server, wanted = without_nulls(server), ObjectStatus("uid", fields)

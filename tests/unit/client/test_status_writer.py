@@ -184,7 +184,7 @@ async def at_work() -> AsyncIterator[Office]:
             task.cancel()
 
 
-async def test_a_status_is_written_by_a_merge_patch_with_uid_and_version_and_a_deadline() -> None:
+async def test_status_is_merge_patched_with_uid_version_and_deadline() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.want(uid, {"pods": "3"})
@@ -198,7 +198,7 @@ async def test_a_status_is_written_by_a_merge_patch_with_uid_and_version_and_a_d
         assert office.api.reads == 0
 
 
-async def test_of_many_marks_the_latest_state_is_written_once() -> None:
+async def test_many_marks_write_the_latest_state_once() -> None:
     async with at_work() as office:
         uid = await office.add()
         for number in range(100):
@@ -208,7 +208,7 @@ async def test_of_many_marks_the_latest_state_is_written_once() -> None:
         assert [sent.status["used"]["pods"] for sent in office.api.sent] == ["99"]
 
 
-async def test_an_object_is_written_at_most_once_per_pause() -> None:
+async def test_object_is_written_once_per_pause() -> None:
     async with at_work() as office:
         uid = await office.add()
         for number in range(300):
@@ -221,7 +221,7 @@ async def test_an_object_is_written_at_most_once_per_pause() -> None:
         assert office.api.sent[-1].status["used"]["pods"] == "299"
 
 
-async def test_a_large_status_is_written_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_status_is_written_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "BYTES_PER_S", 100)
     async with at_work() as office:
         uid = await office.add()
@@ -232,7 +232,7 @@ async def test_a_large_status_is_written_less_often(monkeypatch: pytest.MonkeyPa
         assert all(gap >= 15 for gap in gaps_of(office))
 
 
-async def test_what_stands_already_is_not_written() -> None:
+async def test_unchanged_status_is_not_written() -> None:
     async with at_work() as office:
         uid = await office.add()
         await office.change({"used": {"pods": "3"}})
@@ -242,7 +242,7 @@ async def test_what_stands_already_is_not_written() -> None:
         assert office.result("unchanged") == 1
 
 
-async def test_the_watch_of_our_own_write_asks_nobody_anything() -> None:
+async def test_watch_event_of_an_own_write_calls_no_plugin() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.want(uid, {"pods": "3"})
@@ -253,7 +253,7 @@ async def test_the_watch_of_our_own_write_asks_nobody_anything() -> None:
         assert (office.asked, len(office.api.sent)) == (asked, 1)
 
 
-async def test_what_the_server_keeps_otherwise_is_written_once() -> None:
+async def test_status_altered_by_the_server_is_written_once() -> None:
     """Fields that its schema does not have, and amounts that it writes its own way."""
     async with at_work() as office:
         uid = await office.add()
@@ -273,7 +273,7 @@ async def test_what_the_server_keeps_otherwise_is_written_once() -> None:
         assert office.result("unchanged") == 5
 
 
-async def test_a_condition_gets_its_time_here_and_keeps_it() -> None:
+async def test_condition_gets_its_time_once() -> None:
     async with at_work() as office:
         uid = await office.add()
         broken = ObjectCondition("InForce", "False", "Broken", "min over max at root.a")
@@ -287,7 +287,7 @@ async def test_a_condition_gets_its_time_here_and_keeps_it() -> None:
         assert (second["message"], second["lastTransitionTime"]) == ("min over max at root.b", "2026-01-01T00:00:01Z")
 
 
-async def test_a_field_that_says_since_when_is_filled_in_once() -> None:
+async def test_since_field_is_set_once() -> None:
     async with at_work() as office:
         uid = await office.add()
         for used in ("1", "2"):
@@ -299,7 +299,7 @@ async def test_a_field_that_says_since_when_is_filled_in_once() -> None:
         assert second.status == {"used": {"pods": "2"}}
 
 
-async def test_a_kind_is_written_in_the_version_that_the_server_serves() -> None:
+async def test_kind_is_written_in_the_served_version() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.paths[KIND] = "/api/v9/resourcequotas"
@@ -312,7 +312,7 @@ async def test_a_kind_is_written_in_the_version_that_the_server_serves() -> None
 # -- leases ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_standby_writes_nothing_and_asks_no_plugin() -> None:
+async def test_standby_writes_nothing_and_calls_no_plugin() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.lease = None
@@ -321,7 +321,7 @@ async def test_a_standby_writes_nothing_and_asks_no_plugin() -> None:
         assert (office.api.sent, office.asked, office.writer.statistics().backlog) == ([], 0, 0)
 
 
-async def test_nothing_is_sent_while_the_lease_is_past_its_deadline_and_the_latest_state_afterwards() -> None:
+async def test_lease_past_its_deadline_pauses_writes() -> None:
     async with at_work() as office:
         lease = Lease()
         office.lease = lease
@@ -336,7 +336,7 @@ async def test_nothing_is_sent_while_the_lease_is_past_its_deadline_and_the_late
         assert [sent.status for sent in office.api.sent] == [{"used": {"pods": "4"}}]
 
 
-async def test_a_lease_that_ends_while_the_limiter_holds_the_write_up_keeps_it_from_being_sent() -> None:
+async def test_lease_lost_in_the_limiter_cancels_the_write() -> None:
     async with at_work() as office:
         lease = Lease()
         office.lease = lease
@@ -349,7 +349,7 @@ async def test_a_lease_that_ends_while_the_limiter_holds_the_write_up_keeps_it_f
         assert office.api.sent == []
 
 
-async def test_a_status_of_another_uid_than_the_one_that_stands_is_not_written() -> None:
+async def test_status_for_another_uid_is_not_written() -> None:
     async with at_work() as office:
         await office.add()
         office.want("of one that was there before", {"pods": "3"})
@@ -360,7 +360,7 @@ async def test_a_status_of_another_uid_than_the_one_that_stands_is_not_written()
 # -- others, and faults ----------------------------------------------------------------------------------------------
 
 
-async def test_a_conflict_leads_to_a_read_and_to_a_write_of_what_is_still_wanted() -> None:
+async def test_conflict_reads_and_writes_what_is_still_wanted() -> None:
     async with at_work() as office:
         uid = await office.add()
         await office.change({"used": {"pods": "1"}, "hard": {"pods": "9"}}, is_seen=False)
@@ -370,7 +370,7 @@ async def test_a_conflict_leads_to_a_read_and_to_a_write_of_what_is_still_wanted
         assert await office.status() == {"used": {"pods": "3"}, "hard": {"pods": "9"}}
 
 
-async def test_a_conflict_after_which_all_is_as_wanted_ends_in_no_write() -> None:
+async def test_conflict_with_the_wanted_state_ends_without_a_write() -> None:
     async with at_work() as office:
         uid = await office.add()
         await office.change({"used": {"pods": "3"}}, is_seen=False)
@@ -379,7 +379,7 @@ async def test_a_conflict_after_which_all_is_as_wanted_ends_in_no_write() -> Non
         assert (len(office.api.sent), office.result("written"), office.result("unchanged")) == (1, 0, 1)
 
 
-async def test_conflicts_without_end_wait_for_the_next_turn() -> None:
+async def test_repeated_conflicts_wait_for_the_next_turn() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.api.answers.extend([a_refusal(409, "Conflict")] * 100)
@@ -390,7 +390,7 @@ async def test_conflicts_without_end_wait_for_the_next_turn() -> None:
         assert 2 * CONFLICTS_MAX <= len(office.api.sent) <= 10 * CONFLICTS_MAX
 
 
-async def test_an_object_that_is_gone_is_forgotten() -> None:
+async def test_deleted_object_is_forgotten() -> None:
     async with at_work() as office:
         uid = await office.add()
         await office.user("DELETE", f"{QUOTAS}/one")
@@ -402,7 +402,7 @@ async def test_an_object_that_is_gone_is_forgotten() -> None:
         assert not office.writer._records
 
 
-async def test_an_object_that_goes_while_it_is_written_leaves_nothing_behind() -> None:
+async def test_object_deleted_during_its_write_leaves_no_record() -> None:
     async with at_work() as office:
         uid = await office.add()
 
@@ -418,7 +418,7 @@ async def test_an_object_that_goes_while_it_is_written_leaves_nothing_behind() -
         assert (len(office.writer.server_statuses), len(office.writer._records)) == (0, 0)
 
 
-async def test_an_object_that_no_watch_has_brought_is_read_first() -> None:
+async def test_unseen_object_is_read_first() -> None:
     async with at_work() as office:
         uid = await office.add(is_seen=False)
         office.want(uid, {"pods": "3"})
@@ -426,7 +426,7 @@ async def test_an_object_that_no_watch_has_brought_is_read_first() -> None:
         assert (office.api.reads, len(office.api.sent)) == (1, 1)
 
 
-async def test_a_missing_right_is_said_once_with_the_rule_and_asked_for_again_later(
+async def test_missing_permission_is_logged_once_with_the_rule_and_retried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with at_work() as office:
@@ -442,7 +442,7 @@ async def test_a_missing_right_is_said_once_with_the_rule_and_asked_for_again_la
         assert '"patch" on "resourcequotas/status" of API group ""' in line
 
 
-async def test_a_kind_without_the_subresource_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_kind_without_a_status_subresource_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     async with at_work() as office:
         uid = await office.add()
         office.api.answers.extend([a_refusal(404, "NotFound")] * 3)
@@ -454,7 +454,7 @@ async def test_a_kind_without_the_subresource_is_left_alone(caplog: pytest.LogCa
         assert office.result("written") == 1
 
 
-async def test_another_object_of_the_name_is_no_missing_subresource(caplog: pytest.LogCaptureFixture) -> None:
+async def test_recreated_object_is_not_a_missing_subresource(caplog: pytest.LogCaptureFixture) -> None:
     async with at_work() as office:
         uid = await office.add()
         await office.user("DELETE", f"{QUOTAS}/one")
@@ -468,7 +468,7 @@ async def test_another_object_of_the_name_is_no_missing_subresource(caplog: pyte
         assert not [record for record in caplog.records if "subresource" in record.message]
 
 
-async def test_a_refused_status_is_not_sent_again_before_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_status_is_not_resent_until_changed(caplog: pytest.LogCaptureFixture) -> None:
     async with at_work() as office:
         uid = await office.add()
         office.api.answers.append(a_refusal(422, "Invalid", "status.used: no"))
@@ -483,7 +483,7 @@ async def test_a_refused_status_is_not_sent_again_before_it_changes(caplog: pyte
         assert office.result("written") == 1
 
 
-async def test_a_status_that_is_no_json_is_refused_and_costs_nobody_else_anything() -> None:
+async def test_unencodable_status_is_refused_alone() -> None:
     async with at_work() as office:
         uid, other = await office.add(), await office.add("other")
         office.want(uid, {1, 2})
@@ -504,7 +504,7 @@ async def test_a_status_that_is_no_json_is_refused_and_costs_nobody_else_anythin
     ],
     ids=["not-sent", "lost", "500", "503", "429", "401"],
 )
-async def test_what_fails_is_tried_again_with_growing_pauses_until_it_is_written(answer: Answer) -> None:
+async def test_failed_write_is_retried_with_backoff(answer: Answer) -> None:
     async with at_work() as office:
         uid = await office.add()
         office.api.answers.extend([answer] * 8)
@@ -519,7 +519,7 @@ async def test_what_fails_is_tried_again_with_growing_pauses_until_it_is_written
         assert (await office.status())["used"] == {"pods": "3"}
 
 
-async def test_a_write_whose_answer_was_lost_is_read_and_not_repeated() -> None:
+async def test_write_with_a_lost_response_is_read_and_not_repeated() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.api.lost.append(AnswerLostError("lost"))
@@ -528,7 +528,7 @@ async def test_a_write_whose_answer_was_lost_is_read_and_not_repeated() -> None:
         assert (len(office.api.sent), office.api.reads, office.result("unchanged")) == (1, 1, 1)
 
 
-async def test_what_somebody_else_changes_is_put_right() -> None:
+async def test_foreign_change_of_the_own_part_is_corrected() -> None:
     async with at_work() as office:
         uid = await office.add()
         office.want(uid, {"pods": "3"})
@@ -538,7 +538,7 @@ async def test_what_somebody_else_changes_is_put_right() -> None:
         assert (await office.status())["used"] == {"pods": "3"}
 
 
-async def test_a_rival_that_never_gives_in_costs_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
+async def test_competing_writer_is_answered_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
     async with at_work() as office:
         uid = await office.add()
         office.want(uid, {"pods": "3"})
@@ -554,7 +554,7 @@ async def test_a_rival_that_never_gives_in_costs_less_and_less(caplog: pytest.Lo
         assert written > RIVALS_LOGGED_AT
 
 
-async def test_a_rival_that_has_gone_is_forgotten() -> None:
+async def test_ended_competition_is_forgotten() -> None:
     async with at_work() as office:
         uid = await office.add()
         for number in range(4):
@@ -572,7 +572,7 @@ async def test_a_rival_that_has_gone_is_forgotten() -> None:
         assert len(office.api.sent) - before >= 6
 
 
-async def test_others_who_write_fields_of_their_own_are_no_rivals() -> None:
+async def test_writers_of_other_fields_do_not_compete() -> None:
     async with at_work() as office:
         uid = await office.add()
         for number in range(20):
@@ -608,7 +608,7 @@ def want_team(office: Office, made: Any, used: str, runtime: str) -> None:
     office.writer.mark((KOORDINATOR, "default", "one"))
 
 
-async def test_status_and_annotations_are_written_to_the_object_itself_and_nothing_else_of_it() -> None:
+async def test_kind_without_status_path_gets_status_and_annotations_only() -> None:
     async with at_work_on_teams() as (office, made):
         want_team(office, made, "3", '{"cpu":"4"}')
         await asyncio.sleep(3)
@@ -619,7 +619,7 @@ async def test_status_and_annotations_are_written_to_the_object_itself_and_nothi
         assert (found["status"], found["spec"]) == ({"used": {"cpu": "3"}}, made["spec"])
 
 
-async def test_annotations_alone_are_written_where_the_status_stands_and_the_other_way_round() -> None:
+async def test_annotations_and_status_are_written_independently() -> None:
     async with at_work_on_teams() as (office, made):
         want_team(office, made, "3", "{}")
         await asyncio.sleep(10)
@@ -633,7 +633,7 @@ async def test_annotations_alone_are_written_where_the_status_stands_and_the_oth
         assert bodies[1:] == [(None, {RUNTIME: '{"cpu":"4"}'}), ({"used": {"cpu": "2"}}, None)]
 
 
-async def test_a_right_that_is_missing_there_is_one_to_the_object(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_permission_there_is_for_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
     async with at_work_on_teams() as (office, made):
         office.api.answers.append(a_refusal(403))
         want_team(office, made, "3", "{}")
@@ -645,7 +645,7 @@ async def test_a_right_that_is_missing_there_is_one_to_the_object(caplog: pytest
 # -- bounds ----------------------------------------------------------------------------------------------------------
 
 
-async def test_binds_go_first() -> None:
+async def test_binds_precede_status_writes() -> None:
     async with at_work() as office:
         uids = [await office.add(f"q{number}") for number in range(20)]
         for _ in range(CALM_BINDS_MAX + 1):
@@ -660,7 +660,7 @@ async def test_binds_go_first() -> None:
         assert len(office.api.sent) == 20
 
 
-async def test_all_together_are_written_so_many_a_second() -> None:
+async def test_status_writes_per_second_are_limited() -> None:
     async with at_work() as office:
         for number in range(200):
             office.want(await office.add(f"q{number}"), {"pods": "3"}, f"q{number}")
@@ -670,7 +670,7 @@ async def test_all_together_are_written_so_many_a_second() -> None:
         assert len(office.api.sent) == 200
 
 
-async def test_what_is_marked_beyond_the_bound_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_marks_beyond_the_limit_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "DUE_MAX", 3)
     async with at_work() as office:
         for number in range(5):
@@ -680,7 +680,7 @@ async def test_what_is_marked_beyond_the_bound_is_dropped_and_counted(monkeypatc
         assert (office.result("dropped"), office.writer.statistics().backlog) == (2, 3)
 
 
-async def test_a_restored_backup_makes_all_that_was_written_uncertain() -> None:
+async def test_restored_backup_invalidates_written_records() -> None:
     async with at_work() as office:
         uid = await office.add()
         before = await office.user("GET", f"{QUOTAS}/one")
@@ -693,7 +693,7 @@ async def test_a_restored_backup_makes_all_that_was_written_uncertain() -> None:
         assert (await office.status())["used"] == {"pods": "3"}
 
 
-async def test_nothing_is_left_once_all_objects_are_gone() -> None:
+async def test_no_record_is_left_after_all_objects_are_deleted() -> None:
     async with at_work() as office:
         for number in range(10):
             office.want(await office.add(f"q{number}"), {"pods": "3"}, f"q{number}")

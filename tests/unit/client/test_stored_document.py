@@ -35,7 +35,7 @@ def keeper(transport: DirectTransport | ScriptedTransport) -> ConfigMapDocument:
     return ConfigMapDocument(transport, WriteLimiter(LoopClock()), "kube-system", "multisched-repair-forecast")
 
 
-async def test_what_is_written_is_read_by_the_next_process() -> None:
+async def test_document_is_read_by_the_next_process() -> None:
     server = ApiServer(LoopClock(), seed=0, rbac=False)
     ours = keeper(DirectTransport(server))
     assert await ours.read() is None
@@ -44,7 +44,7 @@ async def test_what_is_written_is_read_by_the_next_process() -> None:
         assert await keeper(DirectTransport(server)).read() == text
 
 
-async def test_a_leader_of_the_past_overwrites_nothing() -> None:
+async def test_former_leader_does_not_overwrite_the_document() -> None:
     server = ApiServer(LoopClock(), seed=0, rbac=False)
     old, new = keeper(DirectTransport(server)), keeper(DirectTransport(server))
     assert await old.read() is None
@@ -56,7 +56,7 @@ async def test_a_leader_of_the_past_overwrites_nothing() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-async def test_a_write_whose_answer_was_lost_is_our_own(lost: int) -> None:
+async def test_document_write_with_a_lost_response_is_recognised_as_own(lost: int) -> None:
     transport = Losing(ApiServer(LoopClock(), seed=0, rbac=False))
     ours = keeper(transport)
     transport.lose = lost
@@ -66,7 +66,7 @@ async def test_a_write_whose_answer_was_lost_is_our_own(lost: int) -> None:
     assert (await ours.write(b"second")).answer is DocumentAnswer.WRITTEN
 
 
-async def test_a_document_that_was_deleted_is_made_anew() -> None:
+async def test_deleted_document_is_recreated() -> None:
     transport = DirectTransport(ApiServer(LoopClock(), seed=0, rbac=False))
     ours = keeper(transport)
     await ours.write(b"first")
@@ -75,7 +75,7 @@ async def test_a_document_that_was_deleted_is_made_anew() -> None:
     assert (await ours.write(b"second")).answer is DocumentAnswer.WRITTEN
 
 
-async def test_refusals_are_values_and_reads_without_an_answer_raise() -> None:
+async def test_document_refusals_are_values_and_unanswered_reads_raise() -> None:
     ours = keeper(ScriptedTransport(respond=lambda _: a_refusal(403, "Forbidden")))
     assert (await ours.write(b"x")).answer is DocumentAnswer.REFUSED
     assert (await ours.write(b"x" * (BYTES_MAX + 1))).answer is DocumentAnswer.REFUSED
@@ -94,7 +94,7 @@ def a_config_map(version: str, text: str) -> Response:
     return answer(200, {"metadata": {"resourceVersion": version}, "data": {"run.json": text}})
 
 
-async def test_a_document_is_created_and_then_replaced_as_it_was_seen_last_within_a_deadline() -> None:
+async def test_document_is_created_then_replaced_by_version_within_a_deadline() -> None:
     answers: list[Answer] = [answer(201, {"metadata": {"resourceVersion": "7"}}), a_config_map("8", "second")]
     transport = ScriptedTransport(respond=lambda _: answers.pop(0))
     ours = keeper(transport)
@@ -127,17 +127,17 @@ async def test_a_document_is_created_and_then_replaced_as_it_was_seen_last_withi
         (AnswerLostError("reset"), DocumentReply(DocumentAnswer.UNKNOWN, "reset")),
     ],
 )
-async def test_each_answer_to_a_write_has_one_meaning_and_its_words(reply: Answer, told: DocumentReply) -> None:
+async def test_each_write_response_has_one_meaning_and_message(reply: Answer, told: DocumentReply) -> None:
     assert await keeper(ScriptedTransport(respond=lambda _: reply)).write(b"x") == told
 
 
-async def test_success_without_a_readable_config_map_is_unknown() -> None:
+async def test_success_without_a_readable_config_map_is_unknown_result() -> None:
     for status in (200, 201):
         ours = keeper(ScriptedTransport(respond=lambda _, status=status: Response(status, b"<html>")))  # type: ignore[misc]
         assert (await ours.write(b"x")).answer is DocumentAnswer.UNKNOWN
 
 
-async def test_who_writes_what_somebody_has_deleted_is_told_so_and_makes_it_anew() -> None:
+async def test_writer_of_a_deleted_document_is_told_and_recreates_it() -> None:
     answers = [a_config_map("7", "first"), a_refusal(404, "NotFound", "deleted"), a_config_map("9", "third")]
     transport = ScriptedTransport(respond=lambda _: answers.pop(0))
     kept = keeper(transport)
@@ -150,7 +150,7 @@ async def test_who_writes_what_somebody_has_deleted_is_told_so_and_makes_it_anew
     assert [asked.method for asked in transport.asked] == ["POST", "PUT", "POST"]
 
 
-async def test_who_was_overtaken_is_told_until_he_reads() -> None:
+async def test_outdated_writer_gets_conflicts_until_it_reads() -> None:
     def respond(asked: Asked) -> Answer:
         return a_config_map("9", "theirs") if asked.method == "GET" else a_refusal(409, "Conflict", "modified")
 
@@ -160,7 +160,7 @@ async def test_who_was_overtaken_is_told_until_he_reads() -> None:
     assert [(asked.method, asked.timeout_s) for asked in transport.asked] == [("POST", 6.0), ("GET", 5.0)]
 
 
-async def test_a_document_may_be_just_so_long() -> None:
+async def test_document_size_is_limited() -> None:
     ours = keeper(ScriptedTransport(respond=lambda _: answer(201, {"metadata": {}})))
     assert await ours.write(b"x" * 900_000) == DocumentReply(DocumentAnswer.WRITTEN)
     assert await ours.write(b"x" * 900_001) == DocumentReply(DocumentAnswer.REFUSED, "900001 bytes, more than 900000")
@@ -175,7 +175,7 @@ async def test_a_document_may_be_just_so_long() -> None:
         (Response(200, b"<html>"), "the response is not a ConfigMap: JSON is malformed: invalid character (byte 0)"),
     ],
 )
-async def test_a_document_that_cannot_be_read_says_why(reply: Answer, words: str) -> None:
+async def test_unreadable_document_reports_why(reply: Answer, words: str) -> None:
     with pytest.raises(UnreachableError) as told:
         await keeper(ScriptedTransport(respond=lambda _: reply)).read()
     assert str(told.value) == f"ConfigMap {NAME}: {words}"
@@ -184,5 +184,5 @@ async def test_a_document_that_cannot_be_read_says_why(reply: Answer, words: str
 @pytest.mark.parametrize(
     "document", [{"metadata": {}}, {"metadata": {}, "data": None}, {"metadata": {}, "data": {"a": "b"}}]
 )
-async def test_what_is_no_document_of_ours_is_as_good_as_none(document: object) -> None:
+async def test_foreign_document_counts_as_none(document: object) -> None:
     assert await keeper(ScriptedTransport(respond=lambda _: answer(200, document))).read() == b""

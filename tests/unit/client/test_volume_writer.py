@@ -33,7 +33,7 @@ def a_writer(*answers: Answer) -> tuple[ApiVolumeWriter, ScriptedTransport]:
     return ApiVolumeWriter(transport, WriteLimiter(LoopClock())), transport
 
 
-async def test_a_volume_is_bound_with_its_version_as_a_precondition() -> None:
+async def test_volume_is_bound_with_its_version_as_precondition() -> None:
     writer, transport = a_writer(DONE)
     reply = await writer.bind_volume(VOLUME, 7, CLAIM, claim_version=3, is_by_scheduler=True)
 
@@ -63,13 +63,13 @@ async def test_a_volume_is_bound_with_its_version_as_a_precondition() -> None:
     }
 
 
-async def test_a_volume_that_a_user_set_aside_stays_the_users() -> None:
+async def test_prebound_volume_keeps_the_claim_of_the_user() -> None:
     writer, transport = a_writer(DONE)
     await writer.bind_volume(VOLUME, 7, CLAIM, claim_version=3, is_by_scheduler=False)
     assert transport.asked[0].body["metadata"] == {"uid": "uid-v", "resourceVersion": "7"}
 
 
-async def test_a_claim_is_told_the_node_it_is_to_be_provisioned_for() -> None:
+async def test_claim_gets_the_selected_node_annotation() -> None:
     writer, transport = a_writer(DONE)
     assert (await writer.select_node(CLAIM, 5, "n1")).answer is VolumeAnswer.DONE
     (asked,) = transport.asked
@@ -93,7 +93,7 @@ async def test_a_claim_is_told_the_node_it_is_to_be_provisioned_for() -> None:
         (answer(400, "no Status"), VolumeReply(VolumeAnswer.REFUSED, message="HTTP 400")),
     ],
 )
-async def test_a_definite_refusal_is_not_sent_again(refusal: Answer, found: VolumeReply) -> None:
+async def test_definite_refusal_is_not_retried(refusal: Answer, found: VolumeReply) -> None:
     writer, transport = a_writer(refusal)
     assert await writer.select_node(CLAIM, 5, "n1") == found
     assert [asked.timeout_s for asked in transport.asked] == [WRITE_TIMEOUT_S]
@@ -102,7 +102,7 @@ async def test_a_definite_refusal_is_not_sent_again(refusal: Answer, found: Volu
 @pytest.mark.parametrize(
     "first", [[a_refusal(503)], [LOST], [ConnectFailedError("refused")], [a_refusal(429, retry_after="4"), LOST]]
 )
-async def test_a_write_of_unknown_effect_is_sent_again(first: Sequence[Answer]) -> None:
+async def test_volume_write_of_unknown_effect_is_retried(first: Sequence[Answer]) -> None:
     writer, transport = a_writer(*first, DONE)
     assert (await writer.select_node(CLAIM, 5, "n1")).answer is VolumeAnswer.DONE
     assert len({str(asked.body) for asked in transport.asked}) == 1
@@ -112,27 +112,27 @@ async def test_a_write_of_unknown_effect_is_sent_again(first: Sequence[Answer]) 
     assert all(waits[at + 1] == pytest.approx(2 * wait) for at, wait in enumerate(waits[:-1]))
 
 
-async def test_a_server_that_wants_to_be_left_alone_is() -> None:
+async def test_retry_after_of_the_server_is_followed() -> None:
     writer, transport = a_writer(a_refusal(429, retry_after="4"), DONE)
     await writer.select_node(CLAIM, 5, "n1")
     first, second = transport.asked
     assert second.at - first.at == pytest.approx(4.0)
 
 
-async def test_a_server_that_never_answers_is_given_up() -> None:
+async def test_unresponsive_server_fails_the_write() -> None:
     writer, transport = a_writer(*[LOST] * ATTEMPTS_MAX)
     assert await writer.select_node(CLAIM, 5, "n1") == VolumeReply(VolumeAnswer.UNKNOWN, message="reset")
     assert len(transport.asked) == ATTEMPTS_MAX
 
 
-async def test_an_answer_without_a_version_is_done_all_the_same() -> None:
+async def test_response_without_a_version_is_success() -> None:
     bodies: list[Any] = [{}, {"metadata": {"resourceVersion": ""}}, []]
     for body in bodies:
         writer, _ = a_writer(answer(200, body))
         assert await writer.select_node(CLAIM, 0, "n1") == VolumeReply(VolumeAnswer.DONE, NO_VERSION)
 
 
-async def test_a_version_that_is_no_number_is_a_precondition_too() -> None:
+async def test_opaque_version_is_a_valid_precondition() -> None:
     writer, transport = a_writer(answer(200, {"metadata": {"resourceVersion": "next"}}))
     assert await writer.select_node(CLAIM, "this", "n1") == VolumeReply(VolumeAnswer.DONE, "next")
     assert transport.asked[0].body["metadata"]["resourceVersion"] == "this"

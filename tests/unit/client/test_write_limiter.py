@@ -29,7 +29,7 @@ from tests.unit.client.scripted import LoopClock, a_refusal
 pytestmark = pytest.mark.looptime
 
 
-async def test_binds_pass_at_once_until_the_bucket_is_empty_then_at_its_rate() -> None:
+async def test_binds_use_the_burst_and_then_the_rate() -> None:
     limiter = WriteLimiter(LoopClock(), writes_per_s=100)
     for _ in range(100):
         await limiter.enter_bind()
@@ -39,7 +39,7 @@ async def test_binds_pass_at_once_until_the_bucket_is_empty_then_at_its_rate() -
     assert asyncio.get_running_loop().time() == pytest.approx(0.5, abs=0.02)
 
 
-async def test_background_writes_flow_while_it_is_calm() -> None:
+async def test_background_writes_run_freely_while_there_are_few_binds() -> None:
     limiter = WriteLimiter(LoopClock())
     for _ in range(CALM_BINDS_MAX):
         await limiter.enter_bind()
@@ -48,7 +48,7 @@ async def test_background_writes_flow_while_it_is_calm() -> None:
     assert asyncio.get_running_loop().time() == 0
 
 
-async def test_background_writes_only_trickle_while_binds_are_many() -> None:
+async def test_background_writes_are_limited_during_many_binds() -> None:
     limiter = WriteLimiter(LoopClock())
     for _ in range(CALM_BINDS_MAX + 1):
         await limiter.enter_bind()
@@ -62,7 +62,7 @@ async def test_background_writes_only_trickle_while_binds_are_many() -> None:
     assert asyncio.get_running_loop().time() == calm
 
 
-async def test_a_429_silences_background_writes_for_as_long_as_the_server_says() -> None:
+async def test_background_writes_pause_after_a_429() -> None:
     limiter = WriteLimiter(LoopClock())
     limiter.note_throttled(7)
     limiter.note_throttled(3)
@@ -72,7 +72,7 @@ async def test_a_429_silences_background_writes_for_as_long_as_the_server_says()
     assert asyncio.get_running_loop().time() == pytest.approx(7)
 
 
-async def test_background_writes_leave_binds_a_part_of_the_bucket() -> None:
+async def test_background_writes_reserve_a_part_of_the_burst_for_binds() -> None:
     limiter = WriteLimiter(LoopClock(), writes_per_s=100)
     for _ in range(90):
         await limiter.admit_background()
@@ -83,9 +83,7 @@ async def test_background_writes_leave_binds_a_part_of_the_bucket() -> None:
 
 
 @pytest.mark.parametrize(("rate", "at_once", "later"), [(100.0, 90, 50), (1.0, 1, 3), (0.5, 1, 2)])
-async def test_background_writes_go_on_at_the_rate_once_their_part_is_used_up(
-    rate: float, at_once: int, later: int
-) -> None:
+async def test_background_writes_continue_at_the_rate_after_their_burst(rate: float, at_once: int, later: int) -> None:
     limiter, loop = WriteLimiter(LoopClock(), writes_per_s=rate), asyncio.get_running_loop()
     for _ in range(at_once):
         await limiter.admit_background()
@@ -98,7 +96,7 @@ async def test_background_writes_go_on_at_the_rate_once_their_part_is_used_up(
     assert later / 3 <= counted.background_delayed <= later
 
 
-async def test_what_waited_and_what_was_refused_is_counted() -> None:
+async def test_delayed_and_throttled_writes_are_counted() -> None:
     limiter = WriteLimiter(LoopClock(), writes_per_s=2)
     waited = [await limiter.enter_bind() for _ in range(4)]
     assert waited == [False, False, True, True]
@@ -108,7 +106,7 @@ async def test_what_waited_and_what_was_refused_is_counted() -> None:
     assert (counted.binds_in_flight, counted.writes, counted.binds_delayed, counted.throttled) == (3, 4, 2, 1)
 
 
-async def test_a_bind_cancelled_while_it_waits_is_not_in_flight() -> None:
+async def test_cancelled_waiting_bind_is_not_in_flight() -> None:
     limiter = WriteLimiter(LoopClock(), writes_per_s=1)
     await limiter.enter_bind()
     with pytest.raises(TimeoutError):
@@ -117,13 +115,13 @@ async def test_a_bind_cancelled_while_it_waits_is_not_in_flight() -> None:
     assert limiter.statistics().binds_in_flight == 1
 
 
-async def test_a_limiter_without_rate_is_refused() -> None:
+async def test_limiter_without_a_rate_is_refused() -> None:
     with pytest.raises(ValueError, match="positive"):
         WriteLimiter(LoopClock(), writes_per_s=0)
 
 
 @given(st.integers(), st.integers(1, 40))
-def test_delays_double_from_base_to_cap_and_stay_within_their_jitter(seed: int, attempts: int) -> None:
+def test_backoff_doubles_from_base_to_cap_with_jitter(seed: int, attempts: int) -> None:
     backoff = Backoff(random.Random(seed))
     for attempt in range(attempts):
         floor = min(0.8 * 2**attempt, 15.0)
@@ -149,18 +147,18 @@ def test_delays_double_from_base_to_cap_and_stay_within_their_jitter(seed: int, 
         (503, ServerError),
     ],
 )
-def test_each_status_has_its_exception(status: int, kind: type[ApiError]) -> None:
+def test_each_status_has_its_exception_class(status: int, kind: type[ApiError]) -> None:
     error = error_for(a_refusal(status, "Why", "because", retry_after="4"))
     assert type(error) is kind
     assert (error.status, error.reason, error.message, error.retry_after_s) == (status, "Why", "because", 4.0)
 
 
 @given(st.binary(max_size=200))
-def test_nothing_but_a_status_is_ever_quoted(body: bytes) -> None:
+def test_only_status_bodies_are_quoted(body: bytes) -> None:
     error = error_for(Response(500, body))
     assert error.message == ""
 
 
-def test_the_text_of_a_status_is_cut() -> None:
+def test_status_text_is_truncated() -> None:
     error = error_for(a_refusal(500, "r" * 999, "m" * 999))
     assert (len(error.reason), len(error.message)) == (256, 256)

@@ -63,11 +63,11 @@ ONE = "domains: [{name: forecast}]"
         Case("domains: [{name: forecast}, {name: gpu}]", ONE, [("domains", "[forecast, gpu]", "[forecast]", True)]),
     ],
 )
-def test_each_setting_that_differs_is_named_with_both_values(case: Case) -> None:
+def test_changed_settings_are_named_with_both_values(case: Case) -> None:
     assert differences(case.before, case.after) == case.found
 
 
-def test_a_plugin_that_goes_or_changes_its_place_is_a_change_of_the_profile() -> None:
+def test_removed_or_moved_plugin_is_a_profile_change() -> None:
     (order, *rest) = differences(ONE, "domains: [{name: forecast, profile: {plugins: {disabled: [ImageLocality]}}}]")
     assert order[0] == "domains[forecast].profile.plugins.enabled"
     assert "ImageLocality" in order[1]
@@ -78,7 +78,7 @@ def test_a_plugin_that_goes_or_changes_its_place_is_a_change_of_the_profile() ->
     }
 
 
-def test_secrets_are_shown_to_nobody() -> None:
+def test_secrets_are_hidden_in_changes() -> None:
     secret = "c2VjcmV0"
     text = f"""domains:
 - name: forecast
@@ -98,7 +98,7 @@ def test_secrets_are_shown_to_nobody() -> None:
     assert (flat[f"{path}.type"], flat[f"{path}.headers"]) == ("prometheus", HIDDEN)
 
 
-def test_all_settings_but_those_that_apply_at_once_keep_what_is_in_force() -> None:
+def test_only_reloadable_settings_change() -> None:
     before = parsed("domains: [{name: forecast}, {name: gpu}]")
     wanted = parsed(
         "domains: [{name: job}, {name: forecast, queue: {maxBackoff: 1m}, schedulerNames: [x]}]\nserver: {port: 1}"
@@ -112,7 +112,7 @@ def differences_of(before: Configuration, after: Configuration) -> set[str]:
     return {one.path for one in changes(flatten(before), flatten(after))}
 
 
-def test_every_setting_applies_at_once_or_says_why_not() -> None:
+def test_every_setting_applies_at_once_or_has_a_restart_reason() -> None:
     """A change of it alone comes into force, or has a reason: nothing is silently left as it was."""
     flat = flatten(loading.default())
     hot = ("profile", "concurrency", "queue", "policy")
@@ -123,7 +123,7 @@ def test_every_setting_applies_at_once_or_says_why_not() -> None:
         assert is_hot is not bool(restart_reason(path)) or is_fixed, path
 
 
-def test_a_file_counts_by_what_it_says_and_a_mistake_is_told_once(tmp_path: Path) -> None:
+def test_watched_file_is_compared_by_content_and_an_error_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "multisched.yaml"
     path.write_text(HEAD)
     file = WatchedFile(path, HEAD)
@@ -143,7 +143,7 @@ def test_a_file_counts_by_what_it_says_and_a_mistake_is_told_once(tmp_path: Path
     assert file.changed() is not None
 
 
-def test_a_file_that_stays_away_is_told_once_and_what_it_says_again_is_news(tmp_path: Path) -> None:
+def test_missing_file_is_reported_once_and_its_return_is_a_change(tmp_path: Path) -> None:
     path = tmp_path / "multisched.yaml"
     path.write_text(HEAD)
     file = WatchedFile(path, HEAD)
@@ -158,7 +158,7 @@ def test_a_file_that_stays_away_is_told_once_and_what_it_says_again_is_news(tmp_
     assert file.changed() is None
 
 
-def test_a_configmap_is_swapped_by_a_link_in_its_path(tmp_path: Path) -> None:
+def test_swapped_configmap_link_is_detected(tmp_path: Path) -> None:
     for name, text in (("one", HEAD), ("two", HEAD + "logging: {level: error}\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "multisched.yaml").write_text(text)

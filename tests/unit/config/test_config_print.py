@@ -55,13 +55,13 @@ def shown(value: Any, section: str) -> Iterator[Setting]:
                 yield from shown(inner, below)
 
 
-def test_every_setting_of_the_schema_is_shown() -> None:
+def test_every_setting_is_printed() -> None:
     assert len(every_setting()) > 80
     assert set(shown(uncommented(TEXT), "Configuration")) == every_setting()
 
 
 @pytest.mark.parametrize("gone", ["queueSort", "probePort", "every", "isolation", "certFile", "urlPrefix", "from"])
-def test_a_setting_that_is_left_out_would_be_seen(gone: str) -> None:
+def test_missing_setting_would_be_detected(gone: str) -> None:
     without = re.sub(rf"^ *#(- )?{gone}:.*\n", "", TEXT, flags=re.MULTILINE)
     assert without != TEXT
     try:
@@ -71,13 +71,13 @@ def test_a_setting_that_is_left_out_would_be_seen(gone: str) -> None:
     assert found < every_setting()
 
 
-def test_every_setting_of_the_schema_is_explained() -> None:
+def test_every_setting_has_an_explanation() -> None:
     sections = {"Configuration": SCHEMA, **SCHEMA["$defs"]}
     bare = [(s, name) for s, name in every_setting() if not sections[s]["properties"][name].get("description")]
     assert bare == []
 
 
-def test_every_setting_stands_behind_its_explanation_where_it_first_appears() -> None:
+def test_explanation_precedes_the_first_occurrence_of_a_setting() -> None:
     before, first = "", set[str]()
     unexplained = []
     for line in TEXT.splitlines():
@@ -90,7 +90,7 @@ def test_every_setting_stands_behind_its_explanation_where_it_first_appears() ->
     assert unexplained == []
 
 
-def test_what_stands_in_comments_is_known_to_the_reader_of_configurations() -> None:
+def test_commented_settings_are_valid() -> None:
     """Its values are kinds such as TEXT: other faults are found, but none is an unknown key."""
     with pytest.raises(ConfigError) as caught:
         loading.parse(yaml.safe_dump(uncommented(TEXT)), "uncommented")

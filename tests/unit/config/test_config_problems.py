@@ -23,7 +23,7 @@ def problems(text: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_all_problems_of_a_file_are_told_in_one_run() -> None:
+def test_all_problems_of_a_file_are_reported_in_one_run() -> None:
     told = problems(
         """\
 apiVersion: multisched.io/v2
@@ -77,11 +77,11 @@ server: {port: abc}
         ("#" * 1_048_577, "f.yaml:1:1: the file has 1048577 bytes; at most 1048576 are read"),
     ],
 )
-def test_a_text_that_is_no_plain_document_is_refused(text: str, told: str) -> None:
+def test_text_that_is_no_plain_document_is_refused(text: str, told: str) -> None:
     assert problems(text) == [told]
 
 
-def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
+def test_duplicate_key_is_refused_with_both_positions() -> None:
     assert problems(f"{HEAD}logging: {{}}\nlogging: {{}}\n") == [
         "f.yaml:4:1: logging: duplicate key, first in line 3; remove one"
     ]
@@ -176,7 +176,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("domains: [{name: a, profile: {plugins: {enabled: [{name: 'a.b:C'}]}}}]", "cannot import a.b"),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused(part: str, told: str) -> None:
+def test_unworkable_setting_is_refused(part: str, told: str) -> None:
     (only,) = problems(f"{HEAD}{part}\n")
     assert told in only
 
@@ -189,13 +189,13 @@ def test_a_setting_that_cannot_work_is_refused(part: str, told: str) -> None:
         ("{name: b, nodes: {rule: rest}}", "nodes by the rule 'rest'"),
     ],
 )
-def test_two_domains_without_a_selector_claim_the_same_nodes(second: str, what: str) -> None:
+def test_domains_without_selectors_that_claim_the_same_nodes_are_refused(second: str, what: str) -> None:
     (only,) = problems(f"{HEAD}domains: [{{name: a}}, {second}]\n")
     assert what in only
     assert "write loans: [{from: a}]" in only
 
 
-def test_equal_selectors_are_found_however_they_are_written() -> None:
+def test_equal_selectors_are_found_in_any_notation() -> None:
     (only,) = problems(
         HEAD
         + """\
@@ -211,7 +211,7 @@ SSD = "matchLabels: {pool: x, disk: ssd}"
 
 
 @pytest.mark.parametrize("other", [SSD, "matchExpressions: [{key: pool, operator: In, values: [x, y]}]"])
-def test_selectors_that_share_nodes_need_a_loan_between_them(other: str) -> None:
+def test_overlapping_selectors_need_a_loan(other: str) -> None:
     text = (
         HEAD
         + f"""\
@@ -226,13 +226,13 @@ domains:
     assert loading.parse(text.replace("{name: b,", "{name: b, loans: [{from: a}],"), "f").domain("b").loans
 
 
-def test_two_domains_of_one_name_or_one_scheduler_name_are_refused() -> None:
+def test_duplicate_domain_or_scheduler_names_are_refused() -> None:
     told = problems(HEAD + "domains: [{name: gpu}, {name: gpu, nodes: {rule: labelled}}]\n")
     assert any("domain 'gpu' is already used by domains[0].name" in line for line in told)
     assert any("schedulerName 'gpu-scheduler' is already used by" in line for line in told)
 
 
-def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_problem(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")
     for path, told in ((tmp_path / "none", "cannot be read: No such file"), (tmp_path, "directory"), (binary, "UTF-8")):
@@ -248,7 +248,7 @@ JSON_LIKE = st.recursive(
 
 
 @given(part=st.sampled_from(["domains", "lease", "server", "client", "logging"]), value=JSON_LIKE)
-def test_whatever_stands_in_a_file_is_a_configuration_or_a_list_of_problems(part: str, value: object) -> None:
+def test_any_file_is_a_configuration_or_a_list_of_problems(part: str, value: object) -> None:
     import yaml
 
     text = HEAD + yaml.safe_dump({part: value}, allow_unicode=True)
@@ -263,12 +263,12 @@ def test_whatever_stands_in_a_file_is_a_configuration_or_a_list_of_problems(part
 
 
 @given(text=st.text(max_size=60))
-def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+def test_arbitrary_text_raises_only_configuration_errors(text: str) -> None:
     with pytest.raises(ConfigError):
         loading.parse(text, "f.yaml")
 
 
-def test_args_and_points_are_checked_at_the_field_itself() -> None:
+def test_args_and_points_are_checked_at_their_field() -> None:
     told = problems(
         f"""\
 {HEAD}domains:
@@ -303,13 +303,13 @@ def one_plugin(entry: str, points: str = "") -> str:
 
 
 @pytest.mark.parametrize("plugin", plugin_registry().names())
-def test_no_plugin_takes_args_that_it_does_not_know(plugin: str) -> None:
+def test_unknown_args_are_refused(plugin: str) -> None:
     args = "{noSuchSetting: 1}"
     (told,) = [one for one in problems(one_plugin(f"{{name: {plugin}, args: {args}}}")) if ".args" in one]
     assert "noSuchSetting: unknown field" in told or "args: takes no args; remove them" in told
 
 
-def test_args_of_a_plugin_without_any_are_refused_where_they_stand() -> None:
+def test_args_of_a_plugin_without_args_are_refused_at_their_position() -> None:
     at = "domains[0].profile.plugins.enabled[0].args"
     told = one_plugin("{name: GpuShare, args: {x: 1}}")
     assert problems(told) == [f"f.yaml:6:{told.splitlines()[5].index('args') + 1}: {at}: takes no args; remove them"]
@@ -345,7 +345,7 @@ class Plain:
         ),
     ],
 )
-def test_points_are_those_that_a_plugin_has_with_its_args(plugin: str, point: str, told: str) -> None:
+def test_extension_points_follow_the_plugin_args(plugin: str, point: str, told: str) -> None:
     name = plugin.split(",")[0].strip("{}").removeprefix("name: ")
     text = one_plugin(plugin, f"    points: {{{point}: [{name}]}}\n")
     if told:
@@ -358,7 +358,7 @@ def test_points_are_those_that_a_plugin_has_with_its_args(plugin: str, point: st
     ("content", "why"),
     [("def x(:", "SyntaxError: invalid syntax"), ("raise RuntimeError('half done')", "RuntimeError: half done")],
 )
-def test_a_module_that_cannot_be_imported_is_a_problem_at_its_name(
+def test_unimportable_module_is_a_problem_at_its_name(
     content: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"own_module_{len(content)}"
@@ -372,17 +372,17 @@ def makes_something(args: object) -> Nowhere:  # type: ignore[name-defined] # no
     """A factory whose annotation cannot be looked up."""
 
 
-def test_points_of_a_factory_that_does_not_say_what_it_makes_are_not_judged() -> None:
+def test_extension_points_of_an_untyped_factory_are_not_checked() -> None:
     entry = f"{{name: '{__name__}:makes_something'}}"
     loading.parse(one_plugin(entry, f"    points: {{score: ['{__name__}:makes_something']}}\n"), "f.yaml")
 
 
-def test_points_are_not_judged_by_args_that_are_wrong() -> None:
+def test_extension_points_are_not_checked_with_invalid_args() -> None:
     (told,) = problems(one_plugin("{name: PeakForecast, args: {mode: nope}}", "    points: {filter: [PeakForecast]}\n"))
     assert "args.mode: 'nope' is not known" in told
 
 
-def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> None:
+def test_args_problems_are_reported_with_other_problems() -> None:
     told = problems(
         f"""\
 {HEAD}domains:
@@ -440,5 +440,5 @@ def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> 
         ),
     ],
 )
-def test_an_extender_that_cannot_be_asked_is_told_at_its_field(extenders: str, told: str) -> None:
+def test_unusable_extender_is_reported_at_its_field(extenders: str, told: str) -> None:
     assert problems(f"{HEAD}domains:\n  - {{name: own, extenders: {extenders}}}\n") == [f"f.yaml:{told}"]

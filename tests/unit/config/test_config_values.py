@@ -36,7 +36,7 @@ def plugins_of(configuration: Configuration, domain: str) -> dict[str, PluginUse
     return {use.name: use for use in profile.plugins}
 
 
-def test_without_a_file_three_domains_are_served() -> None:
+def test_configuration_without_a_file_serves_three_domains() -> None:
     configuration = loading.default()
     assert [(d.name, d.scheduler_names, d.nodes.rule) for d in configuration.domains] == [
         ("forecast", ("forecast-scheduler",), NodeRule.REST),
@@ -51,7 +51,7 @@ def test_without_a_file_three_domains_are_served() -> None:
     assert (lease.duration_s, lease.renew_deadline_s, lease.retry_period_s) == (15.0, 10.0, 2.0)
 
 
-def test_a_domain_of_the_users_own_starts_from_kube_schedulers_plugins() -> None:
+def test_user_domain_starts_from_kube_scheduler_plugins() -> None:
     """And from the plugins of quotas, before preemption, and of gangs, last, as upstream's feature gate would add it."""
     names = [use.name for use in base_profile("default").plugins]
     assert names.index("ElasticQuota") + 1 == names.index("DefaultPreemption")
@@ -73,13 +73,13 @@ def test_a_domain_of_the_users_own_starts_from_kube_schedulers_plugins() -> None
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_gpu_nodes_are_tolerated_by_pods_that_need_gpus(pod: Pod, is_given: bool) -> None:
+def test_gpu_taints_are_tolerated_by_pods_that_need_gpus(pod: Pod, is_given: bool) -> None:
     added = tolerations_for(pod, loading.default().domain("gpu").policy.compile())
 
     assert [(t.key, t.effect) for t in added] == ([("nvidia.com/gpu", "NoSchedule")] if is_given else [])
 
 
-def test_a_toleration_goes_to_all_pods_or_to_those_that_any_part_of_its_rule_selects() -> None:
+def test_toleration_applies_to_all_or_selected_pods() -> None:
     added = (
         parse(
             """\
@@ -108,11 +108,11 @@ domains:
     assert keys(make_pod("other", labels={"tier": "web"})) == ["everybody"]
 
 
-def test_the_shortest_file_means_the_defaults() -> None:
+def test_minimal_file_means_the_defaults() -> None:
     assert parse("") == loading.default()
 
 
-def test_the_printed_default_means_the_defaults_and_is_the_file_in_the_repository() -> None:
+def test_printed_default_equals_the_defaults_and_the_repository_file() -> None:
     text = config_print.configuration_text(loading.default())
     assert (ROOT / "config/default.yaml").read_text() == text, "run: multisched config default > config/default.yaml"
     printed = loading.parse(text, "default.yaml")
@@ -122,7 +122,7 @@ def test_the_printed_default_means_the_defaults_and_is_the_file_in_the_repositor
     assert printed.lease == loading.default().lease
 
 
-def test_the_printed_schema_is_the_file_in_the_repository() -> None:
+def test_printed_schema_equals_the_repository_file() -> None:
     text = config_print.schema_text()
     assert (ROOT / "config/schema.json").read_text() == text, "run: multisched config schema > config/schema.json"
     schema = json.loads(text)
@@ -132,11 +132,11 @@ def test_the_printed_schema_is_the_file_in_the_repository() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config/examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_every_example_is_good(path: Path) -> None:
+def test_every_example_configuration_is_valid(path: Path) -> None:
     assert loading.load(path).domains
 
 
-def test_a_fourth_scheduler_needs_configuration_alone() -> None:
+def test_fourth_scheduler_needs_configuration_only() -> None:
     configuration = loading.load(ROOT / "config/examples/qos-scheduler.yaml")
     qos = configuration.domain("qos")
     assert qos.scheduler_names == ("qos-scheduler",)
@@ -144,14 +144,14 @@ def test_a_fourth_scheduler_needs_configuration_alone() -> None:
     assert "PrioritySort" not in plugins_of(configuration, "qos")
 
 
-def test_queue_sort_takes_the_place_of_the_base_s() -> None:
+def test_queue_sort_replaces_that_of_the_base() -> None:
     configuration = parse("domains: [{name: a, profile: {queueSort: PrioritySort}}]\n")
     uses = plugins_of(configuration, "a")
     assert "PrioritySort" in uses
     assert "QOSSort" not in uses
 
 
-def test_enabled_changes_only_what_it_names() -> None:
+def test_enabled_changes_only_named_plugins() -> None:
     configuration = parse(
         """\
 domains:
@@ -171,18 +171,18 @@ domains:
     assert (after["TaintToleration"].weight, after["TaintToleration"].timeout_s) == (3, 0.25)
 
 
-def test_disabling_everything_makes_enabled_the_whole_profile() -> None:
+def test_disabling_all_makes_enabled_the_whole_profile() -> None:
     configuration = parse(
         "domains: [{name: a, profile: {plugins: {disabled: ['*'], enabled: [{name: QOSSort}, {name: DefaultBinder}]}}}]"
     )
     assert list(plugins_of(configuration, "a")) == ["QOSSort", "DefaultBinder"]
 
 
-def test_a_policy_in_the_file_replaces_the_domain_s_own() -> None:
+def test_policy_in_the_file_replaces_the_default_of_the_domain() -> None:
     assert parse("domains: [{name: job, policy: {tolerations: []}}]").domain("job").policy.compile() == ()
 
 
-def test_values_are_frozen() -> None:
+def test_configuration_values_are_immutable() -> None:
     with pytest.raises(AttributeError, match="immutable"):
         loading.default().lease.duration_s = 1.0  # type: ignore[misc]
 
@@ -199,28 +199,28 @@ def test_values_are_frozen() -> None:
         ("24h", 86400.0),
     ],
 )
-def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+def test_durations_are_parsed_in_user_notation(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", "10", "s", "-1s", "1 s", "1d", "1s1m", "25h", "1e3s", "٣s", None, True, 5, 0.5, "9" * 40]
 )
-def test_anything_else_is_no_duration(text: object) -> None:
+def test_invalid_durations_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"duration|24h"):
         parse_duration(text)
 
 
 @given(st.integers(min_value=1, max_value=86_400_000))
-def test_a_printed_duration_reads_back(milliseconds: int) -> None:
+def test_printed_duration_parses_to_the_same_value(milliseconds: int) -> None:
     assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(milliseconds / 1000)
 
 
-def test_the_default_file_is_plain_yaml() -> None:
+def test_default_file_is_plain_yaml() -> None:
     assert yaml.safe_load((ROOT / "config/default.yaml").read_text())["kind"] == "MultischedConfiguration"
 
 
-def test_what_an_extender_looks_after_is_left_to_it_and_scores_are_those_of_the_point() -> None:
+def test_extender_managed_resources_are_ignored_by_fit_but_scored() -> None:
     configuration = loading.load(ROOT / "config/examples/extender.yaml")
     profile = resolve_profile(configuration.domain("fpga"), plugin_registry())
     uses = {use.name: use for use in profile.plugins}

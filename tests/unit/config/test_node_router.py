@@ -41,7 +41,7 @@ def router(domains: str = "") -> NodeRouter:
         (node({LABEL: "somebody-else"}), None),
     ],
 )
-def test_the_label_comes_first_then_gpus_then_virtual_nodes_then_the_rest(of: Node, home: str | None) -> None:
+def test_label_precedes_gpus_virtual_nodes_and_the_rest(of: Node, home: str | None) -> None:
     assert router().home(of) == home
 
 
@@ -60,19 +60,19 @@ domains:
 """
 
 
-def test_a_selector_comes_before_the_rules() -> None:
+def test_selector_precedes_the_built_in_rules() -> None:
     assert router(SELECTING).home(node({"pool": "qos"}, gpus=8)) == "qos"
     assert router(SELECTING).home(node({"cores": "96"})) == "big"
     assert router(SELECTING).home(node({"cores": "64"})) == "forecast"
 
 
-def test_a_node_of_two_selectors_belongs_to_the_first_and_both_are_named() -> None:
+def test_node_with_two_selectors_belongs_to_the_first_and_both_are_named() -> None:
     both = node({"pool": "qos", "cores": "96"})
     assert router(SELECTING).home(both) == "qos"
     assert router(SELECTING).selecting(both) == ["qos", "big"]
 
 
-def test_a_node_of_two_selectors_is_disputed_unless_it_is_borrowed_or_labelled() -> None:
+def test_node_with_two_selectors_is_disputed_unless_lent_or_labelled() -> None:
     both = node({"pool": "qos", "cores": "96"})
     lent = router(SELECTING.replace("  - name: big\n", "  - name: big\n    loans: [{from: qos}]\n"))
     assert router(SELECTING).disputed(both) == ["qos", "big"]
@@ -106,7 +106,9 @@ def more(key: str, operator: Operator, *values: str) -> LabelSelector:
         (more("cores", Operator.GT, "64"), more("cores", Operator.LT, "65"), False),
     ],
 )
-def test_selectors_over_the_same_labels_are_told_apart(one: LabelSelector, other: LabelSelector, shared: bool) -> None:
+def test_selectors_over_the_same_labels_are_distinguished(
+    one: LabelSelector, other: LabelSelector, shared: bool
+) -> None:
     assert surely_share(one, other) is shared
     assert surely_share(other, one) is shared
 
@@ -123,14 +125,14 @@ _selectors = st.lists(_requirements, min_size=1, max_size=3).map(lambda found: L
 
 
 @given(_selectors, _selectors)
-def test_selectors_of_one_label_share_exactly_where_some_value_matches_both(
+def test_selectors_of_one_label_overlap_exactly_if_a_value_matches_both(
     one: LabelSelector, other: LabelSelector
 ) -> None:
     candidates: list[dict[str, str]] = [{}, *({"k": value} for value in ["a", "b", "z", *map(str, range(3, 10))])]
     assert surely_share(one, other) is any(one.matches(c) and other.matches(c) for c in candidates)
 
 
-def test_a_borrower_may_use_the_lent_nodes_and_the_lender_keeps_them() -> None:
+def test_borrower_may_use_lent_nodes_and_the_lender_keeps_them() -> None:
     lent, kept = node({"lend": "yes"}), node()
     routes = router(SELECTING)
     assert routes.home(lent) == "forecast"
@@ -140,11 +142,11 @@ def test_a_borrower_may_use_the_lent_nodes_and_the_lender_keeps_them() -> None:
     assert routes.lenders("job") == {"forecast"}
 
 
-def test_only_the_lender_s_own_nodes_are_lent() -> None:
+def test_only_nodes_of_the_lender_are_lent() -> None:
     assert not router(SELECTING).usable_by("job")(node({"lend": "yes"}, gpus=8))
 
 
-def test_no_domain_uses_a_foreign_node_without_a_loan() -> None:
+def test_foreign_node_is_unusable_without_a_loan() -> None:
     routes = router()
     for domain in ("forecast", "job"):
         assert not routes.usable_by(domain)(node(gpus=1))
@@ -181,7 +183,7 @@ def test_no_domain_uses_a_foreign_node_without_a_loan() -> None:
         ),
     ],
 )
-def test_why_a_domain_may_not_use_a_node_is_its_rule_and_the_fix(of: Node, text: str, why: str) -> None:
+def test_unusable_node_is_explained_by_rule_and_fix(of: Node, text: str, why: str) -> None:
     domains = [
         "{name: forecast}",
         "{name: gpu}",
@@ -204,11 +206,11 @@ def test_why_a_domain_may_not_use_a_node_is_its_rule_and_the_fix(of: Node, text:
         '{"domains": [{"name": "a", "nodes": {"selector": {"matchExpressions": [{"key": "k", "operator": "Gt"}]}}}]}',
     ],
 )
-def test_a_selection_of_another_version_is_not_read(text: str) -> None:
+def test_selection_of_another_version_is_ignored(text: str) -> None:
     assert NodeSelection.read(text) is None
 
 
-def test_a_selection_reads_back_with_selectors_and_loans() -> None:
+def test_selection_round_trips_with_selectors_and_loans() -> None:
     domains = """\
 domains:
   - {name: a, nodes: {selector: {matchLabels: {pool: x}}}}

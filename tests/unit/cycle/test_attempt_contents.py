@@ -33,7 +33,7 @@ def records_of(*steps: str) -> tuple[AttemptRecord, ...]:
     return records.read(POD.uid)
 
 
-def test_attempts_that_did_not_go_plainly_are_told_as_they_ended() -> None:
+def test_unusual_attempts_are_recorded_with_their_outcome() -> None:
     assert records_of("conflict", "error", "given up") == (
         AttemptRecord(1, 10.0, Outcome.CONFLICT, message="no device left", passed_over=("a", "b")),
         AttemptRecord(2, 20.0, Outcome.ERROR, message="it fell", status=FAILED),
@@ -41,12 +41,12 @@ def test_attempts_that_did_not_go_plainly_are_told_as_they_ended() -> None:
     )
 
 
-def test_the_latest_attempts_are_kept() -> None:
+def test_number_of_kept_attempts_is_limited() -> None:
     assert [one.attempt for one in records_of(*["error"] * (ATTEMPTS_KEPT + 2))] == [3, 4, 5, 6]
     assert AttemptRecords(lambda: 0.0).read("nobody") == ()
 
 
-def test_a_refused_pod_leaves_its_words_its_promise_and_its_victims() -> None:
+def test_refused_pod_is_recorded_with_message_nomination_and_victims() -> None:
     domain = Domain(
         make_node("a", cpu_milli=1000), make_node("b", cpu_milli=10), in_tree=("NodeResourcesFit", "DefaultPreemption")
     )
@@ -67,7 +67,7 @@ def test_a_refused_pod_leaves_its_words_its_promise_and_its_victims() -> None:
     )
 
 
-def test_a_preemption_in_vain_leaves_its_sentence() -> None:
+def test_failed_preemption_is_recorded_with_its_message() -> None:
     domain = Domain(make_node("a", cpu_milli=10), in_tree=("NodeResourcesFit", "DefaultPreemption"))
     domain.schedule(make_pod("high", cpu_milli=1000, priority=10))
     (record,) = domain.cycle.records.read("uid-high")
@@ -76,7 +76,7 @@ def test_a_preemption_in_vain_leaves_its_sentence() -> None:
     assert record.message.endswith(record.post_filter)
 
 
-def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_placed() -> None:
+def test_rejected_placement_is_recorded_with_its_scores() -> None:
     domain = Domain(make_node("a"), in_tree=("NodeResourcesFit",))
     placed = domain.schedule(make_pod("p", cpu_milli=100))
     assert isinstance(placed, Placed)
@@ -93,7 +93,7 @@ def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_
     assert (after.message, after.status.message) == (FAILED.message, FAILED.message)
 
 
-def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_score_snapshots_are_dropped_beyond_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [make_node(f"n{number}", cpu_milli=10) for number in range(100)]
     one = SNAPSHOT_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * one)

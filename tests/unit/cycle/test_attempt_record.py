@@ -102,7 +102,7 @@ changes = st.tuples(st.sampled_from(NAMES), st.sampled_from((500, 2000, 4000)), 
 
 
 @given(st.lists(st.one_of(pods, changes), max_size=25))
-def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> None:
+def test_record_equals_a_cold_run(steps: list[tuple[Any, ...]]) -> None:
     domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
     for count, step in enumerate(steps):
         if isinstance(step[0], str):
@@ -127,7 +127,7 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
             assert_shows(snapshot, expected)
 
 
-def test_refused_pods_of_a_class_share_a_score_snapshot_until_something_changes() -> None:
+def test_refused_pods_of_a_class_share_a_snapshot_until_a_change() -> None:
     domain = Domain(make_node("n1", cpu_milli=100), make_node("n2", cpu_milli=100))
     first, second, third = (make_pod(name, cpu_milli=500) for name in ("a", "b", "c"))
     domain.schedule(first)
@@ -153,7 +153,7 @@ class Gate(FilterBy):
         return self.why[name]
 
 
-def test_a_score_snapshot_is_not_shared_with_a_pod_that_was_refused_for_another_reason() -> None:
+def test_snapshot_is_not_shared_between_different_refusals() -> None:
     gate = Gate()
     domain = Domain(make_node("n1"), make_node("n2"), plugins=[gate], in_tree=("NodeResourcesFit",))
     first, second = make_pod("a", cpu_milli=500), make_pod("b", cpu_milli=500)
@@ -169,7 +169,7 @@ def test_a_score_snapshot_is_not_shared_with_a_pod_that_was_refused_for_another_
     assert told == [["shut", "shut"], ["shut", "locked"]]
 
 
-def test_one_of_many_placed_pods_has_a_score_snapshot_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_placed_pods_get_their_own_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_EVERY", 3)
     domain = Domain(make_node("n1", pods=99))
     placed = [make_pod(f"p{n}", cpu_milli=1) for n in range(7)]
@@ -181,7 +181,7 @@ def test_one_of_many_placed_pods_has_a_score_snapshot_of_its_own(monkeypatch: py
     assert records[2].snapshot is records[0].snapshot
 
 
-def test_the_latest_attempts_are_kept_oldest_first() -> None:
+def test_latest_attempts_are_returned_oldest_first() -> None:
     domain = Domain(make_node("n1", cpu_milli=100))
     pod = make_pod("late", cpu_milli=500)
     for attempt in range(1, ATTEMPTS_KEPT + 3):
@@ -194,7 +194,7 @@ def test_the_latest_attempts_are_kept_oldest_first() -> None:
     assert [record.outcome for record in records][-2:] == [Outcome.REFUSED, Outcome.PLACED]
 
 
-def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> None:
+def test_pod_rejected_by_reserve_or_bind_keeps_its_scores() -> None:
     domain = Domain(make_node("n1"))
     pod = make_pod("p", cpu_milli=1)
     placed = domain.schedule(pod)
@@ -212,7 +212,7 @@ def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> 
     assert len(domain.cycle.records.read(pod.uid)) == 1
 
 
-def test_a_pod_that_is_turned_away_after_an_answer_from_outside_keeps_its_attempt() -> None:
+def test_pod_rejected_after_a_remote_answer_keeps_its_record() -> None:
     domain = Domain(make_node("n1"), plugins=[Service()])
     pod = make_pod("p", cpu_milli=1)
     placed = Waiting.begin(domain, pod, attempt=5).answer({"Service": {"n1": 1}})
@@ -222,7 +222,7 @@ def test_a_pod_that_is_turned_away_after_an_answer_from_outside_keeps_its_attemp
     assert (record.attempt, record.outcome, record.node) == (5, Outcome.GIVEN_UP, "n1")
 
 
-def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_node(
+def test_forgotten_placement_keeps_its_node_on_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
@@ -240,7 +240,7 @@ def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_nod
     assert (record.message, record.status.plugin) == ("not today", "Permission")
 
 
-def test_a_score_snapshot_counts_the_bytes_of_its_arrays() -> None:
+def test_snapshot_size_counts_its_arrays() -> None:
     domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
     placed, refused = make_pod("p", cpu_milli=1), make_pod("large", cpu_milli=10**6)
     domain.schedule(placed)
@@ -258,7 +258,7 @@ def test_a_score_snapshot_counts_the_bytes_of_its_arrays() -> None:
         assert sizes[name] == SNAPSHOT_BYTES_MIN + sum(column.nbytes for column in columns)
 
 
-def test_refusals_by_name_count_with_the_snapshot_that_they_are_kept_with() -> None:
+def test_refusals_by_node_name_count_to_their_snapshot() -> None:
     domain = Domain(*(make_node(name, cpu_milli=100) for name in NAMES))
     domain.schedule(make_pod("before", cpu_milli=101))
     plain = domain.cycle.records.statistics()["refused_bytes"]
@@ -273,7 +273,7 @@ def test_refusals_by_name_count_with_the_snapshot_that_they_are_kept_with() -> N
     assert domain.cycle.records.statistics()["refused_bytes"] == plain + record.snapshot.nbytes
 
 
-def test_of_a_dropped_score_snapshot_the_scores_that_move_with_every_pod_are_still_told(
+def test_moving_scores_stay_available_after_a_snapshot_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 1)
@@ -298,7 +298,7 @@ def test_of_a_dropped_score_snapshot_the_scores_that_move_with_every_pod_are_sti
     assert all(isinstance(score.final, int) for score in (*before.scores, *after.scores))
 
 
-def test_a_class_that_is_begun_anew_takes_a_score_snapshot_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuilt_class_takes_a_new_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
     first, alike, after = (make_pod(name, cpu_milli=1) for name in ("first", "alike", "after"))
     domain.schedule(first)
@@ -308,7 +308,7 @@ def test_a_class_that_is_begun_anew_takes_a_score_snapshot_of_its_own(monkeypatc
     assert [last(domain, pod).is_own_snapshot for pod in (first, alike, after)] == [True, False, True]
 
 
-def test_what_is_kept_of_a_class_ends_with_it() -> None:
+def test_class_records_end_with_the_class() -> None:
     domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
     domain.schedule(make_pod("placed", cpu_milli=1))
     domain.schedule(make_pod("large", cpu_milli=10**6))
@@ -318,7 +318,7 @@ def test_what_is_kept_of_a_class_ends_with_it() -> None:
     assert len(kept) == 0
 
 
-def test_an_attempt_that_is_made_again_counts_once() -> None:
+def test_repeated_attempt_counts_once() -> None:
     domain = Domain(make_node("n1"), make_node("n2"))
     pod = make_pod("p", cpu_milli=1)
     first = domain.schedule(pod)
@@ -331,7 +331,7 @@ def test_an_attempt_that_is_made_again_counts_once() -> None:
     assert [record.node for record in domain.cycle.records.read(pod.uid)] == [second.node]
 
 
-def test_no_scores_are_kept_of_a_pod_whose_nodes_are_promised_to_others() -> None:
+def test_no_scores_are_recorded_if_all_nodes_are_reserved_for_nominated_pods() -> None:
     domain = Domain(make_node("n1", cpu_milli=100))
     placed = make_pod("first", cpu_milli=40)
     domain.schedule(placed)
@@ -343,7 +343,7 @@ def test_no_scores_are_kept_of_a_pod_whose_nodes_are_promised_to_others() -> Non
     assert [snapshot is not None and bool(snapshot.scores) for snapshot in snapshots] == [True, False]
 
 
-def test_a_plugin_that_fails_is_on_record() -> None:
+def test_plugin_failure_is_recorded() -> None:
     def breaks(pod: Pod, name: str) -> str:
         raise RuntimeError("broken")
 
@@ -357,7 +357,7 @@ def test_a_plugin_that_fails_is_on_record() -> None:
     assert "broken" in record.message
 
 
-def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
+def test_alternative_nodes_after_a_remote_answer_are_recorded() -> None:
     domain = Domain(make_node("best", cpu_milli=100), make_node("next", cpu_milli=100), plugins=[Service()])
     pod = make_pod("late", cpu_milli=80)
     waiting = Waiting.begin(domain, pod)
@@ -371,7 +371,7 @@ def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
     assert record.total == record.snapshot.total[record.at]
 
 
-def test_nodes_refused_from_outside_are_on_record() -> None:
+def test_remote_refusals_are_recorded() -> None:
     domain = Domain(make_node("n1"), make_node("n2"), plugins=[Service()])
     pod = make_pod("late")
     Waiting.begin(domain, pod).answer({"Service": {}})
@@ -384,7 +384,7 @@ def test_nodes_refused_from_outside_are_on_record() -> None:
     ]
 
 
-def test_a_conflict_names_the_nodes_that_others_took() -> None:
+def test_conflict_record_names_the_taken_nodes() -> None:
     domain = Domain(make_node("n1", cpu_milli=100), plugins=[Service()])
     pod = make_pod("late", cpu_milli=80)
     waiting = Waiting.begin(domain, pod, attempt=2)
@@ -395,7 +395,7 @@ def test_a_conflict_names_the_nodes_that_others_took() -> None:
     assert (record.attempt, record.outcome, record.passed_over) == (2, Outcome.CONFLICT, ("n1",))
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
     monkeypatch.setattr(attempt_record, "REFUSED_PODS_KEPT", 8)
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * SNAPSHOT_BYTES_MIN)
@@ -425,5 +425,5 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert domain.cycle.records.read("uid-large-1") == ()
 
 
-def test_the_oldest_attempt_of_a_pod_that_nobody_knows_is_nothing() -> None:
+def test_unknown_pod_has_no_attempts() -> None:
     assert Domain().cycle.records.read("nobody") == ()

@@ -50,21 +50,21 @@ def make_machine(*, unknown: bool = False) -> BindMachine:
         (BindAnswer.UNKNOWN, Step.POST, None),
     ],
 )
-def test_the_first_answer(answer: BindAnswer, step: Step, outcome: Outcome | None) -> None:
+def test_first_bind_answer_decides_the_next_step(answer: BindAnswer, step: Step, outcome: Outcome | None) -> None:
     machine = make_machine()
     action = machine.on_reply(BindReply(answer, message="why"))
     assert (action.step, action.outcome) == (step, outcome)
     assert machine.is_unknown is (answer is BindAnswer.UNKNOWN)
 
 
-def test_a_bind_by_somebody_else_is_believed_once_the_api_server_says_so() -> None:
+def test_foreign_bind_is_accepted_once_the_api_server_confirms_it() -> None:
     machine = make_machine()
     assert machine.on_reply(BindReply(BindAnswer.DELEGATED, message="it was not bound")) == Action(Step.READ)
     assert machine.is_unknown
     assert machine.on_read(OURS).outcome is Outcome.BOUND
 
 
-def test_a_bind_that_somebody_else_only_claims_is_waited_for_and_then_refused() -> None:
+def test_unconfirmed_foreign_bind_is_refused_after_a_wait() -> None:
     machine = make_machine()
     machine.on_reply(BindReply(BindAnswer.DELEGATED, message="it was not bound"))
     assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
@@ -84,7 +84,7 @@ def test_a_bind_that_somebody_else_only_claims_is_waited_for_and_then_refused() 
         (BindAnswer.UNKNOWN, Step.POST, None),
     ],
 )
-def test_an_answer_after_an_unknown_one_frees_nothing_by_itself(
+def test_answer_after_an_unknown_one_does_not_release_the_pod(
     answer: BindAnswer, step: Step, outcome: Outcome | None
 ) -> None:
     machine = make_machine(unknown=True)
@@ -104,7 +104,7 @@ def test_an_answer_after_an_unknown_one_frees_nothing_by_itself(
         (None, Outcome.GONE),
     ],
 )
-def test_what_a_conflict_meant_only_a_read_tells(truth: PodTruth | None, outcome: Outcome) -> None:
+def test_conflict_is_resolved_by_a_read(truth: PodTruth | None, outcome: Outcome) -> None:
     machine = make_machine()
     machine.on_reply(BindReply(BindAnswer.CONFLICT))
     action = machine.on_read(truth)
@@ -115,21 +115,21 @@ def test_what_a_conflict_meant_only_a_read_tells(truth: PodTruth | None, outcome
     ("truth", "why"),
     [(UNBOUND, "the API server refused the binding"), (GATED, "the pod has scheduling gates")],
 )
-def test_a_conflict_without_words_is_told_by_what_the_pod_is_like(truth: PodTruth, why: str) -> None:
+def test_conflict_without_a_message_is_judged_by_the_pod_state(truth: PodTruth, why: str) -> None:
     machine = make_machine()
     assert machine.on_reply(BindReply(BindAnswer.CONFLICT)).step is Step.READ
     assert machine.on_read(truth) == Action(Step.END, outcome=Outcome.REFUSED, message=why)
 
 
 @pytest.mark.parametrize("truth", [UNBOUND, GATED])
-def test_an_unknown_bind_is_refused_only_once_every_late_post_is_dead(truth: PodTruth) -> None:
+def test_unknown_bind_is_refused_only_after_every_late_request_expired(truth: PodTruth) -> None:
     machine = make_machine(unknown=True)
     machine.on_reply(BindReply(BindAnswer.CONFLICT))
     assert machine.on_read(truth) == Action(Step.READ, DEADLINE_S)
     assert machine.on_read(truth).outcome is Outcome.REFUSED
 
 
-def test_a_bind_that_must_not_be_sent_is_refused_if_nothing_was_sent_and_else_only_read() -> None:
+def test_cancelled_bind_is_refused_if_unsent_else_read() -> None:
     assert make_machine().withdraw("why") == Action(Step.END, outcome=Outcome.REFUSED, message="why")
 
     machine = make_machine(unknown=True)
@@ -142,14 +142,14 @@ def test_a_bind_that_must_not_be_sent_is_refused_if_nothing_was_sent_and_else_on
     assert machine.on_read(OURS).outcome is Outcome.BOUND
 
 
-def test_a_late_post_that_lands_while_we_wait_is_found() -> None:
+def test_late_request_that_succeeds_is_found() -> None:
     machine = make_machine(unknown=True)
     machine.on_reply(BindReply(BindAnswer.CONFLICT))
     assert machine.on_read(UNBOUND).step is Step.READ
     assert machine.on_read(OURS).outcome is Outcome.BOUND
 
 
-def test_an_unreachable_server_is_asked_again_for_ever() -> None:
+def test_unreachable_server_is_retried_without_a_limit() -> None:
     machine = make_machine()
     machine.on_reply(BindReply(BindAnswer.CONFLICT))
     pauses = [machine.on_unreachable() for _ in range(100)]
@@ -162,9 +162,7 @@ def test_an_unreachable_server_is_asked_again_for_ever() -> None:
     ("answer", "attempts_max"),
     [(BindAnswer.NOT_SENT, UNSENT_ATTEMPTS_MAX), (BindAnswer.THROTTLED, THROTTLED_ATTEMPTS_MAX)],
 )
-def test_a_bind_that_certainly_did_nothing_is_given_up_after_a_named_number_of_tries(
-    answer: BindAnswer, attempts_max: int
-) -> None:
+def test_bind_without_effect_fails_after_a_fixed_number_of_attempts(answer: BindAnswer, attempts_max: int) -> None:
     machine = make_machine()
     actions = [machine.on_reply(BindReply(answer, message="why")) for _ in range(attempts_max)]
     assert [action.step for action in actions] == [Step.POST] * (attempts_max - 1) + [Step.END]
@@ -172,7 +170,7 @@ def test_a_bind_that_certainly_did_nothing_is_given_up_after_a_named_number_of_t
 
 
 @pytest.mark.parametrize("answer", [BindAnswer.NOT_SENT, BindAnswer.THROTTLED])
-def test_no_number_of_answers_that_did_nothing_ends_a_bind_whose_outcome_is_unknown(answer: BindAnswer) -> None:
+def test_unknown_bind_never_ends_by_answers_without_effect(answer: BindAnswer) -> None:
     """The first POST may still take effect: its node is asked for until a read says what became of it (I2)."""
     machine = make_machine(unknown=True)
     actions = [machine.on_reply(BindReply(answer)) for _ in range(UNSENT_ATTEMPTS_MAX + THROTTLED_ATTEMPTS_MAX)]
@@ -181,7 +179,7 @@ def test_no_number_of_answers_that_did_nothing_ends_a_bind_whose_outcome_is_unkn
     assert machine.on_read(OURS).outcome is Outcome.BOUND
 
 
-def test_throttled_answers_do_not_use_up_the_tries_of_refused_connections() -> None:
+def test_throttled_answers_do_not_count_as_refused_connections() -> None:
     machine = make_machine()
     for _ in range(UNSENT_ATTEMPTS_MAX + 1):
         assert machine.on_reply(BindReply(BindAnswer.THROTTLED)).step is Step.POST
@@ -192,7 +190,7 @@ def test_retry_after_is_honoured() -> None:
     assert make_machine().on_reply(BindReply(BindAnswer.THROTTLED, retry_after_s=30.0)).pause_s == 30.0
 
 
-def test_a_failed_bind_plugin_sends_nothing_again_and_its_reason_is_told() -> None:
+def test_failed_bind_plugin_is_not_retried_and_reports_its_reason() -> None:
     machine = make_machine()
     assert machine.on_failure("plugin broke").step is Step.READ
     assert machine.is_unknown
@@ -266,7 +264,7 @@ days = st.lists(st.tuples(faults, st.floats(0.01, DEADLINE_S), events, st.boolea
 
 
 @given(days)
-def test_whatever_the_server_does_the_outcome_told_is_the_truth(history: list[tuple[str, float, str, bool]]) -> None:
+def test_bind_outcome_is_always_true(history: list[tuple[str, float, str, bool]]) -> None:
     server, machine = Server(), make_machine()
     action = machine.first()
     ahead = iter(history)
@@ -313,7 +311,7 @@ READ_LATER = Action(Step.READ, 2 * PAUSE_INITIAL_S)
         (BindAnswer.REJECTED, REFUSED, READ_LATER),
     ],
 )
-def test_what_follows_from_each_answer_whole(answer: BindAnswer, known: Action, unknown: Action) -> None:
+def test_every_reply_has_its_full_action(answer: BindAnswer, known: Action, unknown: Action) -> None:
     """`unknown`: after another POST that was not answered."""
     assert make_machine().on_reply(BindReply(answer, message="why")) == known
     machine = make_machine(unknown=True)
@@ -333,7 +331,7 @@ def test_what_follows_from_each_answer_whole(answer: BindAnswer, known: Action, 
         (GATED, Outcome.REFUSED, "the pod has scheduling gates"),
     ],
 )
-def test_what_a_read_says_whole(truth: PodTruth | None, outcome: Outcome, words: str) -> None:
+def test_every_read_has_its_full_action(truth: PodTruth | None, outcome: Outcome, words: str) -> None:
     ended = Action(Step.END, outcome=outcome, message=words)
     assert make_machine().on_read(truth) == ended
     machine = make_machine(unknown=True)
@@ -344,7 +342,7 @@ def test_what_a_read_says_whole(truth: PodTruth | None, outcome: Outcome, words:
     assert first == ended
 
 
-def test_the_words_of_who_failed_are_told_once_the_read_has_shown_that_nothing_was_bound() -> None:
+def test_failure_message_is_reported_once_a_read_shows_no_bind() -> None:
     for machine in (make_machine(), make_machine(unknown=True)):
         assert machine.on_failure("the plugin's words").step is Step.READ
         assert machine.on_read(UNBOUND) == Action(Step.READ, DEADLINE_S)
@@ -357,7 +355,7 @@ def test_the_words_of_who_failed_are_told_once_the_read_has_shown_that_nothing_w
     assert delegated.on_read(UNBOUND).message == "the extender's words"
 
 
-def test_a_server_that_says_when_to_ask_again_is_asked_no_earlier() -> None:
+def test_retry_after_is_never_undercut() -> None:
     machine = make_machine()
     assert machine.on_reply(BindReply(BindAnswer.THROTTLED, retry_after_s=7.0)) == Action(Step.POST, 7.0)
     assert machine.on_reply(BindReply(BindAnswer.THROTTLED, retry_after_s=0.1)) == AFTER_ONE
@@ -366,7 +364,7 @@ def test_a_server_that_says_when_to_ask_again_is_asked_no_earlier() -> None:
     assert pauses[-1] == Action(Step.READ, PAUSE_MAX_S)
 
 
-def test_what_is_withdrawn_is_refused_where_nothing_was_sent_and_read_where_something_was() -> None:
+def test_withdrawn_bind_is_refused_if_unsent_and_read_if_sent() -> None:
     refused = Action(Step.END, outcome=Outcome.REFUSED, message="the node is gone")
     assert make_machine().withdraw("the node is gone") == refused
     sent = make_machine(unknown=True)

@@ -121,7 +121,7 @@ def play(seed: int, *, with_plugin: bool) -> list[Result]:
 
 
 @pytest.mark.parametrize("with_plugin", [False, True], ids=["ledger alone", "with its plugin"])
-def test_parallel_cycles_of_several_domains_never_pass_the_room(*, with_plugin: bool) -> None:
+def test_parallel_domain_cycles_stay_within_the_quota(*, with_plugin: bool) -> None:
     ended = [result for seed in range(settings().max_examples // 3) for result in play(seed, with_plugin=with_plugin)]
     assert {Placed, Conflicted} <= {type(result) for result in ended}, "rooms were contended for"
     for result in ended:
@@ -133,7 +133,7 @@ def test_parallel_cycles_of_several_domains_never_pass_the_room(*, with_plugin: 
             assert FULL in result.message
 
 
-def test_a_pod_that_the_quota_refused_at_commit_is_placed_once_there_is_room() -> None:
+def test_pod_refused_by_quota_at_commit_is_placed_when_there_is_room() -> None:
     first, second, _ = town(with_plugin=True)
     slow = make_pod("slow", cpu_milli=600)
     attempt = Waiting.begin(first, slow)
@@ -152,7 +152,7 @@ def test_a_pod_that_the_quota_refused_at_commit_is_placed_once_there_is_room() -
     assert room_of(first).used["default"] == 600
 
 
-def test_a_dry_run_sees_the_room_that_a_victim_would_leave_and_writes_nothing() -> None:
+def test_dry_run_counts_quota_of_victims_and_writes_nothing() -> None:
     nodes = [make_node(name, cpu_milli=4000) for name in ("a", "b")]
     domain = Domain(*nodes, factories=[NamespaceQuota], in_tree=("NodeResourcesFit", "DefaultPreemption"))
     for name, cpu, namespace in (("mine", 800, "red"), ("other", 800, "blue")):
@@ -166,7 +166,7 @@ def test_a_dry_run_sees_the_room_that_a_victim_would_leave_and_writes_nothing() 
     assert isinstance(domain.schedule(make_pod("urgent", cpu_milli=500, namespace="red", priority=10)), Placed)
 
 
-def test_nominated_pods_count_against_the_room_before_they_come() -> None:
+def test_nominated_pods_count_against_the_quota() -> None:
     domain = Domain(make_node("a"), factories=[NamespaceQuota])
     domain.nominator.nominate(make_pod("urgent", cpu_milli=700, priority=9), "a")
     assert isinstance(domain.schedule(make_pod("late", cpu_milli=500)), Unplaced)

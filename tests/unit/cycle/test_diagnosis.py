@@ -20,14 +20,14 @@ TAINTED = Status.unresolvable("node(s) had untolerated taint(s)").by("TaintToler
 PENDING = Status.pending("waits for a claim").by("Claims")
 
 
-def test_reasons_are_counted_by_node_and_sorted_as_texts() -> None:
+def test_reasons_are_counted_per_node_and_sorted() -> None:
     found = Diagnosis(15, counts=((TAINTED, 10), (FULL, 3), (Status.unschedulable("Insufficient cpu").by("Other"), 2)))
     assert fit_error(found) == (
         "0/15 nodes are available: 10 node(s) had untolerated taint(s), 3 Insufficient memory, 5 Insufficient cpu."
     )
 
 
-def test_post_filter_comes_last_and_pre_filter_stands_alone() -> None:
+def test_post_filter_message_is_last_and_pre_filter_message_is_alone() -> None:
     assert fit_error(Diagnosis(2, counts=((TAINTED, 2),)), "preemption: 0/2 nodes are available.") == (
         "0/2 nodes are available: 2 node(s) had untolerated taint(s). preemption: 0/2 nodes are available."
     )
@@ -39,7 +39,7 @@ def test_no_nodes_and_no_reasons() -> None:
     assert fit_error(Diagnosis(3)) == "0/3 nodes are available:"
 
 
-def test_nodes_refused_later_are_added_with_those_who_refused_them() -> None:
+def test_later_refused_nodes_are_added_with_their_rejectors() -> None:
     first = Diagnosis(3, counts=((TAINTED, 1),), rejectors=frozenset({"TaintToleration"}), nodes=(("a", TAINTED),))
     found = first.with_more([("b", FULL), ("c", PENDING)])
     assert fit_error(found) == (
@@ -51,7 +51,7 @@ def test_nodes_refused_later_are_added_with_those_who_refused_them() -> None:
     assert dict(found.nodes) == {"a": TAINTED, "b": FULL, "c": PENDING}
 
 
-def test_a_node_refused_after_it_was_chosen_is_one_of_one() -> None:
+def test_refused_chosen_node_counts_as_one_of_one() -> None:
     assert fit_error(refused_node(FULL)) == "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
     assert refused_node(FULL).rejectors == {"NodeResourcesFit"}
     assert refused_node(PENDING).pending == {"Claims"}
@@ -60,7 +60,7 @@ def test_a_node_refused_after_it_was_chosen_is_one_of_one() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from((FULL, TAINTED, PENDING))), max_size=6))
-def test_adding_one_by_one_is_adding_all(refused: list[tuple[str, Status]]) -> None:
+def test_adding_verdicts_one_by_one_equals_adding_all(refused: list[tuple[str, Status]]) -> None:
     base = Diagnosis(9)
     at_once, by_one = base.with_more(refused), base
     for one in refused:
@@ -96,7 +96,7 @@ class Narrows:
     st.dictionaries(st.sampled_from(range(len(NODES))), st.sampled_from((FULL, PENDING)), max_size=2),
     st.none() | st.sets(st.sampled_from(NODES), min_size=1),
 )
-def test_each_node_counts_for_whoever_refused_it_first(
+def test_each_node_counts_for_its_first_rejector(
     refuses: dict[str, dict[str, str]], at_held: dict[int, Status], left: set[str] | None
 ) -> None:
     filters = [
@@ -139,7 +139,7 @@ def test_each_node_counts_for_whoever_refused_it_first(
     assert (plain.counts, plain.rejectors, plain.pending) == (found.counts, found.rejectors, found.pending)
 
 
-def test_a_pod_refused_before_any_node_was_looked_at_counts_for_who_did_it() -> None:
+def test_pre_filter_refusal_counts_for_its_plugin() -> None:
     def found(*plugins: Narrows) -> Diagnosis:
         domain = Domain(*(make_node(name) for name in NODES), plugins=plugins, in_tree=())
         entry = domain.fresh_classes().find(make_pod("p"), 1)

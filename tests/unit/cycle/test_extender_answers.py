@@ -44,14 +44,14 @@ def placed_on(domain: Domain, verdict: ExtenderResult) -> str:
     return result.node
 
 
-def test_scores_are_normalised_among_the_nodes_that_extenders_left() -> None:
+def test_scores_are_normalised_over_nodes_the_extenders_keep() -> None:
     # With the worst node b scores 50 of 100 and c 100; without it 0 and 100, three times as heavy as the extender's 200.
     boost = {"b": 200}
     assert placed_on(make_domain(worst=2, b=1, c=0), ExtenderResult({}, boost)) == "b"
     assert placed_on(make_domain(worst=2, b=1, c=0), ExtenderResult({"worst": NO}, boost)) == "c"
 
 
-def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
+def test_pod_without_nodes_reports_the_extender_message() -> None:
     domain = make_domain(a=0, b=0)
     result = Waiting.begin(domain, make_pod("p")).answer({NAME: ExtenderResult({"a": NO, "b": NO}, {})})
     assert isinstance(result, Unplaced)
@@ -59,7 +59,7 @@ def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
     assert result.rejectors == {NAME}
 
 
-def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> None:
+def test_preemption_without_an_extender_uses_all_offers() -> None:
     client = HttpExtenderClient(ExtenderSettings("http://127.0.0.1:1", preempt_verb="preempt"))
     domain = Domain(
         make_node("a", cpu_milli=1000),
@@ -112,7 +112,7 @@ def summed(total: list[int], added: list[int], feasible: Bools = FEASIBLE) -> li
     return sums
 
 
-def test_verdicts_are_given_of_feasible_rows_and_refuse_them_by_their_places_among_these() -> None:
+def test_verdict_positions_refer_to_feasible_rows() -> None:
     says: Any = Says({0: NO, 2: NO})
     feasible = FEASIBLE.copy()
     assert refuse(Runner(Heard(), lambda: 0.0), says, VIEW, POD, ROWS, feasible) == [(0, NO), (3, NO)]
@@ -131,11 +131,11 @@ def test_verdicts_are_given_of_feasible_rows_and_refuse_them_by_their_places_amo
     ],
     ids=["added", "down to nothing", "below nothing", "just what fits", "more than fits"],
 )
-def test_what_extenders_add_keeps_the_order_of_the_sums(total: list[int], added: list[int], found: list[int]) -> None:
+def test_extender_scores_keep_the_order_of_totals(total: list[int], added: list[int], found: list[int]) -> None:
     assert summed(total, added) == found
 
 
-def test_where_no_row_is_left_extenders_are_not_asked() -> None:
+def test_extenders_are_not_called_without_feasible_rows() -> None:
     assert summed([1, 2, 3, 4], [], np.zeros(4, np.bool_)) == [1, 2, 3, 4]
 
 
@@ -149,9 +149,7 @@ def test_where_no_row_is_left_extenders_are_not_asked() -> None:
         ([-1, 0, 0], None),
     ],
 )
-def test_an_extenders_part_is_recorded_where_it_is_a_score_with_a_weight(
-    after: list[int], told: tuple[int, list[int]] | None
-) -> None:
+def test_extender_score_is_recorded_if_weighted(after: list[int], told: tuple[int, list[int]] | None) -> None:
     before = np.array([5, 5, 5, 5], np.int32)
     found = recorded("Says", before, np.array([*after, 99], np.int32) + before, np.array([True, True, True, False]))
     assert [(one.plugin, one.weight, one.final.tolist()) for one in found] == (
@@ -163,7 +161,7 @@ def test_an_extenders_part_is_recorded_where_it_is_a_score_with_a_weight(
 @pytest.mark.parametrize(
     ("point", "ask"), [("Filter", refuse), ("Score", partial(add_up, total=np.zeros(4, np.int32)))]
 )
-def test_an_answer_that_cannot_be_read_is_told_under_the_point_it_was_for(point: str, ask: Callable[..., Any]) -> None:
+def test_unreadable_answer_is_reported_under_its_extension_point(point: str, ask: Callable[..., Any]) -> None:
     heard, says = Heard(), Says(RuntimeError("boom"))
     with pytest.raises(PluginFailure, match=f'running {point} plugin "Says": RuntimeError: boom'):
         ask(Runner(heard, lambda: 0.0), says, VIEW, POD, ROWS, feasible=FEASIBLE.copy())

@@ -79,7 +79,7 @@ def trace(domain: Domain) -> object:
 SPEC = PodSpec(requests={"cpu": 1000}, scoring_cpu_milli=1000, scoring_memory_bytes=2**28)
 
 
-def test_all_members_stand_where_there_is_room() -> None:
+def test_all_members_are_placed_if_there_is_room() -> None:
     domain = Domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=2000))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
     assert sorted(nodes_of(result).values()) == ["a", "a", "b", "b"]
@@ -87,7 +87,7 @@ def test_all_members_stand_where_there_is_room() -> None:
     domain.cache.validate()
 
 
-def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() -> None:
+def test_failed_gang_leaves_no_trace_and_each_member_gets_the_reason() -> None:
     domain = Domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=1000))
     before = trace(domain)
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
@@ -106,21 +106,21 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() ->
     assert outcomes["m0"].status.plugin == "GangScheduling", "the API server has turned nobody away"
 
 
-def test_members_beyond_the_minimum_wait_on() -> None:
+def test_surplus_members_stay_pending() -> None:
     domain = Domain(make_node("a", cpu_milli=3000))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(5)], 2))
     assert len(result.placed) == 3
     assert [one.message for one in result.unplaced] == ["0/1 nodes are available: 1 Insufficient cpu."] * 2
 
 
-def test_who_does_not_fit_does_not_keep_the_others_from_their_minimum() -> None:
+def test_infeasible_members_do_not_block_the_gang_minimum() -> None:
     domain = Domain(make_node("a", cpu_milli=3000))
     pods = [make_pod("huge", cpu_milli=9000), *(make_pod(f"m{at}", spec=SPEC) for at in range(3))]
     result = attempt(domain, gang_of(pods, 3))
     assert sorted(nodes_of(result)) == ["m0", "m1", "m2"]
 
 
-def test_gangs_that_start_together_do_so_or_none_does() -> None:
+def test_linked_gangs_are_placed_all_or_none() -> None:
     """scheduler-plugins#117: groups {A, B} and {C, D}, which come in the order A C B D, hold nothing against each other."""
     domain = Domain(make_node("a", cpu_milli=2000))
     pods = {name: make_pod(name, spec=SPEC) for name in "acbd"}
@@ -134,7 +134,7 @@ def test_gangs_that_start_together_do_so_or_none_does() -> None:
     assert sorted(nodes_of(attempt(domain, second))) == ["c", "d"]
 
 
-def test_members_in_several_namespaces_hear_nothing_about_each_others_pods() -> None:
+def test_messages_of_linked_gangs_name_no_pods_of_other_namespaces() -> None:
     domain = Domain(make_node("a", cpu_milli=1000))
     pods = [make_pod("mine", spec=SPEC, namespace="here"), make_pod("secret", spec=SPEC, namespace="there")]
     entries = tuple(QueuedPod(pod, 0.0) for pod in pods)
@@ -145,13 +145,13 @@ def test_members_in_several_namespaces_hear_nothing_about_each_others_pods() -> 
     }
 
 
-def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> None:
+def test_two_large_gangs_are_placed_one_after_the_other() -> None:
     domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
     gangs = [gang_of([make_pod(f"{name}{at}", spec=SPEC) for at in range(6)], 6) for name in "xy"]
     assert [len(attempt(domain, gang).placed) for gang in gangs] == [6, 0]
 
 
-def test_a_large_gang_without_room_is_refused_before_anybody_is_placed() -> None:
+def test_large_gang_without_room_is_refused_before_any_placement() -> None:
     domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(20)], 20))
     assert result.unplaced[0].message == (
@@ -177,14 +177,14 @@ def racks_of(domain: Domain, result: GangResult, key: str = "rack") -> set[str]:
     return {nodes.node(domain.row(placed.node)).labels[key] for placed in result.placed}
 
 
-def test_a_gang_is_packed_into_one_rack_the_one_that_it_fills_most() -> None:
+def test_gang_is_packed_into_the_rack_it_fills_most() -> None:
     domain = Domain(*racks(3))
     domain.cache.place(make_pod("standing", cpu_milli=1000, node="r1n0"))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(3)], 3, topology=(RACK_REQUIRED,)))
     assert racks_of(domain, result) == {"r1"}
 
 
-def test_a_rack_that_holds_all_who_wait_comes_before_one_that_only_holds_the_minimum() -> None:
+def test_rack_that_holds_all_pending_members_is_preferred() -> None:
     for standing, rack in ((("r0n0", "r2n0"), "r1"), (("r0n0", "r1n0", "r2n0", "r2n1"), "r0")):
         domain = Domain(*racks(3))
         for at, node in enumerate(standing):
@@ -195,14 +195,14 @@ def test_a_rack_that_holds_all_who_wait_comes_before_one_that_only_holds_the_min
         assert len(result.placed) == 4 - (rack == "r0")
 
 
-def test_the_most_important_members_are_those_that_have_to_find_a_rack() -> None:
+def test_rack_choice_follows_the_most_important_members() -> None:
     domain = Domain(*racks(2))
     pods = [make_pod("first", cpu_milli=1000, priority=5), make_pod("last", cpu_milli=9000)]
     result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,)))
     assert list(nodes_of(result)) == ["first"]
 
 
-def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
+def test_required_rack_is_kept_and_a_preferred_one_may_be_left() -> None:
     domain = Domain(*racks(3))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(5)]
     refused = attempt(domain, gang_of(pods, 5, topology=(RACK_REQUIRED,)))
@@ -213,7 +213,7 @@ def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
     assert len(racks_of(domain, attempt(domain, gang_of(pods, 5, topology=(RACK,))))) == 2
 
 
-def test_a_rack_whose_nodes_take_no_more_pods_has_no_room() -> None:
+def test_rack_at_its_pod_limit_has_no_room() -> None:
     domain = Domain(*(make_node(f"n{at}", pods=1, labels={"rack": "r"}) for at in range(2)))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
     refused = attempt(domain, gang_of(pods, 3, topology=(RACK_REQUIRED,)))
@@ -222,7 +222,7 @@ def test_a_rack_whose_nodes_take_no_more_pods_has_no_room() -> None:
     )
 
 
-def test_of_several_levels_the_narrowest_that_holds_it_is_taken() -> None:
+def test_narrowest_topology_level_that_fits_is_used() -> None:
     domain = Domain(*racks(4))
     levels = (TopologyLevel("zone", is_required=True), RACK)
     small = attempt(domain, gang_of([make_pod(f"s{at}", spec=SPEC) for at in range(3)], 3, topology=levels))
@@ -232,7 +232,7 @@ def test_of_several_levels_the_narrowest_that_holds_it_is_taken() -> None:
     assert len(racks_of(domain, large, "zone")) == 1
 
 
-def test_a_gang_that_is_healed_goes_where_the_others_stand() -> None:
+def test_recovering_gang_goes_to_the_domain_of_its_placed_members() -> None:
     domain = Domain(*racks(3, cpu_milli=4000))
     domain.cache.place(make_pod("standing", cpu_milli=1000, node="r2n1"))
     pods = [make_pod("m", spec=SPEC)]
@@ -241,7 +241,7 @@ def test_a_gang_that_is_healed_goes_where_the_others_stand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_members_are_decided_as_one_after_the_other(seed: int) -> None:
+def test_members_see_the_placements_of_earlier_members(seed: int) -> None:
     """A gang that fits gets what its members would get alone, in their order."""
     rng = random.Random(seed)
     nodes = [make_node(f"n{at}", cpu_milli=rng.choice((2000, 4000))) for at in range(rng.randint(1, 6))]
@@ -257,21 +257,21 @@ def test_members_are_decided_as_one_after_the_other(seed: int) -> None:
         assert trace(refused) == trace(Domain(*nodes))
 
 
-def test_large_members_are_decided_first_where_small_ones_would_take_their_nodes() -> None:
+def test_large_members_are_placed_before_small_ones() -> None:
     """In the order in which they came, the small ones fill the only node that holds the large one."""
     domain = Domain(make_node("large", cpu_milli=3000), make_node("small", cpu_milli=1000))
     pods = [make_pod("s0", cpu_milli=1000), make_pod("l0", cpu_milli=3000)]
     assert nodes_of(attempt(domain, gang_of(pods, 2))) == {"s0": "small", "l0": "large"}
 
 
-def test_of_several_orders_the_one_that_came_furthest_says_why() -> None:
+def test_reported_reason_is_of_the_order_that_placed_most() -> None:
     domain = Domain(make_node("a", cpu_milli=3000))
     pods = [*(make_pod(f"s{at}", cpu_milli=1000) for at in range(3)), make_pod("l0", cpu_milli=3000)]
     (message,) = {one.message for one in attempt(domain, gang_of(pods, 4)).unplaced}
     assert "3 of the 4 members that must start together fit; l0: " in message
 
 
-def test_a_member_that_wants_to_be_beside_another_is_tried_again_once_that_one_has_a_node() -> None:
+def test_member_with_affinity_is_retried_after_the_other_member() -> None:
     term = {"labelSelector": {"matchLabels": {"app": "head"}}, "topologyKey": "kubernetes.io/hostname"}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     worker = decode_pod(pod_document("worker", container(cpu="1"), affinity=affinity))
@@ -282,7 +282,7 @@ def test_a_member_that_wants_to_be_beside_another_is_tried_again_once_that_one_h
     assert found["worker"] == found["head"]
 
 
-def test_a_member_that_reserve_refuses_takes_its_gang_back_and_everybody_is_unreserved() -> None:
+def test_reserve_refusal_of_one_member_undoes_its_gang() -> None:
     calls: list[str] = []
 
     class Picky(Reserves):
@@ -303,7 +303,7 @@ def test_a_member_that_reserve_refuses_takes_its_gang_back_and_everybody_is_unre
     assert trace(domain) == before
 
 
-def test_members_keep_the_nodes_that_are_promised_to_them() -> None:
+def test_members_keep_their_nominated_nodes() -> None:
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
     for pod, node in zip(pods, "cab", strict=True):
@@ -313,14 +313,14 @@ def test_members_keep_the_nodes_that_are_promised_to_them() -> None:
 
 
 @pytest.mark.parametrize(("priority", "placed"), [(5, []), (0, ["m0", "m1"])])
-def test_room_that_is_promised_to_a_more_important_pod_is_none_for_a_gang(priority: int, placed: list[str]) -> None:
+def test_gang_does_not_use_room_of_a_more_important_nominated_pod(priority: int, placed: list[str]) -> None:
     domain = Domain(make_node("a", cpu_milli=2000))
     domain.nominator.nominate(make_pod("promised", cpu_milli=1000, priority=priority), "a")
     members = [make_pod(f"m{at}", cpu_milli=1000, priority=1) for at in range(2)]
     assert sorted(nodes_of(attempt(domain, gang_of(members, 2)))) == placed
 
 
-def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:
+def test_undone_gang_keeps_its_nominations() -> None:
     domain = Domain(make_node("a", cpu_milli=1000))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(2)]
     domain.nominator.nominate(pods[0], "a")
@@ -328,7 +328,7 @@ def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:
     assert domain.nominator.node_of("uid-m0") == "a"
 
 
-def test_members_keep_their_promised_nodes_while_victims_go_from_there() -> None:
+def test_members_keep_nominated_nodes_while_victims_are_deleting() -> None:
     """Else whoever comes meanwhile takes the room, and others are removed for the gang again."""
     going = make_pod("going", cpu_milli=1000, node="a", is_deleting=True, is_preempted=True)
     domain = Domain(make_node("a", cpu_milli=1000), in_tree=("NodeResourcesFit", "DefaultPreemption"))
@@ -341,7 +341,7 @@ def test_members_keep_their_promised_nodes_while_victims_go_from_there() -> None
     assert [one.nominated_node for one in result.unplaced] == [None, None]
 
 
-def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_decided_on_the_answers() -> None:
+def test_remote_plugins_are_called_for_all_members_at_once() -> None:
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
     running = domain.cycle.attempt(gang_of(pods, 3))
@@ -368,7 +368,7 @@ class Unwilling(SlowOracle):
         return np.full(len(rows), self.refuses, np.uint8)
 
 
-def test_gang_that_a_remote_plugin_refuses_is_requeued_by_its_events() -> None:
+def test_gang_refused_by_a_remote_plugin_is_requeued_by_its_events() -> None:
     domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1), plugins=[Unwilling()])
     running = domain.cycle.attempt(gang_of([make_pod("m0", spec=SPEC), make_pod("m1", spec=SPEC)], 2))
     answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
@@ -377,7 +377,7 @@ def test_gang_that_a_remote_plugin_refuses_is_requeued_by_its_events() -> None:
     assert "Unwilling" in first.rejectors
 
 
-def test_gang_is_requeued_by_the_event_of_a_node_that_was_full_when_its_plugins_asked() -> None:
+def test_gang_is_requeued_by_an_event_of_a_node_full_at_the_request() -> None:
     domain = Domain(make_node("a", cpu_milli=9000), make_node("b", cpu_milli=1000), plugins=[Unwilling()])
     domain.cache.place(make_pod("other", cpu_milli=1000, node="b"))
     running = domain.cycle.attempt(gang_of([make_pod("m0", spec=SPEC), make_pod("m1", spec=SPEC)], 2))
@@ -388,7 +388,7 @@ def test_gang_is_requeued_by_the_event_of_a_node_that_was_full_when_its_plugins_
     assert "NodeResourcesFit" in first.rejectors
 
 
-def test_an_answer_that_fails_costs_its_member_the_attempt_and_the_gang_with_it() -> None:
+def test_failed_remote_answer_fails_the_member_and_its_gang() -> None:
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
     running = domain.cycle.attempt(gang_of(pods, 3))

@@ -59,7 +59,7 @@ def of(result: GangResult) -> tuple[list[str], set[str]]:
     return sorted(pod.name for pod in preemption.every_victim), {node for _, node in preemption.nominations}
 
 
-def test_one_rack_is_cleared_although_less_important_pods_stand_on_several() -> None:
+def test_gang_preemption_clears_one_rack_despite_lower_priorities_elsewhere() -> None:
     """Of each rack one pod is the least important: two racks together would cost less than one."""
     pods = [standing(f"{rack}{at}", f"{rack}{at}", priority=at + 1) for rack in ("aa", "ab") for at in range(2)]
     domain = town({f"{rack}{at}": 1 for rack in ("aa", "ab") for at in range(2)}, pods)
@@ -68,48 +68,48 @@ def test_one_rack_is_cleared_although_less_important_pods_stand_on_several() -> 
     assert nodes == set(found)
 
 
-def test_the_rack_is_cleared_whose_victims_are_the_least_important() -> None:
+def test_rack_with_the_least_important_victims_is_cleared() -> None:
     pods = [standing("urgent", "aa0", priority=5), *(standing(f"low{at}", "ab0") for at in range(2))]
     assert victims(town({"aa0": 2, "ab0": 2}, pods), 2) == (["low0", "low1"], {"ab0"})
 
 
-def test_of_equally_important_victims_the_fewest_go() -> None:
+def test_fewest_victims_of_equal_importance_are_evicted() -> None:
     pods = [standing(f"a{at}", "aa0") for at in range(2)] + [standing("b", "ab0")]
     assert victims(town({"aa0": 2, "ab0": 2}, pods), 2) == (["b"], {"ab0"})
 
 
-def test_a_budget_is_kept_where_another_rack_can_be_cleared() -> None:
+def test_budget_is_kept_if_another_rack_can_be_cleared() -> None:
     pods = [standing("kept", "aa0", labels={"app": "kept"}), standing("high", "ab0", priority=7)]
     domain = town({"aa0": 1, "ab0": 1}, pods)
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
     assert victims(domain, 1) == (["high"], {"ab0"})
 
 
-def test_a_rack_that_is_too_small_or_too_important_is_not_cleared() -> None:
+def test_rack_too_small_or_too_important_is_not_cleared() -> None:
     pods = [standing("low", "aa0"), standing("equal", "ab0", priority=9, cpu=2000), standing("mid", "ac0", priority=4)]
     assert victims(town({"aa0": 1, "ab0": 2, "ac0": 2}, pods), 2) == (["mid"], {"ac0"})
     assert victims(town({"aa0": 1, "ab0": 2}, pods[:2]), 2) == ([], set())
 
 
-def test_nobody_goes_where_no_node_has_the_label() -> None:
+def test_no_pod_is_evicted_if_no_node_has_the_label() -> None:
     domain = Domain(make_node("n", cpu_milli=1000), in_tree=IN_TREE)
     domain.cache.place(standing("low", "n"))
     assert victims(domain, 1) == ([], set())
 
 
-def test_members_that_stand_say_which_rack_is_cleared() -> None:
+def test_placed_members_determine_the_cleared_rack() -> None:
     pods = [standing("low", "aa0"), standing("mid", "ab0", priority=4)]
     assert victims(town({"aa0": 1, "ab0": 1, "ab1": 1}, pods), 2, standing=("ab1",)) == (["mid"], {"ab0", "ab1"})
 
 
-def test_within_a_zone_that_is_required_several_racks_are_cleared() -> None:
+def test_several_racks_are_cleared_within_a_required_zone() -> None:
     pods = [standing(name, name) for name in ("aa0", "ab0", "ba0")]
     domain = town({"aa0": 1, "ab0": 1, "ba0": 1}, pods)
     assert victims(domain, 2, ZONE_REQUIRED, TopologyLevel("rack")) == (["aa0", "ab0"], {"aa0", "ab0"})
     assert victims(domain, 2, ZONE_REQUIRED, RACK_REQUIRED) == ([], set())
 
 
-def test_racks_of_one_name_in_two_zones_are_two() -> None:
+def test_racks_with_one_name_in_two_zones_are_separate() -> None:
     nodes = [
         make_node(f"{zone}{at}", cpu_milli=1000, labels={"zone": zone, "rack": "r"}) for zone in "ab" for at in "01"
     ]
@@ -120,14 +120,14 @@ def test_racks_of_one_name_in_two_zones_are_two() -> None:
     assert victims(domain, 2, *levels)[1] in ({"a0", "a1"}, {"b0", "b1"})
 
 
-def test_a_gang_that_reaches_beyond_the_rack_goes_whole_only_where_no_other_rack_does() -> None:
+def test_gang_spanning_racks_is_evicted_whole_only_as_last_resort() -> None:
     pods = [member("g1", "aa0"), member("g2", "ab0"), standing("mid", "ac0", priority=4)]
     nodes = {"aa0": 1, "ab0": 1, "ac0": 1}
     assert victims(town(nodes, pods, {"g": 2}), 1) == (["mid"], {"ac0"})
     assert victims(town({"aa0": 1, "ab0": 1}, pods[:2], {"g": 2}), 1)[0] == ["g1", "g2"]
 
 
-def test_a_search_that_takes_long_ends_with_the_racks_that_are_least_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_search_ends_with_the_least_short_racks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_dry_run, "PLACINGS_MAX", 1)
     pods = [standing(f"a{at}", "aa0") for at in range(2)] + [standing("high", "ab0", priority=7)]
     assert victims(town({"aa0": 2, "ab0": 2}, pods), 2) == (["high"], {"ab0"})
@@ -142,9 +142,7 @@ racks = st.dictionaries(
 
 
 @given(racks, st.integers(1, 6))
-def test_one_rack_is_cleared_no_more_than_needed_and_none_is_certain_to_cost_less(
-    shape: dict[str, list[list[int]]], count: int
-) -> None:
+def test_one_rack_is_cleared_minimally_at_the_lowest_cost(shape: dict[str, list[list[int]]], count: int) -> None:
     names = {f"{rack}{at}": pods[:3] for rack, nodes in shape.items() for at, pods in enumerate(nodes)}
     pods = [
         standing(f"{name}-{at}", name, priority=priority)
@@ -181,7 +179,7 @@ def cost_of(priorities: Sequence[int]) -> tuple[int, ...]:
     return max(priorities), sum(priority + 2**31 for priority in priorities), len(priorities)
 
 
-def test_for_a_full_quota_its_less_important_pods_go_from_other_racks() -> None:
+def test_quota_victims_may_be_in_other_racks() -> None:
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
     nodes = [make_node(f"{rack}0", cpu_milli=4000, labels={"rack": rack}) for rack in ("ra", "rb")]
     quota = Town(nodes, root)
@@ -194,7 +192,7 @@ def test_for_a_full_quota_its_less_important_pods_go_from_other_racks() -> None:
     assert (found, places) == ([f"low{at}" for at in range(4)], {"rb0"})
 
 
-def test_an_entitled_gang_takes_its_room_back_in_one_rack() -> None:
+def test_entitled_gang_reclaims_within_one_rack() -> None:
     root = node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 4, 12), leaf("far", 2, 12), leaf("near", 2, 12))
     nodes = [
         make_node(f"{rack}{at}", cpu_milli=2000, labels={"rack": rack}) for rack in ("ra", "rb", "rc") for at in "01"

@@ -75,7 +75,7 @@ def fewest(found: Mapping[tuple[str, ...], int], count: int) -> int | None:
 
 
 @given(clusters, counts)
-def test_a_required_domain_is_the_one_that_the_gang_leaves_least_room_in(cluster: list[Spot], count: int) -> None:
+def test_required_domain_with_the_least_remaining_room_is_chosen(cluster: list[Spot], count: int) -> None:
     found = rooms(cluster, ["rack"])
     large = [room for room in found.values() if room >= count]
     used = {cluster[at].rack for at in place(cluster, count, RACK_REQUIRED)}
@@ -85,9 +85,7 @@ def test_a_required_domain_is_the_one_that_the_gang_leaves_least_room_in(cluster
 
 
 @given(clusters, counts)
-def test_a_preferred_domain_is_left_only_where_none_has_room_and_then_for_as_few_as_possible(
-    cluster: list[Spot], count: int
-) -> None:
+def test_preferred_domain_is_left_by_as_few_members_as_possible(cluster: list[Spot], count: int) -> None:
     placed = place(cluster, count, RACK)
     assert bool(placed) == (sum(spot.room for spot in cluster) >= count)
     needed = fewest(rooms(cluster, ["rack"]), count)
@@ -97,9 +95,7 @@ def test_a_preferred_domain_is_left_only_where_none_has_room_and_then_for_as_few
 
 
 @given(clusters, counts, st.booleans())
-def test_of_two_levels_the_narrowest_that_holds_the_gang_is_used(
-    cluster: list[Spot], count: int, is_strict: bool
-) -> None:
+def test_narrowest_of_two_levels_is_used(cluster: list[Spot], count: int, is_strict: bool) -> None:
     """Racks of the same name in two zones are two racks."""
     zone = ZONE_REQUIRED if is_strict else ZONE
     zones, racks = (len({getattr(spot, key) for spot in cluster} - {""}) for key in ("zone", "rack"))
@@ -122,20 +118,20 @@ def test_of_two_levels_the_narrowest_that_holds_the_gang_is_used(
 
 
 @given(clusters, counts, st.integers(0, 6))
-def test_who_comes_later_goes_where_the_others_stand(cluster: list[Spot], count: int, number: int) -> None:
+def test_later_members_go_to_the_domain_of_placed_members(cluster: list[Spot], count: int, number: int) -> None:
     home = cluster[number % len(cluster)]
     placed = place(cluster, count, RACK_REQUIRED, standing=[number % len(cluster)])
     has_room = bool(home.rack) and rooms(cluster, ["rack"])[home.rack,] >= count
     assert {cluster[at].rack for at in placed} == ({home.rack} if has_room else set())
 
 
-def test_a_preferred_domain_in_which_members_stand_comes_before_one_that_fits_better() -> None:
+def test_domain_with_placed_members_is_preferred_to_a_better_fit() -> None:
     cluster = [Spot(3, "z0", "r0"), Spot(1, "z0", "r1")]
     assert place(cluster, 1, RACK) == [1]
     assert place(cluster, 1, RACK, standing=[0]) == [0]
 
 
-def test_small_gangs_leave_the_large_domains_whole() -> None:
+def test_small_gangs_keep_large_domains_free() -> None:
     cluster = [Spot(3, "z0", "r0"), Spot(3, "z0", "r0"), Spot(2, "z0", "r1"), Spot(3, "z0", "r2")]
     assert {cluster[at].rack for at in place(cluster, 2, RACK_REQUIRED)} == {"r1"}
     assert {cluster[at].rack for at in place(cluster, 3, RACK_REQUIRED)} == {"r2"}

@@ -217,7 +217,7 @@ def test_search_for_victims_that_takes_too_long_ends_with_what_it_has_found(monk
     assert victims(result) == ["0-0", "0-1"], "n3 has not been tested"
 
 
-def test_results_of_one_search_are_not_those_of_another_rule() -> None:
+def test_search_results_are_separate_per_rule() -> None:
     results = RowResults(Effort(CountedSteps(1_000)))
     first, second = (("Tests", results.begin_search(), 0) for _ in range(2))
     assert results.of(first, 1, lambda: [1]) == [1]

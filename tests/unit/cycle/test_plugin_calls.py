@@ -172,9 +172,7 @@ def drive(domain: Domain, watcher: Watcher) -> None:
 
 
 @pytest.mark.parametrize(("kind", "depends_on"), KINDS)
-def test_a_plugin_is_handed_its_pod_its_view_and_its_rows(
-    kind: Callable[[Dependency], Watcher], depends_on: Dependency
-) -> None:
+def test_plugin_gets_pod_view_and_rows(kind: Callable[[Dependency], Watcher], depends_on: Dependency) -> None:
     watcher = kind(depends_on)
     nodes = [make_node(name) for name in "abcd"]
     domain = Domain(*nodes, plugins=[watcher], in_tree=("NodeResourcesFit", "DefaultPreemption"))

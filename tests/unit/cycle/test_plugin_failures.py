@@ -63,7 +63,7 @@ FAULTS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_plugin_that_fails_costs_its_pod_one_attempt_and_nothing_is_left_behind(fault: str) -> None:
+def test_failed_plugin_fails_one_attempt_without_a_trace(fault: str) -> None:
     domain = Domain(make_node("a"), make_node("b", cpu_milli=500), plugins=[_broken(**FAULTS[fault])])
     for attempt in (1, 2, 3):
         result = domain.schedule(make_pod("p", spec=ONE_CPU), attempt)
@@ -75,7 +75,7 @@ def test_a_plugin_that_fails_costs_its_pod_one_attempt_and_nothing_is_left_behin
     assert domain.heard.failures or fault == "PreScore refuses"
 
 
-def test_a_plugin_that_answers_with_arrays_of_its_own_or_read_only_ones_is_served_all_the_same() -> None:
+def test_plugin_may_return_own_or_read_only_arrays() -> None:
     shared = np.zeros(2, np.uint8)
     shared.flags.writeable = False
     domain = Domain(
@@ -86,7 +86,7 @@ def test_a_plugin_that_answers_with_arrays_of_its_own_or_read_only_ones_is_serve
     assert shared.tolist() == [0, 0]
 
 
-def test_a_scorer_that_failed_once_leaves_no_class_in_which_every_row_looks_equal() -> None:
+def test_failed_scorer_leaves_no_class_with_equal_scores() -> None:
     """Found by review: such a class passed for scored, with -1 on every row, and full rows were taken."""
     failures = iter([True, True])
 
@@ -105,7 +105,7 @@ def test_a_scorer_that_failed_once_leaves_no_class_in_which_every_row_looks_equa
 
 
 @pytest.mark.parametrize("answer", [_raises, lambda self, cycle, pod, refusals: None])
-def test_a_post_filter_that_fails_leaves_the_refusal_as_it_is(answer: Callable[..., Any]) -> None:
+def test_failed_post_filter_keeps_the_refusal(answer: Callable[..., Any]) -> None:
     domain = Domain(make_node("a", cpu_milli=500), plugins=[_broken(post_filter=answer)])
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
     assert isinstance(result, Unplaced)
@@ -114,7 +114,7 @@ def test_a_post_filter_that_fails_leaves_the_refusal_as_it_is(answer: Callable[.
     assert [point for _, point, _ in domain.heard.failures] == ["PostFilter"]
 
 
-def test_an_add_pod_that_raises_costs_the_pod_its_attempt() -> None:
+def test_raising_add_pod_fails_the_attempt() -> None:
     plugin = _broken(
         pre_filter=lambda self, cycle, pod: PreFilterResult(),
         filter=lambda self, cycle, pod, rows: np.zeros(len(rows), np.uint8),
@@ -129,7 +129,7 @@ def test_an_add_pod_that_raises_costs_the_pod_its_attempt() -> None:
     assert "AddPod" in result.message
 
 
-def test_a_failing_reserve_still_unreserves_the_others() -> None:
+def test_failed_reserve_unreserves_the_other_plugins() -> None:
     calls: list[str] = []
     broken = _broken(reserve=_raises, unreserve=_raises)
     domain = Domain(make_node("a"), plugins=[Reserves("A", calls), broken, Reserves("C", calls)])
@@ -137,7 +137,7 @@ def test_a_failing_reserve_still_unreserves_the_others() -> None:
     assert calls == ["reserve A", "unreserve C", "unreserve A"]
 
 
-def test_the_attempt_of_one_pod_that_fails_leaves_the_class_right_for_the_next() -> None:
+def test_failed_attempt_keeps_the_class_valid_for_the_next_pod() -> None:
     failures = iter([False, True])
 
     def codes(self: object, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
@@ -155,7 +155,7 @@ def test_the_attempt_of_one_pod_that_fails_leaves_the_class_right_for_the_next()
     assert not fourth.is_error
 
 
-def test_a_filters_error_about_a_row_that_is_left_fails_the_attempt_in_upstreams_words() -> None:
+def test_filter_error_about_a_row_fails_the_attempt_as_upstream() -> None:
     """Kube-scheduler asks a node's filters in order, and gives the whole attempt up where one of them fails."""
     broken, full = {"b"}, {"b"}
     rule = FilterBy("Broken", lambda pod, name: "odd disk" if name in broken else "", code=Code.ERROR)
@@ -208,7 +208,7 @@ def test_exception_of_a_filter_names_the_node_it_was_asked_about() -> None:
         assert result.message.endswith("ValueError: odd disk (on node b)"), result.message
 
 
-def test_a_failure_status_is_kept_for_the_answer_of_the_plugin_that_gave_it() -> None:
+def test_failure_status_is_kept_for_the_answer_of_its_plugin() -> None:
     domain = Domain(make_node("a"))
     failure = domain.runner.failure(domain.plugins.filter[0], "Filter", ValueError("odd"))
     assert isinstance(failure, PluginFailure)
@@ -228,7 +228,7 @@ def _counting(**points: Callable[..., Any]) -> Any:
     return _broken(**{**usual, **points})
 
 
-def test_a_plugin_may_keep_a_row_for_the_pods_that_are_nominated_there_as_it_counts_them() -> None:
+def test_plugin_may_refuse_a_row_because_of_nominated_pods() -> None:
     plugin = _counting(add_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} comes"))
     domain = Domain(make_node("a"), plugins=[plugin])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
@@ -238,7 +238,7 @@ def test_a_plugin_may_keep_a_row_for_the_pods_that_are_nominated_there_as_it_cou
     assert domain.cycle.refusal_of_move(None, make_pod("q", spec=ONE_CPU), "a") == "Broken: urgent comes"
 
 
-def test_a_plugin_that_cannot_count_a_pod_as_gone_says_why_that_does_not_make_room() -> None:
+def test_plugin_that_cannot_remove_a_pod_reports_why() -> None:
     plugin = _counting(remove_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} stays"))
     domain = Domain(make_node("a", cpu_milli=1000), plugins=[plugin], in_tree=("NodeResourcesFit", "DefaultPreemption"))
     low = make_pod("low", cpu_milli=1000, node="a", phase="Running")

@@ -49,7 +49,7 @@ def replica(name: str, *, cpu: int = 3000, node: str = "", owner: Owner = WEB, *
     return make_pod(name, cpu_milli=cpu, node=node, owner=owner, **fields)
 
 
-def test_others_of_its_rank_leave_the_place_and_the_replacement_takes_it() -> None:
+def test_reserved_place_is_kept_from_equal_pods_for_the_replacement() -> None:
     house = House()
     house.hold()
     assert house.node_of(make_pod("other", cpu_milli=2000)) == ""
@@ -65,7 +65,7 @@ def test_others_of_its_rank_leave_the_place_and_the_replacement_takes_it() -> No
     house.cache.validate()
 
 
-def test_a_place_is_gone_when_it_is_released() -> None:
+def test_released_reservation_frees_its_place() -> None:
     house = House()
     house.hold()
     assert len(house.nominator) == 1
@@ -75,7 +75,7 @@ def test_a_place_is_gone_when_it_is_released() -> None:
     assert house.node_of(make_pod("other", cpu_milli=4000)) == "target"
 
 
-def test_what_is_more_important_goes_before_as_it_would_displace_the_pod_itself() -> None:
+def test_higher_priority_pod_uses_a_reserved_place() -> None:
     house = House()
     house.hold()
     assert house.node_of(make_pod("urgent", cpu_milli=4000, priority=9)) == "target"
@@ -95,7 +95,7 @@ def test_what_is_more_important_goes_before_as_it_would_displace_the_pod_itself(
         (msgspec.structs.replace(replica("x"), spec=PodSpec(scheduler_name="other", requests={CPU: 3000})), False),
     ],
 )
-def test_only_a_replacement_that_fits_is_given_the_place(pod: Pod, gets_it: bool) -> None:
+def test_only_a_fitting_replacement_gets_the_reservation(pod: Pod, gets_it: bool) -> None:
     house = House()
     house.hold()
     assert not house.reservations.offer(pod), "nothing was evicted yet"
@@ -105,7 +105,7 @@ def test_only_a_replacement_that_fits_is_given_the_place(pod: Pod, gets_it: bool
     assert not (gets_it and house.reservations.offer(replica("second"))), "it is given once"
 
 
-def test_a_host_port_is_kept_too() -> None:
+def test_reservation_keeps_host_ports() -> None:
     spec = PodSpec(requests={CPU: 10}, host_ports=(HostPort("", "TCP", 80),))
     house = House(spec=spec)
     house.hold()
@@ -113,7 +113,7 @@ def test_a_host_port_is_kept_too() -> None:
     assert house.node_of(make_pod("no-port", cpu_milli=10)) in ("source", "target")
 
 
-def test_a_pod_that_keeps_its_kind_off_the_zone_may_move_within_it() -> None:
+def test_pod_with_zone_anti_affinity_may_move_within_its_zone() -> None:
     """Its own presence is no reason against its replacement."""
     term = PodAffinityTerm("zone", LabelSelector((Requirement("app", Operator.IN, ("web",)),)))
     spec = PodSpec(requests={CPU: 10}, pod_affinity=PodAffinity(anti_required=(term,)))
@@ -125,7 +125,7 @@ def test_a_pod_that_keeps_its_kind_off_the_zone_may_move_within_it() -> None:
     assert house.refusal().startswith("InterPodAffinity")
 
 
-def test_a_node_that_is_gone_takes_nobody() -> None:
+def test_reservation_on_a_deleted_node_is_refused() -> None:
     house = House()
     house.cache.remove_node("target")
     assert "target" in house.refusal()
@@ -137,7 +137,7 @@ happenings = st.lists(
 
 
 @given(happenings)
-def test_no_history_overcommits_a_node_or_leaks_a_place(story: list[tuple[str, int]]) -> None:
+def test_reservations_never_overcommit_or_leak(story: list[tuple[str, int]]) -> None:
     house, places, came = House(cpu=1500), moving_pods(), 0
     for word, number in story:
         pod = places[number]
@@ -174,7 +174,7 @@ def moving_pods() -> list[Pod]:
     return [replica(f"old-{number}", cpu=1500, node="source") for number in range(4)]
 
 
-def test_a_stand_in_is_the_pod_as_it_will_wait_for_its_node() -> None:
+def test_stand_in_equals_the_pending_replacement() -> None:
     standing = replica("moving", node="source", phase="Running", is_deleting=True)
     stand_in = stand_in_of(standing, "target")
     assert is_stand_in(stand_in)

@@ -76,7 +76,7 @@ _ATTEMPT: StateKey[int] = StateKey("Service.attempt")
 # -- placing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_goes_to_the_best_row_and_is_assumed_there() -> None:
+def test_pod_is_assumed_on_the_best_row() -> None:
     domain = Domain(make_node("a"), make_node("b"), plugins=[prefers("b")])
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
 
@@ -86,7 +86,7 @@ def test_a_pod_goes_to_the_best_row_and_is_assumed_there() -> None:
     assert domain.cache.nodes.requested(CPU)[domain.row("b")] == 1000
 
 
-def test_a_row_that_an_assumption_filled_is_seen_as_full_by_the_next_pod_of_the_class() -> None:
+def test_row_filled_by_an_assumption_is_full_for_the_next_pod() -> None:
     domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), plugins=[prefers("b")])
     first, second, third = (domain.schedule(make_pod(name, spec=ONE_CPU)) for name in ("p", "q", "r"))
 
@@ -97,7 +97,7 @@ def test_a_row_that_an_assumption_filled_is_seen_as_full_by_the_next_pod_of_the_
     assert third.message == "0/2 nodes are available: 2 Insufficient cpu."
 
 
-def test_ties_are_broken_by_seed_uid_and_attempt_alone() -> None:
+def test_tie_break_depends_on_seed_uid_and_attempt_only() -> None:
     def places(seed: int) -> list[str]:
         domain = Domain(*(make_node(f"n{i}") for i in range(8)), seed=seed, in_tree=())
         results = [domain.schedule(make_pod(f"p{i}"), attempt=1 + i % 3) for i in range(40)]
@@ -108,7 +108,7 @@ def test_ties_are_broken_by_seed_uid_and_attempt_alone() -> None:
     assert len(set(places(1))) == 8
 
 
-def test_a_pod_that_tries_again_may_get_another_of_equally_good_nodes() -> None:
+def test_next_attempt_may_choose_another_equal_node() -> None:
     """The one that it had may be what it failed on."""
     nodes = [make_node(f"n{i}") for i in range(8)]
     results = [Domain(*nodes, in_tree=()).schedule(make_pod("p"), attempt) for attempt in range(1, 9)]
@@ -116,7 +116,7 @@ def test_a_pod_that_tries_again_may_get_another_of_equally_good_nodes() -> None:
 
 
 @pytest.mark.parametrize("plugin", ["NodeVolumeLimits", "VolumeRestrictions"])
-def test_who_comes_with_volumes_to_another_node_is_no_concern_of_a_placed_pod(plugin: str) -> None:
+def test_volumes_on_another_node_do_not_affect_a_placed_pod(plugin: str) -> None:
     domain = Domain(make_node("a"), in_tree=("NodeResourcesFit", plugin))
     spec = PodSpec(volumes=(PodVolume("data"),))
     pod, others = make_pod("p", spec=spec), [make_pod("other", spec=spec, node="b")]
@@ -125,14 +125,14 @@ def test_who_comes_with_volumes_to_another_node_is_no_concern_of_a_placed_pod(pl
     assert not domain.cycle.is_concerned(placed, pod, others)
 
 
-def test_the_nominated_node_goes_before_all_others() -> None:
+def test_nominated_node_is_tried_first() -> None:
     domain = Domain(make_node("a"), make_node("b"), plugins=[prefers("b")])
     result = domain.schedule(make_pod("p", spec=ONE_CPU, nominated_node="a"))
     assert isinstance(result, Placed)
     assert result.node == "a"
 
 
-def test_a_nominated_node_that_is_full_or_unknown_is_no_obstacle() -> None:
+def test_full_or_unknown_nominated_node_is_ignored() -> None:
     domain = Domain(make_node("a", cpu_milli=500), make_node("b"))
     for number, nominated in enumerate(("a", "nowhere")):
         result = domain.schedule(make_pod(f"p{number}", spec=ONE_CPU, nominated_node=nominated))
@@ -141,9 +141,7 @@ def test_a_nominated_node_that_is_full_or_unknown_is_no_obstacle() -> None:
 
 
 @pytest.mark.parametrize(("others", "node"), [(5, "b"), (0, "b"), (-1, "a")], ids=["higher", "equal", "lower"])
-def test_a_nominated_pod_leaves_room_on_its_node_for_others_of_its_rank_that_are_promised_it_too(
-    others: int, node: str
-) -> None:
+def test_nominated_pod_leaves_room_for_equal_nominated_pods(others: int, node: str) -> None:
     """The node has room for one of them, and both were promised it: as upstream, the one that is tried first does not take
     what the other needs, and goes to another node if there is one."""
     domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000))
@@ -156,7 +154,7 @@ def test_a_nominated_pod_leaves_room_on_its_node_for_others_of_its_rank_that_are
     assert (domain.nominator.node_of(pod.uid), domain.nominator.node_of("uid-other")) == ("", "a")
 
 
-def test_a_nominated_pod_waits_where_all_room_is_promised_to_others_of_its_rank() -> None:
+def test_nominated_pod_waits_if_its_node_is_full_of_equal_nominations() -> None:
     domain = Domain(make_node("a", cpu_milli=1000))
     domain.nominator.set(make_pod("other", cpu_milli=600, nominated_node="a"))
     result = domain.schedule(make_pod("p", cpu_milli=600, nominated_node="a"))
@@ -164,7 +162,7 @@ def test_a_nominated_pod_waits_where_all_room_is_promised_to_others_of_its_rank(
     assert result.message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_what_reserve_writes_belongs_to_one_pod_of_its_class() -> None:
+def test_reserve_state_belongs_to_one_pod() -> None:
     class Volumes:
         name = "Volumes"
 
@@ -188,7 +186,7 @@ def test_what_reserve_writes_belongs_to_one_pod_of_its_class() -> None:
 # -- refusing ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_domain_says_so() -> None:
+def test_empty_domain_reports_that_it_has_no_nodes() -> None:
     result = Domain().schedule(make_pod("p"))
     assert isinstance(result, Unplaced)
     assert result.message == "no nodes available to schedule pods"
@@ -202,7 +200,7 @@ def test_rows_of_other_domains_are_not_counted() -> None:
     assert result.rejectors == {"NodeResourcesFit"}
 
 
-def test_room_kept_for_a_nominated_pod_is_refused_in_the_words_and_name_of_the_plugin() -> None:
+def test_refusal_for_a_nominated_pod_has_the_plugin_message() -> None:
     domain = Domain(make_node("a", cpu_milli=1000))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
@@ -214,9 +212,7 @@ def test_room_kept_for_a_nominated_pod_is_refused_in_the_words_and_name_of_the_p
 
 @pytest.mark.parametrize("is_promised_too", [False, True])
 @pytest.mark.parametrize("pods_max", [0, 1, 2], ids=["full", "kept for the nominated", "enough"])
-def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_is(
-    pods_max: int, is_promised_too: bool
-) -> None:
+def test_filter_with_nominated_pods_gets_the_attempt(pods_max: int, is_promised_too: bool) -> None:
     attempts: list[int] = []
 
     class Counts:
@@ -237,7 +233,7 @@ def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_i
     assert set(attempts) == {7}
 
 
-def test_a_pod_of_higher_priority_or_the_nominated_one_itself_takes_the_room() -> None:
+def test_higher_priority_or_nominated_pod_takes_reserved_room() -> None:
     domain = Domain(make_node("a", cpu_milli=1000))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     above = PodSpec(requests={CPU: 1000}, priority=11)
@@ -255,7 +251,7 @@ def test_a_pod_of_higher_priority_or_the_nominated_one_itself_takes_the_room() -
         ([{"a"}], "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [Only0]."),
     ],
 )
-def test_pre_filters_that_leave_too_few_nodes_are_named(narrowings: Sequence[set[str]], message: str) -> None:
+def test_pre_filters_with_too_few_nodes_are_named(narrowings: Sequence[set[str]], message: str) -> None:
     class Only:
         depends_on = Dependency.NODE
 
@@ -276,7 +272,7 @@ def test_pre_filters_that_leave_too_few_nodes_are_named(narrowings: Sequence[set
     assert not result.is_error
 
 
-def test_an_unresolvable_pre_filter_speaks_after_an_unschedulable_one() -> None:
+def test_unresolvable_pre_filter_is_reported_after_an_unschedulable_one() -> None:
     class Says:
         def __init__(self, name: str, status: Status) -> None:
             self.name = name
@@ -292,7 +288,7 @@ def test_an_unresolvable_pre_filter_speaks_after_an_unschedulable_one() -> None:
     assert result.rejectors == {"Never"}
 
 
-def test_a_pending_refusal_names_its_plugin_as_pending() -> None:
+def test_pending_refusal_names_its_plugin() -> None:
     waits = FilterBy("Waits", lambda pod, node: "waits for its claim", code=Code.PENDING)
     result = Domain(make_node("a"), plugins=[waits]).schedule(make_pod("p"))
     assert isinstance(result, Unplaced)
@@ -300,7 +296,7 @@ def test_a_pending_refusal_names_its_plugin_as_pending() -> None:
     assert result.pending == {"Waits"}
 
 
-def test_a_pre_filter_that_is_pending_is_named_as_pending_too() -> None:
+def test_pending_pre_filter_names_its_plugin() -> None:
     class Early:
         name = "Early"
 
@@ -312,7 +308,7 @@ def test_a_pre_filter_that_is_pending_is_named_as_pending_too() -> None:
     assert (set(result.rejectors), set(result.pending)) == (set(), {"Early"})
 
 
-def test_post_filter_nominates_and_ends_the_sentence() -> None:
+def test_post_filter_nominates_and_completes_the_message() -> None:
     seen: dict[str, Status] = {}
 
     class Preempts:
@@ -336,7 +332,7 @@ def test_post_filter_nominates_and_ends_the_sentence() -> None:
 # -- Reserve and Permit ------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_reserve_unreserves_all_in_reverse_and_forgets() -> None:
+def test_refused_reserve_unreserves_in_reverse_and_forgets() -> None:
     calls: list[str] = []
     plugins = [
         Reserves("A", calls),
@@ -375,7 +371,7 @@ def test_a_refused_permit_reads_as_upstream(
     assert len(domain.cache) == 0
 
 
-def test_permits_that_wait_are_told_with_their_timeouts() -> None:
+def test_waiting_permits_are_returned_with_timeouts() -> None:
     wait = Status(Code.WAIT)
     plugins = [
         Reserves("A", [], permit=PermitResult(wait, 5.0)),
@@ -390,7 +386,7 @@ def test_permits_that_wait_are_told_with_their_timeouts() -> None:
 # -- waiting outside ---------------------------------------------------------------------------------------------------
 
 
-def test_a_cycle_that_asks_decides_by_the_answer() -> None:
+def test_remote_answer_decides_the_cycle() -> None:
     domain = Domain(make_node("a"), make_node("b"), make_node("c", cpu_milli=500), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     assert [one.request for one in waiting.asked] == [["a", "b"]]
@@ -401,7 +397,7 @@ def test_a_cycle_that_asks_decides_by_the_answer() -> None:
     assert domain.cycle.conflicts.true == domain.cycle.conflicts.false == 0
 
 
-def test_answers_put_no_node_before_the_one_that_the_pod_is_nominated_to() -> None:
+def test_nominated_node_comes_before_remote_scores() -> None:
     domain = Domain(make_node("a"), make_node("b"), plugins=[Service()])
     pod = make_pod("p", spec=ONE_CPU, nominated_node="a")
     result = Waiting.begin(domain, pod).answer({"Service": {"a": 1, "b": 100}})
@@ -413,7 +409,7 @@ def test_answers_put_no_node_before_the_one_that_the_pod_is_nominated_to() -> No
     assert result.node == "b", "the service refuses the other"
 
 
-def test_scores_that_were_answered_are_normalised_among_the_nodes_that_are_left() -> None:
+def test_remote_scores_are_normalised_over_remaining_nodes() -> None:
     class Ranks(Service):
         def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
             assert pod.name == "p"
@@ -427,7 +423,7 @@ def test_scores_that_were_answered_are_normalised_among_the_nodes_that_are_left(
     assert record.scores[-1] == ("Service", 1, 80)
 
 
-def test_a_post_filter_hears_who_refused_a_node_last() -> None:
+def test_post_filter_gets_the_last_rejector_of_a_node() -> None:
     seen: dict[str, Status] = {}
 
     class Preempts:
@@ -447,7 +443,7 @@ def test_a_post_filter_hears_who_refused_a_node_last() -> None:
     }
 
 
-def test_two_cycles_of_a_class_that_wait_at_once_keep_their_own_state_and_never_overcommit() -> None:
+def test_concurrent_cycles_of_a_class_keep_own_state_and_do_not_overcommit() -> None:
     service = Service()
     domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=2000), plugins=[service])
     pods = [make_pod(f"p{i}", spec=ONE_CPU) for i in range(4)]
@@ -462,7 +458,7 @@ def test_two_cycles_of_a_class_that_wait_at_once_keep_their_own_state_and_never_
     assert (domain.cache.nodes.requested(CPU) <= domain.cache.nodes.allocatable(CPU)).all()
 
 
-def test_a_row_that_moved_but_still_fits_is_a_false_conflict() -> None:
+def test_changed_row_that_still_fits_is_a_false_conflict() -> None:
     domain = Domain(make_node("a"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     domain.cache.place(make_pod("other", spec=ONE_CPU, node="a"))
@@ -472,7 +468,7 @@ def test_a_row_that_moved_but_still_fits_is_a_false_conflict() -> None:
     assert (domain.cycle.conflicts.true, domain.cycle.conflicts.false) == (0, 1)
 
 
-def test_room_promised_while_the_cycle_waited_is_not_taken() -> None:
+def test_room_nominated_during_the_wait_is_not_taken() -> None:
     domain = Domain(make_node("a", cpu_milli=1000), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
@@ -481,7 +477,7 @@ def test_room_promised_while_the_cycle_waited_is_not_taken() -> None:
     assert domain.cycle.conflicts.true == 1
 
 
-def test_room_promised_before_is_not_taken_when_the_row_filled_while_the_cycle_waited() -> None:
+def test_earlier_nomination_is_kept_if_its_row_filled_during_the_wait() -> None:
     domain = Domain(make_node("a", cpu_milli=2000), plugins=[Service()])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
@@ -491,7 +487,7 @@ def test_room_promised_before_is_not_taken_when_the_row_filled_while_the_cycle_w
     assert domain.cycle.conflicts.true == 1
 
 
-def test_a_node_that_left_while_the_cycle_waited_is_a_true_conflict() -> None:
+def test_node_removed_during_the_wait_is_a_true_conflict() -> None:
     domain = Domain(make_node("a"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p"))
     domain.cache.remove_node("a")
@@ -499,7 +495,7 @@ def test_a_node_that_left_while_the_cycle_waited_is_a_true_conflict() -> None:
     assert domain.cycle.conflicts.true == 1
 
 
-def test_what_was_answered_about_one_pod_says_nothing_of_whom_the_next_of_its_class_displaces() -> None:
+def test_remote_answer_of_one_pod_does_not_affect_preemption_of_the_next() -> None:
     """On `free` there is room, so that the service is asked at all; it wants neither pod there."""
     nodes = [make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), make_node("free", cpu_milli=2000)]
     domain = Domain(*nodes, in_tree=("NodeResourcesFit", "DefaultPreemption"), plugins=[Service()])
@@ -519,7 +515,7 @@ def test_what_was_answered_about_one_pod_says_nothing_of_whom_the_next_of_its_cl
     assert displaced_for("third", "nowhere") == ("", [], unhelpful)
 
 
-def test_a_row_that_another_node_took_meanwhile_is_not_one_that_pre_filter_left() -> None:
+def test_row_reused_by_another_node_is_not_a_pre_filter_row() -> None:
     class OnlyA:
         name = "OnlyA"
         depends_on = Dependency.NODE
@@ -541,7 +537,7 @@ def alone_in_zone(app: str = "db") -> PodSpec:
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["its own rule", "a rule of the pod that came"])
-def test_a_pod_that_came_to_another_row_meanwhile_counts_for_the_whole_zone(is_ours: bool) -> None:
+def test_pod_added_during_the_wait_counts_for_its_whole_zone(is_ours: bool) -> None:
     nodes = [make_node(name, labels={"zone": zone}) for name, zone in (("a", "x"), ("b", "x"), ("c", "y"))]
     domain = Domain(*nodes, plugins=[Service()], in_tree=("NodeResourcesFit", "InterPodAffinity"))
     pod = make_pod("p", spec=alone_in_zone() if is_ours else None, labels={"app": "web"})
@@ -562,7 +558,7 @@ def one_per_zone() -> PodSpec:
 
 
 @pytest.mark.parametrize("name", ["new", "c"], ids=["a node that came", "a node that changed its zone"])
-def test_a_zone_that_came_meanwhile_counts_for_all_others(name: str) -> None:
+def test_zone_added_during_the_wait_counts(name: str) -> None:
     """Before it the pod may go to any node, after it to that zone alone, of which the service knows nothing."""
     domain = Domain(
         *(make_node(node, labels={"zone": "x"}) for node in "abc"),
@@ -604,7 +600,7 @@ class Once:
         return ()
 
 
-def test_a_plugin_that_skipped_a_pod_is_not_asked_about_it_since_another_of_its_class_is_not_skipped() -> None:
+def test_skipped_plugin_stays_skipped_for_its_pod() -> None:
     """While p waits, q makes their class anew, for which the plugin filters now; what p has seen is p's own."""
     once = Once()
     domain = Domain(make_node("a"), plugins=[once, Service()])
@@ -616,7 +612,7 @@ def test_a_plugin_that_skipped_a_pod_is_not_asked_about_it_since_another_of_its_
     assert domain.heard.failures == []
 
 
-def test_a_refusal_names_who_refused_at_the_decision_not_who_would_now() -> None:
+def test_refusal_names_the_rejector_at_decision_time() -> None:
     domain = Domain(make_node("full", cpu_milli=500), make_node("b"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     # Meanwhile the node grows, and another pod of the class renews what is cached: p must still be woken by that growth.
@@ -630,7 +626,7 @@ def test_a_refusal_names_who_refused_at_the_decision_not_who_would_now() -> None
     assert isinstance(other.answer({"Service": {"full": 0}}), Placed)
 
 
-def test_no_answer_costs_the_pod_its_attempt() -> None:
+def test_missing_remote_answer_fails_the_attempt() -> None:
     domain = Domain(make_node("a"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p"))
     failure = domain.runner.failure(domain.plugins.remote[0], "Response", "no answer within 1.0 s")
@@ -642,7 +638,7 @@ def test_no_answer_costs_the_pod_its_attempt() -> None:
     assert len(domain.cache) == 0
 
 
-def test_a_held_row_is_no_candidate_of_a_cycle_that_asks() -> None:
+def test_withheld_row_is_no_candidate_after_a_remote_answer() -> None:
     domain = Domain(make_node("a", cpu_milli=1000), make_node("b"), plugins=[Service(), prefers("a")])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
@@ -655,7 +651,7 @@ def test_a_held_row_is_no_candidate_of_a_cycle_that_asks() -> None:
 # -- plugins that fail -------------------------------------------------------------------------------------------------
 
 
-def test_a_pre_filter_alone_is_asked_in_every_attempt_about_the_very_pod() -> None:
+def test_pre_filter_without_signature_runs_in_every_attempt() -> None:
     """A quota that is full now may have room at the next attempt, and another team's quota is another answer."""
     full = {"red"}
 
@@ -674,7 +670,7 @@ def test_a_pre_filter_alone_is_asked_in_every_attempt_about_the_very_pod() -> No
     assert isinstance(domain.schedule(red), Placed)
 
 
-def test_too_many_pods_is_said_of_a_row_whose_pod_count_is_reached() -> None:
+def test_too_many_pods_is_reported_at_the_pod_limit() -> None:
     domain = Domain(make_node("a", pods=1))
     assert isinstance(domain.schedule(make_pod("p")), Placed)
     result = domain.schedule(make_pod("q"))

@@ -25,7 +25,7 @@ class Held:
         return pod.uid
 
 
-def test_binding_starts_when_nobody_waits_any_more() -> None:
+def test_binding_starts_when_no_plugin_waits() -> None:
     held = Held()
     uid = held.hold("p", A=5.0, B=5.0)
     assert held.table.allow(uid, "A")
@@ -37,7 +37,7 @@ def test_binding_starts_when_nobody_waits_any_more() -> None:
     assert len(held.table) == 0
 
 
-def test_one_rejection_is_enough_and_says_who() -> None:
+def test_one_rejection_ends_the_wait_with_its_plugin() -> None:
     held = Held()
     uid = held.hold("p", A=5.0, B=5.0)
     assert held.table.reject(uid, "B", "no")
@@ -46,7 +46,7 @@ def test_one_rejection_is_enough_and_says_who() -> None:
     assert not held.table.allow(uid, "A")
 
 
-def test_the_earliest_deadline_ends_the_wait_in_its_plugins_name() -> None:
+def test_earliest_deadline_ends_the_wait_with_its_plugin() -> None:
     held = Held()
     uid, other = held.hold("p", now_s=10.0, A=9.0, B=3.0), held.hold("q", now_s=10.0, A=9.0)
     assert held.table.next_deadline_s() == 13.0
@@ -59,13 +59,13 @@ def test_the_earliest_deadline_ends_the_wait_in_its_plugins_name() -> None:
     assert [pod.uid for pod in held.table.waiting()] == [other]
 
 
-def test_no_plugin_holds_a_pod_longer_than_the_named_bound() -> None:
+def test_permit_wait_is_limited() -> None:
     held = Held()
     held.hold("p", A=10 * WAIT_MAX_S)
     assert held.table.next_deadline_s() == WAIT_MAX_S
 
 
-def test_a_wait_that_is_ended_is_over_and_an_unknown_one_is_ignored() -> None:
+def test_ended_wait_is_final_and_an_unknown_one_is_ignored() -> None:
     held = Held()
     uid = held.hold("p", A=5.0)
     assert held.table.end(uid, Status.error("deleted"))
@@ -75,7 +75,7 @@ def test_a_wait_that_is_ended_is_over_and_an_unknown_one_is_ignored() -> None:
     assert held.table.next_deadline_s() is None
 
 
-def test_a_decision_may_decide_others_at_once_as_a_gang_does() -> None:
+def test_allow_of_one_pod_may_allow_others() -> None:
     table, order = WaitingPodTable(), []
     for name in ("a", "b", "c"):
 
@@ -91,7 +91,7 @@ def test_a_decision_may_decide_others_at_once_as_a_gang_does() -> None:
 
 
 @pytest.mark.parametrize("late", ["a", "b"])
-def test_a_timeout_that_rejects_the_others_too_is_told_once_to_each(late: str) -> None:
+def test_timeout_rejects_all_and_is_reported_once_per_pod(late: str) -> None:
     table, order = WaitingPodTable(), []
     for name in ("a", "b"):
 
@@ -116,7 +116,7 @@ calls = st.lists(
 
 
 @given(calls)
-def test_every_pod_is_decided_at_most_once_and_never_left_without_a_deadline(
+def test_every_waiting_pod_is_decided_once_and_has_a_deadline(
     history: list[tuple[str, str, str, float]],
 ) -> None:
     held = Held()

@@ -161,7 +161,7 @@ def test_readers_are_granted_what_the_server_asks_about() -> None:
         {
             "nonResourceURLs": [
                 "/metrics",
-                *(f"/multisched/api/v1/{name}" for name in ("queue", "forecast", "configuration")),
+                *(f"/multisched/api/v1/{name}" for name in ("queue", "forecast", "gpu", "configuration")),
             ],
             "verbs": ["get"],
         },

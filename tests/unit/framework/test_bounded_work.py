@@ -47,7 +47,7 @@ def filled(pods: int) -> PodCounts:
 
 
 @pytest.mark.parametrize("pods", [10, 500])
-def test_a_pod_asked_about_before_costs_what_came_since_however_much_there_is(pods: int) -> None:
+def test_cached_pod_only_costs_later_changes(pods: int) -> None:
     counts, labels = filled(pods), {"app": "web"}
     counts.concern("victim", labels, NO_LABELS)
     before = counts.demands.terms_looked_at
@@ -57,7 +57,7 @@ def test_a_pod_asked_about_before_costs_what_came_since_however_much_there_is(po
     assert sum(int(one.columns()[2].sum()) for one in concern.sums.values()) == TERMS * (pods + 1)
 
 
-def test_labels_that_no_term_looks_at_make_no_pod_another_one() -> None:
+def test_labels_that_no_term_reads_do_not_split_cached_pods() -> None:
     counts = filled(10)
     first = counts.concern("victim", {"app": "web", "job": "1"}, NO_LABELS)
     before = counts.demands.terms_looked_at
@@ -65,7 +65,7 @@ def test_labels_that_no_term_looks_at_make_no_pod_another_one() -> None:
     assert counts.demands.terms_looked_at == before
 
 
-def test_terms_by_labels_that_no_node_has_are_not_looked_at() -> None:
+def test_terms_with_labels_of_no_node_are_skipped() -> None:
     table = NodeTable()
     table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
     for number in range(10):
@@ -74,7 +74,7 @@ def test_terms_by_labels_that_no_node_has_are_not_looked_at() -> None:
     assert table.pod_counts.demands.terms_looked_at == 0
 
 
-def test_labels_that_only_pods_name_make_no_columns_of_nodes() -> None:
+def test_labels_named_only_by_pods_create_no_node_columns() -> None:
     table = NodeTable()
     table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
     for number in range(100):
@@ -87,7 +87,7 @@ def queries() -> Iterator[PodQuery]:
         yield PodQuery((PodScope(LabelSelector((_not("n", f"{number}"),))),))
 
 
-def test_a_query_about_many_groups_is_put_to_all_at_once_and_then_catches_up() -> None:
+def test_query_over_many_groups_is_vectorised_once_and_then_incremental() -> None:
     counts = filled(NARROW_GROUPS_MAX + 1)
     for query in queries():
         assert isinstance(counts.matching(query), DenseSum)
@@ -116,7 +116,7 @@ def query_of(number: int, scopes: int) -> PodQuery:
     return PodQuery(tuple(PodScope(LabelSelector((_not("app", f"{number}-{at}"),))) for at in range(scopes)))
 
 
-def test_a_query_of_many_scopes_that_has_missed_much_is_counted_by_columns(asked: list[int]) -> None:
+def test_query_with_many_scopes_that_is_far_behind_is_recounted_by_columns(asked: list[int]) -> None:
     counts, query = filled(pods=NARROW_GROUPS_MAX + 1), query_of(0, TERMS)
     counts.matching(query)
     for number in range(1_000, 3_000):
@@ -126,7 +126,7 @@ def test_a_query_of_many_scopes_that_has_missed_much_is_counted_by_columns(asked
     assert sum(asked) <= pod_counts.MATCHES_MAX + TERMS
 
 
-def test_an_audit_of_some_rows_puts_few_pods_to_queries_of_many_scopes(asked: list[int]) -> None:
+def test_audit_of_some_rows_evaluates_few_pods(asked: list[int]) -> None:
     """Sixteen queries of fifty scopes once held the loop for three seconds at each piece of an audit."""
     counts, on_row = PodCounts(), [hostile(number) for number in range(200)]
     for pod in on_row:
@@ -152,7 +152,7 @@ def of_service(number: int, replica: int) -> Pod:
 OF_SERVICES = [{"app": f"service-{number}"} for number in range(500)]
 
 
-def test_small_services_read_of_each_others_pods_nothing(asked: list[int]) -> None:
+def test_small_services_read_no_pods_of_each_other(asked: list[int]) -> None:
     """Each asks once in a while, when pods of all others have come: a thousand of them once took five times as long to place."""
     counts = PodCounts()
     for replica in range(3):
@@ -166,7 +166,7 @@ def test_small_services_read_of_each_others_pods_nothing(asked: list[int]) -> No
     assert counts.demands.terms_looked_at <= 3 * len(OF_SERVICES)
 
 
-def test_a_query_about_one_namespace_looks_at_its_groups_alone() -> None:
+def test_query_of_one_namespace_reads_only_its_groups() -> None:
     counts = filled(200)
     counts.account(0, Pod("victim", "v", "v", 1, labels={"app": "web"}), 1)
     own = PodQuery((PodScope(LabelSelector((_not("n", "x"),)), frozenset({"victim"})),))
@@ -174,7 +174,7 @@ def test_a_query_about_one_namespace_looks_at_its_groups_alone() -> None:
     assert counts.groups_looked_at == 1
 
 
-def test_sums_for_askers_keep_to_their_memory_when_others_demands_make_them_longer(
+def test_cached_sums_stay_within_their_memory_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are small while nobody demands anything of most nodes; one pod on the last node makes each as long as the table."""
@@ -190,7 +190,7 @@ def test_sums_for_askers_keep_to_their_memory_when_others_demands_make_them_long
     assert sum(concern.size_bytes for concern in kept) <= 1 << 20
 
 
-def test_what_dead_terms_name_counts_for_when_they_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_terms_count_towards_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod with one term about a thousand values takes as much as hundreds of pods with one about one value."""
     monkeypatch.setattr(pod_demands, "DEAD_MIN", 10_000)
     counts = PodCounts()
@@ -205,7 +205,7 @@ def test_what_dead_terms_name_counts_for_when_they_are_forgotten(monkeypatch: py
     assert counts.demands.terms_looked_at <= 10
 
 
-def test_a_new_label_of_nodes_looks_at_terms_by_it_alone() -> None:
+def test_new_node_label_evaluates_only_terms_with_it() -> None:
     table = NodeTable()
     table.set_node(Node("node", "node", 1, labels={"zone": "a"}))
     for number in range(10):
@@ -218,7 +218,7 @@ def test_a_new_label_of_nodes_looks_at_terms_by_it_alone() -> None:
     assert table.pod_counts.demands.terms_looked_at == TERMS
 
 
-def test_labels_of_groups_that_are_gone_count_for_when_they_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_of_deleted_groups_count_towards_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_columns, "DEAD_MIN", 10_000)
     columns = GroupColumns()
     for number, labels in enumerate({f"{n}-{at}": "x" for at in range(1_000)} for n in range(100)):
@@ -232,7 +232,7 @@ class Labels(dict[str, str]):
     """Whether somebody still holds them can be seen."""
 
 
-def test_pods_that_are_gone_leave_few_labels_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_pods_leave_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest are kept for who catches up; a hundred pods with a thousand labels each are more than that."""
     monkeypatch.setattr(pod_counts, "LOG_KEPT", 1_000)
     monkeypatch.setattr(pod_demands, "ASKERS_LABELS_MAX", 10_000)
@@ -252,7 +252,7 @@ def test_pods_that_are_gone_leave_few_labels_behind(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("values", "names"), [(1_000, 1), (1, 1_000)])
-def test_queries_count_for_what_they_name(values: int, names: int) -> None:
+def test_query_size_counts_its_names(values: int, names: int) -> None:
     """A hundred thousand texts are more than a megabyte, in however few queries."""
     counts = PodCounts()
     for number in range(100):

@@ -36,7 +36,7 @@ def passes(pod: Pod, node: str) -> str:
         (Dependency.ATTEMPT, ["a", "b", "c"], ["a", "b", "c"]),
     ],
 )
-def test_a_plugin_is_asked_again_about_the_rows_in_which_what_it_reads_has_changed(
+def test_plugin_is_called_again_for_rows_with_changed_dependencies(
     depends_on: Dependency, after_a_pod_on_a: list[str], after_a_change_of_b: list[str]
 ) -> None:
     plugin = FilterBy("Counts", passes, depends_on=depends_on)
@@ -54,7 +54,7 @@ def test_a_plugin_is_asked_again_about_the_rows_in_which_what_it_reads_has_chang
     assert asked() == after_a_change_of_b
 
 
-def test_an_image_that_spreads_changes_scores_on_nodes_that_did_not_change() -> None:
+def test_image_on_more_nodes_changes_scores_of_unchanged_nodes() -> None:
     image, spec = Image(("app:v1",), 10**9), PodSpec(images=("app:v1",))
     domain = Domain(make_node("a", images=(image,)), make_node("b"), in_tree=("ImageLocality",))
 
@@ -90,7 +90,7 @@ def unsigned(pod: Pod) -> Hashable | None:
 
 
 @pytest.mark.parametrize("sign", [signed_by_label, unsigned])
-def test_pods_of_one_spec_that_are_signed_apart_get_answers_of_their_own(
+def test_equal_specs_with_different_signatures_get_separate_results(
     sign: Callable[[Pod], Hashable],
 ) -> None:
     plugin = FilterBy("ByLabel", by_label, sign=sign)
@@ -102,7 +102,7 @@ def test_pods_of_one_spec_that_are_signed_apart_get_answers_of_their_own(
     assert domain.cycle.classes.unsigned.get("ByLabel", 0) == (6 if sign is unsigned else 0)
 
 
-def test_pods_of_equal_signatures_share_their_answers() -> None:
+def test_pods_with_equal_signatures_share_results() -> None:
     plugin = FilterBy("ByLabel", by_label, sign=signed_by_label)
     domain = Domain(make_node("a"), make_node("b"), plugins=[plugin])
     for number in range(5):
@@ -146,7 +146,7 @@ class AtMostOne(FilterBy):
         return SUCCESS
 
 
-def test_a_pod_added_to_an_overlay_and_removed_again_leaves_no_trace() -> None:
+def test_overlay_addition_and_removal_leave_no_trace() -> None:
     plugin, domain = AtMostOne(), Domain(make_node("a"), make_node("b"))
     assert isinstance(plugin, PreFilterExtensions)
     pod, other, rows = make_pod("p"), make_pod("other", cpu_milli=100), np.array([domain.row("a")])
@@ -162,7 +162,7 @@ def test_a_pod_added_to_an_overlay_and_removed_again_leaves_no_trace() -> None:
     assert int(overlay.view.nodes.requested("cpu")[domain.row("a")]) == 0
 
 
-def test_room_for_a_nominated_pod_is_kept_by_what_add_pod_told_the_plugin() -> None:
+def test_room_of_nominated_pods_is_kept_through_add_pod() -> None:
     domain = Domain(make_node("a"), plugins=[AtMostOne()])
     urgent = make_pod("urgent", priority=100, nominated_node="a")
     domain.nominator.set(urgent)

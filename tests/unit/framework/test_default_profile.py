@@ -10,7 +10,7 @@ from multisched.framework.registry import PluginUse
 NAMES = [use.name for use in DEFAULT_PROFILE.plugins]
 
 
-def test_a_profile_keeps_the_order_of_the_default() -> None:
+def test_profile_keeps_the_default_order() -> None:
     packing = PluginUse("NodeResourcesFit", args={"scoringStrategy": {"type": "MostAllocated"}})
     found = default_with(packing, before={"DefaultBinder": PluginUse("Own", weight=10)}, without=["ImageLocality"])
     names = [use.name for use in found.plugins]
@@ -20,11 +20,11 @@ def test_a_profile_keeps_the_order_of_the_default() -> None:
     assert packing in found.plugins
 
 
-def test_one_plugin_can_stand_in_the_place_of_another() -> None:
+def test_one_plugin_can_replace_another() -> None:
     found = default_with(before={"QOSSort": PluginUse("OwnSort")}, without=["QOSSort"])
     assert [use.name for use in found.plugins[:2]] == [NAMES[0], "OwnSort"]
 
 
-def test_what_changes_nothing_is_a_mistake() -> None:
+def test_change_without_an_effect_is_an_error() -> None:
     with pytest.raises(ValueError, match="'ImageLocal', 'NodeName2'"):
         default_with(PluginUse("NodeName2"), without=["ImageLocal"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.framework.dependency import Isolation
-from multisched.framework.isolation import IsolatedPlugin, IsolatedRequest, IsolatedResponse, consider
+from multisched.framework.isolation import IsolatedPlugin, IsolatedRequest, IsolatedResponse, run_isolated
 from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, Plugin, PreScorePlugin, ScorePlugin
 from multisched.framework.registry import PluginUse
 from multisched.framework.status import Code
@@ -32,7 +32,7 @@ class ByBytes:
 
     async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         asked = pickle.loads(pickle.dumps(request))
-        answer = pickle.loads(pickle.dumps(consider(self._plugin, asked)))
+        answer = pickle.loads(pickle.dumps(run_isolated(self._plugin, asked)))
         assert isinstance(answer, IsolatedResponse)
         return answer
 
@@ -73,7 +73,7 @@ CASES: list[tuple[str, Callable[[], Plugin]]] = [
 
 @pytest.mark.parametrize(("about", "make"), CASES)
 @given(data=st.data())
-def test_answers_are_the_same_over_frozen_nodes(about: str, make: Callable[[], Plugin], data: st.DataObject) -> None:
+def test_frozen_nodes_give_the_same_results(about: str, make: Callable[[], Plugin], data: st.DataObject) -> None:
     scene, plugin = data.draw(scenes(about)), make()
     use = PluginUse(plugin.name, isolation=Isolation.PROCESS)
     isolated = IsolatedPlugin(plugin, use, ByBytes(make()))

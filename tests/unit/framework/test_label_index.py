@@ -21,7 +21,7 @@ labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
 
 
 @given(st.lists(scopes, max_size=8), labels, st.sampled_from(NAMESPACES))
-def test_every_item_that_selects_a_pod_is_found_once(
+def test_every_matching_item_is_found_once(
     filed: list[tuple[LabelSelector, frozenset[str] | None]], pod: dict[str, str], namespace: str
 ) -> None:
     index: LabelIndex[int] = LabelIndex()
@@ -39,7 +39,7 @@ def test_every_item_that_selects_a_pod_is_found_once(
     assert list(index.candidates(namespace, pod)) == []
 
 
-def test_a_selector_of_many_values_or_namespaces_is_found_all_the_same() -> None:
+def test_selector_with_many_values_or_namespaces_is_found() -> None:
     many = tuple(f"v{number}" for number in range(2 * PLACES_MAX))
     index: LabelIndex[str] = LabelIndex()
     index.add("values", LabelSelector((Requirement("app", Operator.IN, many),)), None)
@@ -48,7 +48,7 @@ def test_a_selector_of_many_values_or_namespaces_is_found_all_the_same() -> None
     assert sorted(index.candidates("v7", {"app": "a"})) == ["namespaces", "values"]
 
 
-def test_selectors_of_other_keys_and_namespaces_are_not_looked_at() -> None:
+def test_selectors_of_other_keys_and_namespaces_are_not_read() -> None:
     index: LabelIndex[str] = LabelIndex()
     for number in range(1_000):
         odd = LabelSelector((Requirement(f"odd-{number}", Operator.EXISTS),))

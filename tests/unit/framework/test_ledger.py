@@ -54,7 +54,7 @@ steps = st.lists(
 
 @pytest.mark.parametrize("make", [make_gpus, make_peaks])
 @given(steps=steps)
-def test_what_is_held_is_what_a_rebuilt_copy_holds(
+def test_held_amounts_equal_those_of_a_rebuilt_copy(
     make: Callable[[], Ledger], steps: list[tuple[str, int, int]]
 ) -> None:
     ledger = make()
@@ -81,7 +81,7 @@ def test_what_is_held_is_what_a_rebuilt_copy_holds(
 
 
 @pytest.mark.parametrize("make", [make_gpus, make_peaks])
-def test_a_pod_that_takes_nothing_is_of_no_concern_and_unknown_ones_are_ignored(make: Callable[[], Ledger]) -> None:
+def test_unconcerned_and_unknown_pods_are_ignored(make: Callable[[], Ledger]) -> None:
     ledger = make()
     ledger.set_node(*NODES[0])
     ledger.release("never-heard-of")
@@ -135,7 +135,7 @@ class Flawed:
 
 
 @pytest.mark.parametrize("at", ["fits", "take"])
-def test_a_ledger_that_fails_costs_its_pod_one_attempt_and_holds_nothing(at: str) -> None:
+def test_failed_ledger_fails_one_attempt_and_holds_nothing(at: str) -> None:
     domain, flawed = Domain(cycle_node("a")), Flawed(at)
     domain.cache.ledgers.register(flawed)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from multisched.framework import affinity_group, group_columns, pivots, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
-from multisched.framework.pod_demands import TermKind, held_by_lane
+from multisched.framework.pod_demands import TermKind, effects_by_kind
 from multisched.framework.row_sums import CHANGES_KEPT
 from multisched.framework.term_columns import IncomingPod
 from multisched.model.objects import Node, Pod, PodSpec
@@ -165,7 +165,7 @@ def assert_true(
     for namespace in NAMESPACES:
         for labels in LABELS:
             concern = counts.concern(namespace, labels, NAMESPACE_LABELS[namespace])
-            said, wanted = held_by_lane(concern), demanded(pods_on, namespace, labels)
+            said, wanted = effects_by_kind(concern), demanded(pods_on, namespace, labels)
             for lane in said.keys() | wanted.keys():
                 if lane.key in topologies:  # labels that no node has make no domains
                     assert said.get(lane) == wanted.get(lane)
@@ -181,7 +181,7 @@ def test_counts_equal_a_recount_after_any_sequence_of_events(taken: list[Step]) 
 
 
 @given(steps)
-def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
+def test_counts_stay_correct_with_small_caches(taken: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("QUERIES_MAX", "QUERIES_MIN"):
             patch.setattr(pod_counts, name, 2)
@@ -209,7 +209,7 @@ def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
 
 
 @given(steps, steps)
-def test_an_overlays_counts_are_those_of_a_table_that_has_its_pods(taken: list[Step], thought: list[Step]) -> None:
+def test_overlay_counts_equal_those_of_a_table_with_its_pods(taken: list[Step], thought: list[Step]) -> None:
     table = a_table()
     for step in taken:
         take(table, step)
@@ -227,7 +227,7 @@ def test_an_overlays_counts_are_those_of_a_table_that_has_its_pods(taken: list[S
 
 
 @given(steps, queries)
-def test_a_reader_catches_up_by_the_changes_it_missed(taken: list[Step], query: PodQuery) -> None:
+def test_reader_catches_up_with_missed_changes(taken: list[Step], query: PodQuery) -> None:
     table = a_table()
     seen = dict(table.pod_counts.matching(query).held)
     version = table.pod_counts.matching(query).version
@@ -243,7 +243,7 @@ def test_a_reader_catches_up_by_the_changes_it_missed(taken: list[Step], query: 
     assert {row: number for row, number in seen.items() if number} == count.held
 
 
-def test_a_reader_that_missed_too_much_is_told() -> None:
+def test_reader_that_is_too_far_behind_is_told() -> None:
     counts, query = PodCounts(), PodQuery((PodScope(LabelSelector()),))
     version = counts.matching(query).version
     pod = Pod("a", "p", "p", 1)
@@ -253,7 +253,7 @@ def test_a_reader_that_missed_too_much_is_told() -> None:
     assert counts.matching(query).changes_since(version) is None
 
 
-def test_what_one_pod_asks_for_stands_side_by_side_however_much_others_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_entries_of_one_pod_are_kept_together_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """All counts have been used of late, and the oldest is one of the pod's own: what is dropped for the next is not that."""
     monkeypatch.setattr(pod_counts, "QUERIES_MAX", 2 * pod_counts.QUERIES_MIN)
     counts = PodCounts()
@@ -265,7 +265,7 @@ def test_what_one_pod_asks_for_stands_side_by_side_however_much_others_ask(monke
     assert [count.held for count in own] == [{1: 1}] * len(own)
 
 
-def test_an_effect_is_that_of_the_affinity_group_when_those_remembered_are_made_anew(
+def test_effect_is_that_of_its_group_after_renumbering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pod_demands, "EFFECTS_MAX", 2)
@@ -278,7 +278,7 @@ def test_an_effect_is_that_of_the_affinity_group_when_those_remembered_are_made_
     assert told == [((TermKind(DemandKind.PREFERRED, "zone"), 1, weight),) for weight in (1, 2, 3)]
 
 
-def test_two_states_never_have_one_version() -> None:
+def test_distinct_states_have_distinct_versions() -> None:
     counts, query = PodCounts(), PodQuery((PodScope(LabelSelector()),))
     versions = [counts.matching(query).version]
     pod = Pod("a", "p", "p", 1)
@@ -288,7 +288,7 @@ def test_two_states_never_have_one_version() -> None:
     assert len(set(versions)) == len(versions)
 
 
-def test_the_audit_finds_a_count_that_is_no_sum() -> None:
+def test_audit_finds_a_wrong_count() -> None:
     table, query = a_table(), PodQuery((PodScope(LabelSelector()),))
     table.add_pod(1, Pod("a", "p", "p", 1))
     table.pod_counts.matching(query).held[1] = 2

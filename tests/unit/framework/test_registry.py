@@ -145,13 +145,13 @@ def built(path: str, **args: Any) -> Plugin:
     return in_tree().build(PluginUse(path, args=args), make_context(domain="d"))
 
 
-def test_a_plugin_is_found_by_its_name_or_its_path() -> None:
+def test_plugin_is_found_by_name_or_path() -> None:
     assert built("NodeName").name == "NodeName"
     assert isinstance(built(f"{HERE}:Plain"), Plain)
     assert isinstance(built(f"{HERE}:make_plain"), Plain)
 
 
-def test_a_factory_gets_what_it_takes() -> None:
+def test_factory_gets_the_parameters_it_declares() -> None:
     both = built(f"{HERE}:WithBoth", size=3)
     assert isinstance(both, WithBoth)
     assert (both.args, both.context.domain) == ({"size": 3}, "d")
@@ -191,19 +191,19 @@ def test_a_factory_gets_what_it_takes() -> None:
         ("NodeResourcesFit", {"scoringStrateg": {}}, "scoringStrateg"),
     ],
 )
-def test_what_cannot_be_built_says_which_and_why(path: str, args: dict[str, Any], words: str) -> None:
+def test_unbuildable_plugin_is_named_with_the_reason(path: str, args: dict[str, Any], words: str) -> None:
     with pytest.raises(PluginSetupError, match=words):
         built(path, **args)
 
 
-def test_what_a_plugin_says_of_its_dependency_is_all_that_is_read() -> None:
+def test_declared_dependency_limits_what_is_read() -> None:
     assert [dependency_of(built(f"{HERE}:{name}")) for name in ("Plain", "KeepsOne")] == [
         Dependency.ATTEMPT,
         Dependency.ROW,
     ]
 
 
-def test_a_name_is_registered_once() -> None:
+def test_plugin_name_is_registered_once() -> None:
     registry = in_tree()
     with pytest.raises(PluginSetupError, match="already registered by in-tree, registered again by mine"):
         registry.add("NodeName", Plain, "mine")
@@ -217,7 +217,7 @@ def profile(*uses: PluginUse) -> Profile:
 SORT, BINDER = PluginUse("QOSSort"), PluginUse("DefaultBinder")
 
 
-def test_plugins_stand_at_their_points_in_the_order_of_the_profile() -> None:
+def test_plugins_run_at_their_points_in_profile_order() -> None:
     uses = (PluginUse("NodePorts"), SORT, PluginUse("NodeName"), PluginUse("TaintToleration", weight=3), BINDER)
     plugins = build_profile(profile(*uses), in_tree(), make_context())
 
@@ -227,7 +227,7 @@ def test_plugins_stand_at_their_points_in_the_order_of_the_profile() -> None:
     assert plugins.weight(plugins.score[0]) == 3
 
 
-def test_a_weight_of_nought_filters_without_scoring() -> None:
+def test_zero_weight_filters_without_scoring() -> None:
     plugins = build_profile(profile(SORT, PluginUse("TaintToleration", weight=0), BINDER), in_tree(), make_context())
     assert [p.name for p in plugins.filter] == ["TaintToleration"]
     assert plugins.score == ()
@@ -243,12 +243,12 @@ def test_a_weight_of_nought_filters_without_scoring() -> None:
         ((SORT, BINDER, PluginUse("NodeName", isolation=Isolation.THREAD)), "this program cannot run isolated plugins"),
     ],
 )
-def test_a_profile_that_cannot_work_is_refused(uses: tuple[PluginUse, ...], words: str) -> None:
+def test_unworkable_profile_is_refused(uses: tuple[PluginUse, ...], words: str) -> None:
     with pytest.raises(PluginSetupError, match=words):
         build_profile(profile(*uses), in_tree(), make_context())
 
 
-def test_thirteen_points_in_the_order_of_a_pods_way() -> None:
+def test_there_are_thirteen_extension_points_in_order() -> None:
     assert list(EXTENSION_POINTS) == [
         "PreEnqueue",
         "QueueSort",
@@ -272,7 +272,7 @@ def uses_of(*names: str) -> tuple[PluginUse, ...]:
     return tuple(PluginUse(name) for name in names)
 
 
-def test_a_point_runs_the_plugins_listed_for_it_in_that_order_and_others_run_all() -> None:
+def test_point_lists_its_own_plugins_and_other_points_run_all() -> None:
     uses = uses_of("PrioritySort", "NodeName", "TaintToleration", "NodeAffinity", "DefaultBinder", f"{HERE}:Plain")
     profile = Profile(uses, {"Filter": ("TaintToleration", "NodeName"), "Score": (), "PreEnqueue": (f"{HERE}:Plain",)})
 
@@ -294,7 +294,7 @@ def test_a_point_runs_the_plugins_listed_for_it_in_that_order_and_others_run_all
         ),
     ],
 )
-def test_a_plugin_that_cannot_run_at_a_point_is_refused_there(listed: str, message: str) -> None:
+def test_plugin_at_an_unsupported_point_is_refused(listed: str, message: str) -> None:
     profile = Profile(uses_of("PrioritySort", "NodeName", "DefaultBinder"), {"Score": (listed,)})
 
     with pytest.raises(PluginSetupError) as refused:
@@ -331,7 +331,7 @@ class Called(metaclass=MadeFrom):
 
 
 @pytest.mark.parametrize(("factory", "takes"), [(Bare, False), (ByNew, True), (Fields, True), (Called, True)])
-def test_what_takes_arguments_is_seen_however_it_is_made(factory: Any, takes: bool) -> None:
+def test_factories_with_arguments_are_detected(factory: Any, takes: bool) -> None:
     registry = Registry()
     registry.add("One", factory, "a test")
     assert registry.takes_args("One") == takes

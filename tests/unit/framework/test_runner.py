@@ -65,7 +65,7 @@ NONSENSE = [None, 0, "yes", np.zeros(2, np.uint8), np.zeros(3, np.float32), np.z
 
 @pytest.mark.parametrize("answer", [RuntimeError("boom"), *NONSENSE])
 @pytest.mark.parametrize("point", RAISING)
-def test_a_failure_names_the_point_and_the_plugin(point: str, answer: Any) -> None:
+def test_failure_names_point_and_plugin(point: str, answer: Any) -> None:
     ears = Ears()
     with pytest.raises(PluginFailure) as failed:
         RAISING[point](Runner(ears, lambda: 0.0), answering(answer))
@@ -77,7 +77,7 @@ def test_a_failure_names_the_point_and_the_plugin(point: str, answer: Any) -> No
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_a_failure_of_another_plugin_that_was_asked_stays_that_ones(attempt: int) -> None:
+def test_nested_failure_keeps_its_plugin(attempt: int) -> None:
     """DefaultPreemption asks filters and ledgers in its dry runs. `attempt`: calls of the first are timed."""
     ears, failure = Ears(), PluginFailure(Status.error("running Ledger").by("Other"))
     runner = Runner(ears, lambda: 0.0)
@@ -90,7 +90,7 @@ def test_a_failure_of_another_plugin_that_was_asked_stays_that_ones(attempt: int
 
 @pytest.mark.parametrize("answer", [RuntimeError("boom"), *NONSENSE])
 @pytest.mark.parametrize("point", ANSWERING)
-def test_a_failure_after_which_things_are_undone_is_a_status(point: str, answer: Any) -> None:
+def test_failure_after_reserve_is_a_status(point: str, answer: Any) -> None:
     ears = Ears()
     status = ANSWERING[point](Runner(ears, lambda: 0.0), answering(answer))
 
@@ -105,7 +105,7 @@ def test_unreserve_cannot_fail() -> None:
     assert ears.failed == [("P", "Unreserve", "boom")]
 
 
-def test_refusals_bear_the_plugins_name() -> None:
+def test_refusals_have_the_plugin_name() -> None:
     runner = Runner(Ears(), lambda: 0.0)
     assert runner.reserve(answering(REFUSED), VIEW, POD, "n") == REFUSED.by("P")
     assert runner.permit(answering(PermitResult(Status(Code.WAIT), 3.0)), VIEW, POD, "n").timeout_s == 3.0
@@ -122,7 +122,7 @@ def test_pre_score_may_skip_but_not_refuse() -> None:
     assert failed.value.status == Status.error(f'running PreScore plugin "P": {REFUSED.message}').by("P")
 
 
-def test_an_error_that_a_plugin_answers_with_says_where_in_upstreams_words() -> None:
+def test_error_status_names_the_node_as_upstream() -> None:
     runner, broken = Runner(Ears(), lambda: 0.0), Status.error("odd", "disk")
     for point, result, ask in (
         ("PreFilter", PreFilterResult(broken), lambda p: runner.pre_filter(p, VIEW, POD)),
@@ -140,7 +140,7 @@ def test_an_error_that_a_plugin_answers_with_says_where_in_upstreams_words() -> 
 
 
 @pytest.mark.parametrize("scores", [[0, -1, 5], [0, 101, 5]])
-def test_scores_that_count_as_they_are_lie_within_their_range(scores: list[int]) -> None:
+def test_raw_scores_must_be_in_range(scores: list[int]) -> None:
     runner = Runner(Ears(), lambda: 0.0)
     with pytest.raises(PluginFailure, match=r"outside 0\.\.100"):
         runner.normalize(answering(np.array(scores, np.int64)), VIEW, POD, np.arange(3))
@@ -148,7 +148,7 @@ def test_scores_that_count_as_they_are_lie_within_their_range(scores: list[int])
         runner.check_range(answering(None), np.array(scores, np.int64))
 
 
-def test_one_attempt_in_ten_is_timed() -> None:
+def test_one_attempt_in_ten_is_measured() -> None:
     ears, clock = Ears(), iter(range(1000))
     runner = Runner(ears, lambda: float(next(clock)))
     for _ in range(3 * SAMPLED_EVERY):
@@ -158,7 +158,7 @@ def test_one_attempt_in_ten_is_timed() -> None:
     assert ears.ran == [("P", "Filter", 1.0)] * 3
 
 
-def test_recheck_asks_the_plugin_that_has_a_way_of_its_own() -> None:
+def test_recheck_uses_the_method_of_the_plugin() -> None:
     plugin = answering(np.zeros(3, np.uint8))
     runner = Runner(Ears(), lambda: 0.0)
     assert runner.recheck(plugin, VIEW, POD, ROWS).tolist() == [0, 0, 0]

@@ -43,7 +43,7 @@ class Answering:
         return ()
 
 
-def test_booleans_texts_and_statuses_are_all_answers() -> None:
+def test_scalar_filters_may_return_booleans_texts_or_statuses() -> None:
     assert coloured().statuses(ScalarPlugin(Answering({"blue": True, "red": False, "grey": "too dull"}))) == {
         "blue": None,
         "red": (Code.UNSCHEDULABLE, ("node(s) didn't pass Answering",)),
@@ -57,7 +57,7 @@ def test_booleans_texts_and_statuses_are_all_answers() -> None:
     }
 
 
-def test_scores_are_asked_for_each_node() -> None:
+def test_scalar_scores_are_called_per_node() -> None:
     assert coloured().scores(ScalarPlugin(Answering({}))) == {"blue": 4, "red": 3, "grey": 4}
 
 
@@ -69,7 +69,7 @@ class OnlyScores:
         return "high"
 
 
-def test_only_what_the_object_has_is_an_extension_point() -> None:
+def test_only_existing_methods_are_extension_points() -> None:
     both, scoring = ScalarPlugin(Answering({})), ScalarPlugin(OnlyScores())
     assert extension_points(both) == ["Filter", "Score"]
     assert extension_points(scoring) == ["Score"]
@@ -95,7 +95,7 @@ class Failures:
 
 
 @pytest.mark.parametrize("nonsense", [None, 7, Status.error("broken")])
-def test_nonsense_costs_the_pod_one_attempt(nonsense: Any) -> None:
+def test_invalid_result_fails_the_attempt(nonsense: Any) -> None:
     scene, failures = coloured(), Failures()
     plugin: Any = ScalarPlugin(Answering(dict.fromkeys(COLOURS, nonsense)))
     with pytest.raises(PluginFailure) as failure:
@@ -104,13 +104,13 @@ def test_nonsense_costs_the_pod_one_attempt(nonsense: Any) -> None:
     assert failures.count == 1
 
 
-def test_a_score_that_is_no_number_costs_the_pod_one_attempt() -> None:
+def test_non_numeric_score_fails_the_attempt() -> None:
     scene, scoring = coloured(), ScalarPlugin(OnlyScores())
     assert isinstance(scoring, ScorePlugin)
     with pytest.raises(PluginFailure, match="score returned str, not int"):
         Runner(Failures(), lambda: 0.0).score(scoring, scene.view(), scene.pod, scene.rows(scene.names))
 
 
-def test_a_plugin_needs_a_name() -> None:
+def test_plugin_without_a_name_is_refused() -> None:
     with pytest.raises(TypeError, match="has no name"):
         ScalarPlugin(object())

@@ -68,7 +68,7 @@ def built(name: str) -> object:
     return registry.build(PluginUse(f"{HERE}:{name}"), make_context(domain="d"))
 
 
-def test_a_plugin_has_the_traits_that_it_says_and_none_else() -> None:
+def test_plugin_has_exactly_its_declared_traits() -> None:
     assert traits_of(built("MayFail")).may_fail
     assert traits_of(built("Refuses")) == NO_TRAITS
 
@@ -83,7 +83,7 @@ def test_a_plugin_has_the_traits_that_it_says_and_none_else() -> None:
         ("NormalizesTwice", "normalizer replaces normalize_score; remove one of them"),
     ],
 )
-def test_wrong_traits_are_told_with_the_plugin_and_the_fix(name: str, words: str) -> None:
+def test_wrong_traits_are_reported_with_plugin_and_fix(name: str, words: str) -> None:
     with pytest.raises(PluginSetupError, match=f"^plugin {HERE}:{name}: .*{words}"):
         built(name)
 
@@ -100,12 +100,12 @@ def test_wrong_traits_are_told_with_the_plugin_and_the_fix(name: str, words: str
         ({"reads_objects": ("Namespace",)}, "traits: reads_objects is .*; write a tuple of ObjectKind"),
     ],
 )
-def test_a_typo_and_a_wrong_type_are_errors_where_they_are_written(fields: dict[str, Any], words: str) -> None:
+def test_trait_typos_and_wrong_types_are_errors_at_definition(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Traits(**fields)
 
 
-def test_every_plugin_of_the_tree_has_traits_that_are_right() -> None:
+def test_in_tree_plugins_have_correct_traits() -> None:
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
     traits = {name: traits_of(registry.build(PluginUse(name), make_context(domain="d"))) for name in IN_TREE}
@@ -113,7 +113,7 @@ def test_every_plugin_of_the_tree_has_traits_that_are_right() -> None:
     assert traits["VolumeBinding"].may_fail
 
 
-def test_a_plugin_for_one_node_at_a_time_passes_its_traits_on() -> None:
+def test_scalar_plugin_passes_its_traits_on() -> None:
     class OnlyBlue:
         name = "OnlyBlue"
         traits = Traits(reads_objects=(ObjectKind.SERVICE,))

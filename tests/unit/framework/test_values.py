@@ -31,7 +31,7 @@ def test_codes_are_named_as_upstream() -> None:
     ]
 
 
-def test_rejections_are_what_plugins_may_expect_to_say() -> None:
+def test_rejection_codes_are_the_expected_ones() -> None:
     assert {code for code in Code if code.is_rejection} == {
         Code.UNSCHEDULABLE,
         Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
@@ -39,7 +39,7 @@ def test_rejections_are_what_plugins_may_expect_to_say() -> None:
     }
 
 
-def test_a_status_carries_its_plugin_and_its_sentences() -> None:
+def test_status_has_plugin_and_reasons() -> None:
     status = Status.unschedulable("too small", "too far").by("Picky")
     assert (status.code, status.plugin, status.message) == (Code.UNSCHEDULABLE, "Picky", "too small, too far")
     assert status.by("Picky") is status
@@ -48,7 +48,7 @@ def test_a_status_carries_its_plugin_and_its_sentences() -> None:
     assert Status.skip() is SKIP
 
 
-def test_half_a_character_in_a_reason_is_a_question_mark_and_all_else_stays() -> None:
+def test_lone_surrogate_in_a_reason_becomes_a_question_mark() -> None:
     """As a path has it that the system names in other bytes: nothing that speaks UTF-8 takes it on."""
     told = ("plain", "naïve 🚀", "path /srv/\udcff is gone")
     found = "plain", "naïve 🚀", "path /srv/? is gone"
@@ -76,7 +76,7 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.parametrize("make", MALFORMED)
-def test_nonsense_is_refused_where_it_is_made(make: Any) -> None:
+def test_invalid_status_is_refused_at_construction(make: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         make()
 
@@ -85,7 +85,7 @@ def test_nonsense_is_refused_where_it_is_made(make: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([Code.UNSCHEDULABLE, Code.PENDING]), st.text(max_size=3)), max_size=50))
-def test_a_reason_has_one_number_and_comes_back_from_it(reasons: list[tuple[Code, str]]) -> None:
+def test_reason_and_code_map_to_each_other(reasons: list[tuple[Code, str]]) -> None:
     table = ReasonTable("P")
     numbers = {reason: table.code(*reason) for reason in reasons}
     for reason, number in numbers.items():
@@ -96,7 +96,7 @@ def test_a_reason_has_one_number_and_comes_back_from_it(reasons: list[tuple[Code
     assert table.status(0).is_success
 
 
-def test_beyond_its_bound_a_reason_table_keeps_no_more_kinds_apart() -> None:
+def test_full_reason_table_merges_further_reasons() -> None:
     table = ReasonTable("P")
     numbers = [table.code(Code.UNSCHEDULABLE, str(number)) for number in range(REASON_CODES_MAX + 50)]
     assert len(set(numbers)) == REASON_CODES_MAX + 1
@@ -104,7 +104,7 @@ def test_beyond_its_bound_a_reason_table_keeps_no_more_kinds_apart() -> None:
     assert table.status(255).code is Code.UNSCHEDULABLE
 
 
-def test_a_reason_table_bears_several_threads() -> None:
+def test_reason_table_is_thread_safe() -> None:
     table, start = ReasonTable("P"), threading.Barrier(4)
     found: list[list[int]] = []
 
@@ -127,7 +127,7 @@ COUNT: StateKey[int] = StateKey("count")
 SAME_NAME: StateKey[int] = StateKey("count")
 
 
-def test_values_are_kept_by_key_object_not_by_spelling() -> None:
+def test_cycle_state_uses_key_identity() -> None:
     state = CycleState()
     state.write(COUNT, 1)
     assert state.read(COUNT) == 1
@@ -136,7 +136,7 @@ def test_values_are_kept_by_key_object_not_by_spelling() -> None:
         state.read(SAME_NAME)
 
 
-def test_a_copy_and_its_origin_do_not_see_what_the_other_writes_later() -> None:
+def test_cycle_state_copies_are_independent() -> None:
     state = CycleState()
     state.write(COUNT, 1)
     twin = state.copy()
@@ -152,7 +152,7 @@ def test_a_copy_and_its_origin_do_not_see_what_the_other_writes_later() -> None:
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=30), st.booleans())
-def test_scores_in_proportion_to_the_largest_as_upstream_computes_them(raw: list[int], reverse: bool) -> None:
+def test_normalised_scores_equal_upstream(raw: list[int], reverse: bool) -> None:
     largest = max(raw)
     found = ByLargest(reverse=reverse).apply(np.array(raw, np.int64), largest)
     for score, one in zip(found.tolist(), raw, strict=True):
@@ -185,7 +185,7 @@ def test_scores_in_proportion_to_the_largest_as_upstream_computes_them(raw: list
         (ClusterEvent(ObjectKind.SERVICE, Action.ALL), ClusterEvent(ObjectKind.RESOURCE_QUOTA, Action.ADD), False),
     ],
 )
-def test_a_registration_matches_its_kind_and_any_of_its_actions(
+def test_registration_matches_its_resource_and_actions(
     registered: ClusterEvent, happened: ClusterEvent, matches: bool
 ) -> None:
     assert registered.matches(happened) is matches

@@ -55,7 +55,7 @@ def make_table() -> NodeTable:
 
 
 @given(changes, changes)
-def test_users_equal_a_recount_in_the_table_and_in_overlays(drawn: list[Any], in_thought: list[Any]) -> None:
+def test_volume_users_equal_a_recount_in_table_and_overlays(drawn: list[Any], in_thought: list[Any]) -> None:
     table = make_table()
     for is_added, row, number, made in drawn:
         uids = [pod.uid for at in ROWS for pod in table.pods_on(at)]
@@ -75,7 +75,7 @@ def test_users_equal_a_recount_in_the_table_and_in_overlays(drawn: list[Any], in
     assert row_faults(table, ROWS) == {}
 
 
-def test_an_overlay_names_the_rows_it_changed_and_the_table_none() -> None:
+def test_overlay_lists_its_changed_rows_and_the_table_none() -> None:
     table = make_table()
     table.add_pod(0, make_pod("p", PodSpec(volumes=(PodVolume(claim="a"),))))
     overlay = Overlay(table)
@@ -86,7 +86,7 @@ def test_an_overlay_names_the_rows_it_changed_and_the_table_none() -> None:
     assert set(table.volume_users.overlaid_rows) == set()
 
 
-def test_rows_are_noted_for_pods_with_volumes_and_for_nodes_that_come_and_go() -> None:
+def test_rows_are_recorded_for_volume_pods_and_node_changes() -> None:
     table = make_table()
     recency = table.volume_users.recency
     start = recency.sequence
@@ -97,7 +97,7 @@ def test_rows_are_noted_for_pods_with_volumes_and_for_nodes_that_come_and_go() -
     assert recency.since(start) == [2, 1]
 
 
-def test_a_row_that_lies_about_its_volumes_is_found_and_counted_anew() -> None:
+def test_row_with_wrong_volume_users_is_found_and_recounted() -> None:
     table = make_table()
     pod = make_pod("p", PodSpec(volumes=(PodVolume(claim="a"), PodVolume("d", disk=DISKS[0]))))
     table.add_pod(1, pod)
@@ -109,7 +109,7 @@ def test_a_row_that_lies_about_its_volumes_is_found_and_counted_anew() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 40))
-def test_recency_tells_each_key_once_latest_first(keys: list[int], since: int) -> None:
+def test_recency_returns_each_key_once_latest_first(keys: list[int], since: int) -> None:
     recency: Recency[int] = Recency()
     for key in keys:
         recency.note(key)
@@ -117,7 +117,7 @@ def test_recency_tells_each_key_once_latest_first(keys: list[int], since: int) -
     assert recency.since(since) == list(dict.fromkeys(reversed(keys[since:])))
 
 
-def test_recency_knows_what_it_has_forgotten() -> None:
+def test_recency_reports_forgotten_keys() -> None:
     recency: Recency[int] = Recency()
     for key in range(KEYS_MAX + 2):
         recency.note(key)
@@ -125,7 +125,7 @@ def test_recency_knows_what_it_has_forgotten() -> None:
     assert recency.since(KEYS_MAX) == [KEYS_MAX + 1, KEYS_MAX]
 
 
-def test_frozen_nodes_tell_the_same_users_as_the_table() -> None:
+def test_frozen_nodes_have_the_same_volume_users() -> None:
     table = make_table()
     volumes = (PodVolume(claim="a"), PodVolume("d", disk=DISKS[1]), PodVolume("scratch", is_ephemeral=True))
     table.add_pod(0, make_pod("p", PodSpec(volumes=volumes)))

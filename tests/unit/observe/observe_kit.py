@@ -132,8 +132,8 @@ class OneRepair:
             profiles_version=3,
             threshold_percent=asked.threshold_percent,
             moves=(),
-            mended=(),
-            left=(),
+            repaired=(),
+            unrepaired=(),
             least_moves=0,
             worst_before=calm,
             worst_after=calm,
@@ -178,7 +178,7 @@ class OneExplanation:
             notes=asked,
         )
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    async def what_if(self, document: Mapping[str, Any], replicas: int, *, preempts: bool = True) -> WhatIfView:
         if not document:
             raise NotExplainedError("the manifest has no pod spec with containers", status=422)
         placements = tuple(Placement(replica=n + 1, node="n1") for n in range(replicas))
@@ -222,7 +222,7 @@ class LedByAnother:
     async def pod(self, query: ExplainQuery) -> PodView:
         raise self._error
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    async def what_if(self, document: Mapping[str, Any], replicas: int, *, preempts: bool = True) -> WhatIfView:
         raise self._error
 
     async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:

@@ -20,7 +20,7 @@ from multisched.observe.access import (
 from tests.unit.observe.observe_kit import READER, STRANGER, HandClock, Reviewer, a_reviewer
 
 
-async def test_a_verdict_is_asked_once_and_kept_for_a_minute() -> None:
+async def test_access_decision_is_cached_for_a_minute() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
     assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
@@ -32,7 +32,7 @@ async def test_a_verdict_is_asked_once_and_kept_for_a_minute() -> None:
     assert len(reviewer.paths) == 4
 
 
-async def test_a_refusal_is_kept_for_half_a_minute() -> None:
+async def test_refused_access_is_cached_for_half_a_minute() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
     assert await judge(STRANGER, "get", "/metrics") is AccessDecision.FORBIDDEN
@@ -47,7 +47,7 @@ async def test_a_refusal_is_kept_for_half_a_minute() -> None:
     assert len(reviewer.paths) == asked + 1
 
 
-async def test_a_right_to_one_path_is_no_right_to_another() -> None:
+async def test_permission_for_one_path_does_not_cover_another() -> None:
     judge = DelegatedAuthenticator(await a_reviewer(), HandClock()).judge
     assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
     assert await judge(READER, "get", "/multisched/api/v1/queue") is AccessDecision.FORBIDDEN
@@ -66,7 +66,7 @@ async def test_a_right_to_one_path_is_no_right_to_another() -> None:
     ],
     ids=repr,
 )
-async def test_without_a_definite_yes_the_answer_is_no_and_is_not_remembered(instead: Response | Exception) -> None:
+async def test_undecided_access_is_refused_and_not_cached(instead: Response | Exception) -> None:
     reviewer = await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, HandClock()).judge
     reviewer.instead = instead
@@ -84,13 +84,13 @@ async def test_without_a_definite_yes_the_answer_is_no_and_is_not_remembered(ins
         b'{"status": {"authenticated": true, "user": {"username": "a", "extra": {"scopes": "none"}}}}',
     ],
 )
-async def test_half_an_authentication_is_none(body: bytes) -> None:
+async def test_incomplete_authentication_is_refused(body: bytes) -> None:
     reviewer = await a_reviewer()
     reviewer.instead = Response(201, body)
     assert await DelegatedAuthenticator(reviewer, HandClock()).judge("t", "get", "/") is AccessDecision.UNAUTHENTICATED
 
 
-async def test_an_empty_or_endless_token_is_not_even_asked_about() -> None:
+async def test_empty_or_oversized_token_is_refused_without_a_review() -> None:
     reviewer = await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, HandClock()).judge
     assert await judge("", "get", "/metrics") is AccessDecision.UNAUTHENTICATED
@@ -98,7 +98,7 @@ async def test_an_empty_or_endless_token_is_not_even_asked_about() -> None:
     assert reviewer.paths == []
 
 
-async def test_made_up_tokens_are_reviewed_at_a_small_rate_and_keep_nobody_out_who_is_known() -> None:
+async def test_unknown_tokens_are_rate_limited_and_do_not_block_known_users() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
     assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
@@ -112,7 +112,7 @@ async def test_made_up_tokens_are_reviewed_at_a_small_rate_and_keep_nobody_out_w
     assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
 
 
-async def test_a_flood_of_tokens_drives_out_none_that_is_in_use() -> None:
+async def test_token_flood_evicts_no_used_cache_entry() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
     assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
@@ -127,7 +127,7 @@ async def test_a_flood_of_tokens_drives_out_none_that_is_in_use() -> None:
             reviewer.instead = _authenticated({"username": "minter"})
 
 
-async def test_who_is_known_has_a_rate_and_few_verdicts_of_their_own() -> None:
+async def test_known_user_has_a_rate_and_a_cache_limit() -> None:
     clock, reviewer = HandClock(), await a_reviewer()
     judge = DelegatedAuthenticator(reviewer, clock).judge
     assert await judge(STRANGER, "get", "/metrics") is AccessDecision.FORBIDDEN
@@ -137,7 +137,7 @@ async def test_who_is_known_has_a_rate_and_few_verdicts_of_their_own() -> None:
     assert await judge(READER, "get", "/metrics") is AccessDecision.ALLOWED
 
 
-async def test_reviews_are_few_at_once_and_who_is_known_does_not_stand_in_line_with_strangers() -> None:
+async def test_concurrent_reviews_are_limited_separately_for_known_users() -> None:
     slow = SlowReviewer(await a_reviewer())
     judge = DelegatedAuthenticator(slow, HandClock()).judge
     slow.may_answer.set()
@@ -154,7 +154,7 @@ async def test_reviews_are_few_at_once_and_who_is_known_does_not_stand_in_line_w
     assert slow.most == STRANGER_REVIEWS_AT_ONCE + 1
 
 
-async def test_all_that_is_known_of_who_asks_goes_into_the_question_what_they_may() -> None:
+async def test_access_review_has_all_user_attributes() -> None:
     reviewer = await a_reviewer()
     user = {"username": "robot", "uid": "7", "groups": ["a", "b"], "extra": {"example.org/scopes": ["read", "none"]}}
     reviewer.instead = _authenticated(user)

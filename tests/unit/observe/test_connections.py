@@ -85,19 +85,19 @@ HALF_A_BODY = (
     [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nX-Slow: ", HALF_A_BODY],
     ids=["nothing", "half a line", "half a head", "half a body"],
 )
-async def test_who_does_not_send_a_whole_request_is_cut_off(sent: bytes) -> None:
+async def test_incomplete_request_is_disconnected(sent: bytes) -> None:
     async with listening(replace(PATIENT, request_s=AT_ONCE_S)) as address, connected(address) as pipe:
         pipe[1].write(sent)
         assert await is_cut(pipe)
 
 
-async def test_who_does_not_finish_the_handshake_is_cut_off() -> None:
+async def test_incomplete_handshake_is_disconnected() -> None:
     async with listening(replace(PATIENT, request_s=AT_ONCE_S), is_secure=True) as address, connected(address) as pipe:
         pipe[1].write(b"\x16\x03\x01")
         assert await is_cut(pipe)
 
 
-async def test_a_slow_drip_of_headers_does_not_prolong_the_time() -> None:
+async def test_slow_headers_do_not_extend_the_timeout() -> None:
     async with listening(replace(PATIENT, request_s=0.5)) as address, connected(address) as pipe:
         pipe[1].write(b"GET /livez HTTP/1.1\r\n")
 
@@ -115,13 +115,13 @@ async def test_a_slow_drip_of_headers_does_not_prolong_the_time() -> None:
             dripping.cancel()
 
 
-async def test_an_idle_connection_is_closed_after_a_while() -> None:
+async def test_idle_connection_is_closed() -> None:
     async with listening(replace(PATIENT, send_s=AT_ONCE_S, idle_s=AT_ONCE_S)) as address, connected(address) as pipe:
         assert await livez(pipe) == b"HTTP/1.1 200 OK"
         assert await is_cut(pipe)
 
 
-async def test_who_does_not_take_a_large_answer_is_cut_off() -> None:
+async def test_unread_large_response_is_disconnected() -> None:
     async with listening(replace(PATIENT, send_s=AT_ONCE_S), pods=5000) as address:
         request = b"GET /api/v1/queue?limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with socket.socket() as sock:
@@ -133,7 +133,7 @@ async def test_who_does_not_take_a_large_answer_is_cut_off() -> None:
             assert await asyncio.to_thread(poll.poll, HANG_S * 1000)
 
 
-async def test_there_are_never_more_connections_than_places_and_the_newest_is_served() -> None:
+async def test_number_of_connections_is_limited_and_the_newest_is_served() -> None:
     async with listening(replace(PATIENT, connections=4)) as address, AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(connected(address)) for _ in range(40)]
         pipe = await stack.enter_async_context(connected(address))
@@ -142,7 +142,7 @@ async def test_there_are_never_more_connections_than_places_and_the_newest_is_se
             assert await is_cut(one)
 
 
-async def test_idle_connections_go_before_those_that_send() -> None:
+async def test_idle_connections_are_closed_before_sending_ones() -> None:
     async with listening(replace(PATIENT, connections=2)) as address, AsyncExitStack() as stack:
         sending = await stack.enter_async_context(connected(address))
         sending[1].write(GET[:-2])
@@ -155,7 +155,7 @@ async def test_idle_connections_go_before_those_that_send() -> None:
         assert (await sending[0].readline()) == b"HTTP/1.1 200 OK\r\n"
 
 
-async def test_who_does_not_take_answers_takes_no_place_from_others() -> None:
+async def test_slow_reader_does_not_block_others() -> None:
     """Needs no credentials: many small answers that nobody takes fill what the system keeps as a large one does."""
     connections, made = Connections(replace(PATIENT, connections=2)), asyncio.Semaphore(0)
 
@@ -185,7 +185,7 @@ async def test_who_does_not_take_answers_takes_no_place_from_others() -> None:
         assert await livez(pipe) == b"HTTP/1.1 200 OK"
 
 
-async def test_handshakes_that_never_end_take_no_place_from_others() -> None:
+async def test_unfinished_handshakes_do_not_block_others() -> None:
     async with listening(replace(PATIENT, connections=4), is_secure=True) as address, AsyncExitStack() as stack:
         for _ in range(40):
             await stack.enter_async_context(connected(address))

@@ -55,7 +55,7 @@ def shown(readings: Readings) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
 
 
 @given(st.lists(st.floats(0, 0.1) | st.sampled_from(BOUNDS)))
-def test_a_histogram_is_shown_as_prometheus_own(seconds: list[float]) -> None:
+def test_histogram_equals_that_of_the_prometheus_client(seconds: list[float]) -> None:
     registry = CollectorRegistry()
     theirs = Histogram("multisched_event_handling_duration_seconds", "x", ["event"], buckets=BOUNDS, registry=registry)
     ours = Durations(BOUNDS)
@@ -72,7 +72,7 @@ def test_a_histogram_is_shown_as_prometheus_own(seconds: list[float]) -> None:
                 assert found == pytest.approx(sample.value), sample
 
 
-def test_a_copy_stays_as_it_was() -> None:
+def test_durations_copy_is_independent() -> None:
     ours = Durations(BOUNDS)
     ours.observe(0.5)
     copy = ours.copy()
@@ -80,7 +80,7 @@ def test_a_copy_stays_as_it_was() -> None:
     assert (sum(copy.counts), copy.sum_s) == (1, 0.5)
 
 
-def test_hints_and_writes_have_kube_schedulers_labels_and_the_domain() -> None:
+def test_hint_and_write_durations_have_kube_scheduler_labels_and_the_domain() -> None:
     one = Durations(BOUNDS)
     one.observe(0.5)
     told = shown(
@@ -95,7 +95,7 @@ def test_hints_and_writes_have_kube_schedulers_labels_and_the_domain() -> None:
     assert told["multisched_volume_write_duration_seconds_sum", frozenset(write.items())] == 0.5
 
 
-def test_writes_about_pods_are_shown_by_upstreams_names() -> None:
+def test_pod_write_durations_have_upstream_names() -> None:
     told = shown(
         Readings(
             calls_pending={"pod_binding": 4},
@@ -126,7 +126,7 @@ class Tells:
         self.versions.append(version)
 
 
-def test_one_event_in_so_many_is_timed_under_the_name_of_what_it_told() -> None:
+def test_events_are_sampled_and_timed_by_name() -> None:
     router = Router()
     times, handler = EventTimes(Watch(), router), Tells(router)
     watched = times.watching("Pod", handler)
@@ -145,7 +145,7 @@ def test_one_event_in_so_many_is_timed_under_the_name_of_what_it_told() -> None:
 
 
 @pytest.mark.parametrize("answer", [Hint.QUEUE, Hint.SKIP])
-def test_one_hint_in_so_many_is_timed_by_plugin_event_and_answer(answer: Hint) -> None:
+def test_hints_are_sampled_and_timed_by_plugin_event_and_result(answer: Hint) -> None:
     def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:
         return answer
 
@@ -182,7 +182,7 @@ class Answers:
 VOLUME, CLAIM = ObjectRef("PersistentVolume", "", "v", "v"), ObjectRef("PersistentVolumeClaim", "team", "c", "c")
 
 
-def test_volume_writes_are_counted_by_kind_and_how_they_ended() -> None:
+def test_volume_writes_are_counted_by_kind_and_result() -> None:
     def broken() -> VolumeReply:
         raise ConnectionError("cut")
 

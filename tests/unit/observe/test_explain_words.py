@@ -55,24 +55,24 @@ WAITING = PodView(
     retry_in_s=170.0,
     attempts_made=3,
     wakes=(Wake(plugin="NodeResourcesFit", events=("a node comes", "a pod on a node goes")),),
-    history=(Step(ago_s=12.0, event="ScheduleAttemptFailure", place="unschedulable"),),
+    history=(Step(ago_s=12.0, event="ScheduleAttemptFailure", state="unschedulable"),),
     attempts=(REFUSED,),
 )
 
 
-def test_a_replica_on_the_node_it_was_promised_has_no_score() -> None:
+def test_nominated_replica_shows_no_score() -> None:
     placement = Placement(replica=1, node="n1", victims=("team/low",))
     view = WhatIfView(namespace="team", name="new", domain="job", replicas=1, placements=(placement,))
     assert what_if_text(view).endswith("\n  1 replica on n1 (after these are preempted: team/low)")
 
 
-def test_a_gated_pod_is_not_said_to_be_tried_again() -> None:
+def test_gated_pod_shows_no_retry() -> None:
     gated = msgspec.structs.replace(WAITING, state="gated")
     assert "Retried" in pod_text(WAITING)
     assert "Retried" not in pod_text(gated)
 
 
-def test_a_pod_that_waits() -> None:
+def test_text_of_a_pending_pod() -> None:
     assert pod_text(WAITING) == (
         "Pod team/big, scheduler job-scheduler, domain job\n"
         "Unschedulable since 2m, after 3 attempts\n"
@@ -95,7 +95,7 @@ def test_a_pod_that_waits() -> None:
     )
 
 
-def test_a_pod_that_was_placed() -> None:
+def test_text_of_a_placed_pod() -> None:
     winner = Scored(node="n1", total=290, parts=(Part(plugin="Fit", score=90, weight=1), _taints(100, 2)))
     other = Scored(node="n2", total=250, parts=(Part(plugin="Fit", score=50, weight=1), _taints(100, 2)))
     attempt = Attempt(
@@ -139,14 +139,14 @@ def _taints(score: int, weight: int) -> Part:
     return Part(plugin="TaintToleration", score=score, weight=weight)
 
 
-def test_why_not_a_node_leaves_out_everything_else() -> None:
+def test_node_query_omits_everything_else() -> None:
     answer = OnNode(node="n4", text="It is not feasible: cordoned.", plugins=())
     text = pod_text(msgspec.structs.replace(WAITING, on_node=answer))
     assert text.endswith("Why not n4\n  It is not feasible: cordoned.")
     assert "Attempt" not in text
 
 
-def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
+def test_fixes_are_listed_with_the_target_node() -> None:
     fix = Fix(kind="node", text="uncordon node n4", size=0.7, node="n4", change={}, command="kubectl uncordon n4")
     assert pod_text(msgspec.structs.replace(WAITING, fixes=(fix,))).endswith(
         "The smallest fix: uncordon node n4; it is then placed on n4\n      kubectl uncordon n4"
@@ -160,30 +160,30 @@ def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
     )
 
 
-def test_a_trial_is_told_where_it_ends_otherwise_than_the_last_attempt() -> None:
+def test_trial_is_shown_if_it_differs_from_the_last_attempt() -> None:
     same = pod_text(msgspec.structs.replace(WAITING, now=msgspec.structs.replace(REFUSED, number=9)))
     assert "If it were tried now" not in same
     placed = Attempt(number=9, ago_s=0.0, outcome="placed", node="n1")
     assert "If it were tried now" in pod_text(msgspec.structs.replace(WAITING, now=placed))
 
 
-def test_plugins_that_say_the_same_share_a_line() -> None:
+def test_plugins_with_equal_messages_share_a_line() -> None:
     said = [PointResult(point="PreFilter", plugin=name, said="has nothing to check") for name in ("A", "B")]
     points = (*said, PointResult(point="PreFilter", plugin="C", said="passes"))
     text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, points=points),)))
     assert "  PreFilter   A, B: has nothing to check\n  PreFilter   C: passes\n" in text
 
 
-def test_what_is_no_longer_kept_is_said_to_be_gone() -> None:
+def test_dropped_snapshot_is_reported_as_dropped() -> None:
     text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, snapshot="dropped"),)))
     assert "The results per node are no longer kept" in text
 
 
-def test_names_written_by_others_cannot_steer_the_terminal() -> None:
+def test_foreign_names_cannot_inject_terminal_escapes() -> None:
     assert "\x1b" not in pod_text(msgspec.structs.replace(WAITING, waiting_for="\x1b[31mred"))
 
 
-def test_replicas_that_go_to_one_node_stand_together() -> None:
+def test_replicas_on_one_node_are_grouped() -> None:
     placements = (
         Placement(replica=1, node="n1", total=290, ties=2),
         Placement(replica=2, node="n2", total=280, victims=("team/low",)),
@@ -200,7 +200,7 @@ def test_replicas_that_go_to_one_node_stand_together() -> None:
     )
 
 
-def test_ages_have_one_unit() -> None:
+def test_ages_are_shown_with_one_unit() -> None:
     assert [ago(seconds) for seconds in (0.4, 119, 120, 7199, 7200, 172_800)] == [
         "0s",
         "119s",
@@ -219,7 +219,7 @@ def test_ages_have_one_unit() -> None:
         (("n2", "n2"), "Preempts    team/a, team/b on n2\n  Nominated   n1 is nominated for it meanwhile\n"),
     ],
 )
-def test_victims_are_named_with_their_nodes(nodes: tuple[str, ...], lines: str) -> None:
+def test_victims_are_listed_with_their_nodes(nodes: tuple[str, ...], lines: str) -> None:
     preempts = msgspec.structs.replace(
         REFUSED, nominated_node="n1", victims=("team/a", "team/b"), victim_nodes=nodes, snapshot="dropped"
     )

@@ -9,12 +9,12 @@ from multisched.observe.health import HEARTBEAT_AGE_MAX_S, Health, Heartbeat
 from tests.unit.observe.observe_kit import HandClock
 
 
-def test_nothing_is_ready_before_anything_runs() -> None:
+def test_health_is_not_ready_before_the_start() -> None:
     assert not Health().readiness().is_good
     assert Health().liveness().is_good
 
 
-def test_ready_means_every_check_is_good() -> None:
+def test_ready_requires_every_check() -> None:
     health, missing = Health(), ["pods", "nodes"]
     for kind in ("pods", "nodes"):
         health.add_readiness(kind, lambda kind=kind: "not synced" if kind in missing else "")  # type: ignore[misc]
@@ -25,7 +25,7 @@ def test_ready_means_every_check_is_good() -> None:
     assert health.readiness().is_good
 
 
-def test_a_stopping_program_lives_but_is_not_ready() -> None:
+def test_stopping_program_is_alive_but_not_ready() -> None:
     health = Health()
     health.add_readiness("caches", lambda: "")
     health.stop()
@@ -33,14 +33,14 @@ def test_a_stopping_program_lives_but_is_not_ready() -> None:
     assert health.liveness().is_good
 
 
-def test_a_name_is_used_once() -> None:
+def test_health_check_names_are_unique() -> None:
     health = Health()
     health.add_liveness("loop", lambda: "")
     with pytest.raises(AssertionError):
         health.add_liveness("loop", lambda: "")
 
 
-async def test_a_loop_that_does_not_come_around_is_not_alive() -> None:
+async def test_stalled_loop_is_not_alive() -> None:
     clock = HandClock()
     heartbeat = Heartbeat(clock, Health())
     async with anyio.create_task_group() as tasks:
@@ -53,7 +53,7 @@ async def test_a_loop_that_does_not_come_around_is_not_alive() -> None:
         tasks.cancel_scope.cancel()
 
 
-def test_a_remark_is_told_and_fails_nothing() -> None:
+def test_remark_is_shown_and_fails_no_check() -> None:
     health = Health()
     health.add_readiness("caches", lambda: "")
     health.add_remark("plugins", lambda: "profiles 3, 2 h old; 4 refits failed,\nthe last 1 min ago: down")

@@ -79,11 +79,11 @@ def labels_of(lines: list[str], name: str) -> set[str]:
     return set(re.findall(r'(\w+)="', line))
 
 
-async def test_names_and_labels_are_upstream_s(lines: list[str]) -> None:
+async def test_kube_scheduler_names_and_labels_equal_upstream(lines: list[str]) -> None:
     assert {name: labels_of(lines, name) for name in UPSTREAM} == UPSTREAM
 
 
-async def test_every_family_is_one_of_ours(lines: list[str]) -> None:
+async def test_every_renamed_family_exists(lines: list[str]) -> None:
     families = {line.split()[2] for line in lines if line.startswith("# TYPE ")}
     shown = {
         name.removeprefix("scheduler_").removesuffix("_total") for name in families if name.startswith("scheduler_")
@@ -104,7 +104,7 @@ async def test_every_family_is_one_of_ours(lines: list[str]) -> None:
         "scheduler_preemption_attempts_total 4.0",
     ],
 )
-async def test_domains_are_summed_where_upstream_has_no_profile(lines: list[str], line: str) -> None:
+async def test_domains_are_summed_where_upstream_has_no_profile_label(lines: list[str], line: str) -> None:
     assert line in [_sorted(one) for one in lines]
 
 
@@ -114,5 +114,5 @@ def _sorted(line: str) -> str:
     return f"{name}{{{','.join(sorted(labels.split(',')))}}}{value}" if brace and end else line
 
 
-async def test_the_page_has_none_of_them_unless_they_are_asked_for() -> None:
+async def test_metrics_have_no_kube_scheduler_names_by_default() -> None:
     assert not [line for line in await lines_of(Metrics()) if "scheduler_" in line.replace("multisched_", "")]

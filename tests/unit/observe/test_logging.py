@@ -25,7 +25,7 @@ def logged(write: Any, *, form: Any = "json", level: str = "info") -> str:
     return stream.getvalue().decode()
 
 
-def test_a_line_is_json_with_its_keys_and_the_clock_s_time() -> None:
+def test_json_line_has_its_keys_and_the_clock_time() -> None:
     text = logged(lambda: logger.info("pod bound", extra={"pod": "a/b", "domain": "job", "node": "n1"}))
     assert json.loads(text) == {
         "message": "pod bound",
@@ -38,13 +38,13 @@ def test_a_line_is_json_with_its_keys_and_the_clock_s_time() -> None:
     }
 
 
-def test_names_of_others_cannot_forge_a_line() -> None:
+def test_foreign_names_cannot_forge_a_log_line() -> None:
     text = logged(lambda: logger.info("pod bound", extra={"pod": 'x"}\n{"message": "forged'}))
     assert len(text.splitlines()) == 1
     assert json.loads(text)["message"] == "pod bound"
 
 
-def test_an_exception_keeps_its_traceback_and_hides_its_variables() -> None:
+def test_exception_keeps_its_traceback_without_variables() -> None:
     def fail() -> None:
         token = "very" + "-secret"
         try:
@@ -58,7 +58,7 @@ def test_an_exception_keeps_its_traceback_and_hides_its_variables() -> None:
         assert "very-secret" not in text
 
 
-def test_less_severe_lines_are_left_out() -> None:
+def test_lines_below_the_level_are_dropped() -> None:
     assert logged(lambda: logger.info("no"), level="warning") == ""
 
 
@@ -73,7 +73,7 @@ class Held:
     def __exit__(self, *error: object) -> None: ...
 
 
-def test_no_line_waits_for_a_lock_in_any_version_of_python() -> None:
+def test_logging_takes_no_lock_in_any_python_version() -> None:
     def write() -> None:
         (handler,) = logging.getLogger().handlers
         assert handler.lock is None  # which logging of Python 3.13 enters without asking
@@ -84,7 +84,7 @@ def test_no_line_waits_for_a_lock_in_any_version_of_python() -> None:
     assert json.loads(logged(write))["message"] == "pod bound"
 
 
-def test_a_line_that_a_filter_refuses_is_left_out() -> None:
+def test_filtered_line_is_dropped() -> None:
     def write() -> None:
         (handler,) = logging.getLogger().handlers
         handler.addFilter(lambda record: record.msg != "no")
@@ -94,17 +94,17 @@ def test_a_line_that_a_filter_refuses_is_left_out() -> None:
     assert [json.loads(line)["message"] for line in logged(write).splitlines()] == ["yes"]
 
 
-def test_what_json_cannot_say_becomes_text() -> None:
+def test_unencodable_values_become_text() -> None:
     assert json.loads(logged(lambda: logger.info("odd", extra={"what": {1, 2}.__class__})))["what"] == "<class 'set'>"
 
 
-def test_half_a_character_and_an_endless_number_cost_no_line() -> None:
+def test_lone_surrogates_and_huge_numbers_lose_no_line() -> None:
     told = {"error": "path /srv/\udcff is gone", "count": 2**70}
     line = json.loads(logged(lambda: logger.info("plugin failed", extra=told)))
     assert {name: line[name] for name in told} == told
 
 
-def test_an_endless_line_is_cut() -> None:
+def test_oversized_line_is_truncated() -> None:
     stream = io.BytesIO()
     writer = LineWriter(stream)
     writer.write(b"x" * (LINE_BYTES_MAX + 100))
@@ -112,7 +112,7 @@ def test_an_endless_line_is_cut() -> None:
     assert len(stream.getvalue()) == LINE_BYTES_MAX + 1
 
 
-def test_a_blocked_output_never_holds_up_the_caller_and_the_loss_is_told() -> None:
+def test_blocked_output_does_not_block_the_caller_and_the_loss_is_logged() -> None:
     read_end, write_end = os.pipe()
     with (
         os.fdopen(write_end, "wb", buffering=0) as stream,
@@ -131,7 +131,7 @@ def test_a_blocked_output_never_holds_up_the_caller_and_the_loss_is_told() -> No
         os.set_blocking(reader.fileno(), False)
 
 
-def test_a_reader_that_went_away_is_no_failure() -> None:
+def test_closed_output_is_no_failure() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     stream = os.fdopen(write_end, "wb", buffering=0)
@@ -142,7 +142,7 @@ def test_a_reader_that_went_away_is_no_failure() -> None:
         assert writer.dropped >= 1
 
 
-def test_the_process_logs_as_before_afterwards() -> None:
+def test_logging_is_restored_afterwards() -> None:
     before = logging.getLogger().handlers[:]
     logged(lambda: logger.info("inside"))
     assert logging.getLogger().handlers == before
@@ -155,7 +155,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_warning_of_a_library_is_a_line() -> None:
+def test_library_warning_is_logged() -> None:
     def warn() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
@@ -170,7 +170,7 @@ def test_a_warning_of_a_library_is_a_line() -> None:
     assert r"old\nnews" in shown
 
 
-def test_an_exception_that_nobody_caught_is_a_line() -> None:
+def test_uncaught_exception_is_logged() -> None:
     def end() -> None:
         try:
             int("apples")
@@ -183,7 +183,7 @@ def test_an_exception_that_nobody_caught_is_a_line() -> None:
     assert "apples" in line["exception"]
 
 
-def test_an_exception_of_a_thread_is_a_line() -> None:
+def test_thread_exception_is_logged() -> None:
     def end() -> None:
         thread = threading.Thread(target=int, args=("apples",), name="counting")
         thread.start()
@@ -194,7 +194,7 @@ def test_an_exception_of_a_thread_is_a_line() -> None:
     assert "apples" in line["exception"]
 
 
-def test_an_exception_where_none_can_be_raised_is_a_line() -> None:
+def test_unraisable_exception_is_logged() -> None:
     class Bad:
         def __del__(self) -> None:
             raise ValueError("apples")
@@ -207,7 +207,7 @@ def test_an_exception_where_none_can_be_raised_is_a_line() -> None:
     assert "apples" in line["exception"]
 
 
-def test_what_shows_warnings_and_exceptions_is_as_before_in_the_end() -> None:
+def test_warning_and_exception_hooks_are_restored() -> None:
     before = warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook
     logged(lambda: None)
     assert (warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook) == before

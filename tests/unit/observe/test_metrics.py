@@ -130,12 +130,12 @@ def full() -> Metrics:
     return metrics
 
 
-async def test_the_names_and_labels_are_kube_scheduler_s_with_a_domain() -> None:
+async def test_metric_names_and_labels_equal_kube_scheduler_with_a_domain() -> None:
     text = await rendered(full())
     assert {name: labels_of(text, name) for name in SHARED_WITH_KUBE_SCHEDULER} == SHARED_WITH_KUBE_SCHEDULER
 
 
-def test_a_plugin_that_fails_for_every_pod_is_logged_with_its_traceback_a_few_times(
+def test_repeated_plugin_failure_is_logged_with_traceback_a_few_times(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     domain = Metrics().domain("job")
@@ -151,7 +151,7 @@ def test_a_plugin_that_fails_for_every_pod_is_logged_with_its_traceback_a_few_ti
     assert (last.levelname, last.exc_info) == ("ERROR", None)
 
 
-def test_an_extender_that_is_down_is_a_line_without_a_traceback_and_a_lookup_says_what_it_is(
+def test_unreachable_extender_is_logged_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     domain = Metrics().domain("job")
@@ -163,7 +163,7 @@ def test_an_extender_that_is_down_is_a_line_without_a_traceback_and_a_lookup_say
     ]
 
 
-async def test_readings_are_shown_as_they_are() -> None:
+async def test_readings_are_exposed_unchanged() -> None:
     lines = (await rendered(full())).splitlines()
     for line in (
         'multisched_pending_pods{domain="job",queue="active"} 3.0',
@@ -214,31 +214,31 @@ def _sorted_labels(line: str) -> str:
     return f"{name}{{{','.join(sorted(labels.split(',')))}}}{value}" if brace and end else line
 
 
-async def test_what_runs_is_said() -> None:
+async def test_build_information_is_exposed() -> None:
     (line,) = [line for line in (await rendered(Metrics())).splitlines() if line.startswith("multisched_build_info{")]
     assert f'version="{__version__}"' in line
     assert line.endswith("} 1.0")
 
 
-async def test_the_process_and_its_garbage_collector_are_shown() -> None:
+async def test_process_and_garbage_collector_metrics_are_exposed() -> None:
     text = await rendered(Metrics())
     for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
         assert f"\n{name} " in text
     assert "\npython_gc_collections_total{" in text
 
 
-async def test_no_label_names_a_pod() -> None:
+async def test_metrics_have_no_pod_labels() -> None:
     text = await rendered(full())
     assert "secret" not in text
 
 
-async def test_open_metrics_is_given_to_those_who_accept_it() -> None:
+async def test_open_metrics_format_is_negotiated() -> None:
     accept = "application/openmetrics-text; version=1.0.0"
     assert (await rendered(full(), accept)).endswith("# EOF\n")
     assert "# EOF" not in await rendered(full())
 
 
-async def test_attempts_beyond_four_share_a_label() -> None:
+async def test_attempts_above_four_share_a_label() -> None:
     metrics = Metrics()
     for attempts in (0, 1, 5, 500):
         metrics.domain("job").pod_bound(POD, 1.0, attempts)
@@ -247,7 +247,7 @@ async def test_attempts_beyond_four_share_a_label() -> None:
     assert 'sli_duration_seconds_count{attempts="5+",domain="job"} 2.0' in text
 
 
-def test_counting_a_bind_costs_little() -> None:
+def test_counting_a_bind_is_cheap() -> None:
     metrics, calls = Metrics(), 0
     bind_one(metrics)  # series are made when they are first counted
 
@@ -263,7 +263,7 @@ def test_counting_a_bind_costs_little() -> None:
     assert calls <= CALLS_PER_BIND_MAX
 
 
-async def test_a_plugin_cannot_take_a_name_of_the_program_nor_split_a_family() -> None:
+async def test_plugin_metric_cannot_use_a_program_name_or_split_a_family() -> None:
     def of(*metrics: PluginMetric) -> DomainReading:
         return DomainReading(plugin_metrics=metrics)
 
@@ -292,6 +292,6 @@ async def test_a_plugin_cannot_take_a_name_of_the_program_nor_split_a_family() -
         ({"name": "mine", "labels": ("n",), "values": {(str(n),): n for n in range(300)}}, "300 series"),
     ],
 )
-def test_a_metric_that_cannot_be_shown_is_refused_where_it_is_made(fields: dict[str, Any], words: str) -> None:
+def test_invalid_plugin_metric_is_refused_at_construction(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PluginMetric(**{"text": "Of mine.", "values": {}, **fields})

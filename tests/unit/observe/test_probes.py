@@ -29,7 +29,7 @@ def probe(url: str, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-async def test_probes_say_what_the_last_heartbeat_noted() -> None:
+async def test_probes_report_the_last_heartbeat() -> None:
     health, clock = Health(), HandClock()
     heartbeat = Heartbeat(clock, health)
     missing = ["pods"]
@@ -45,18 +45,18 @@ async def test_probes_say_what_the_last_heartbeat_noted() -> None:
         assert probe(url, "/readyz") == (503, "failed")
 
 
-async def test_nothing_but_probes_is_answered_there() -> None:
+async def test_probe_port_serves_only_probes() -> None:
     with serve_probes("127.0.0.1", 0, Heartbeat(HandClock(), Health())) as url:
         for path in ("/metrics", "/api/v1/queue", "/"):
             assert probe(url, path)[0] == 404
 
 
-async def test_probes_are_answered_while_the_loop_stands_still() -> None:
+async def test_probes_are_answered_while_the_loop_is_blocked() -> None:
     with serve_probes("127.0.0.1", 0, Heartbeat(HandClock(), Health())) as url:
         assert probe(url, "/livez") == (200, "ok")  # nothing here gives the loop a turn
 
 
-async def test_a_port_in_use_is_an_error_with_its_address() -> None:
+async def test_used_port_is_an_error_with_its_address() -> None:
     heartbeat = Heartbeat(HandClock(), Health())
     with serve_probes("127.0.0.1", 0, heartbeat) as url:
         port = urlsplit(url).port
@@ -68,7 +68,7 @@ async def test_a_port_in_use_is_an_error_with_its_address() -> None:
             pass
 
 
-async def test_probes_are_answered_while_both_ports_are_full() -> None:
+async def test_probes_are_answered_while_both_ports_are_full_of_connections() -> None:
     patient = ConnectionLimits(connections=8, accepts_per_s=100_000.0, request_s=600.0, answer_s=600.0)
     async with AsyncExitStack() as stack:
         main = await stack.enter_async_context(served(ServerSettings(port=0, limits=patient)))

@@ -72,7 +72,7 @@ def guarded_settings(authenticator: DelegatedAuthenticator) -> ServerSettings:
     return ServerSettings(port=0, authenticator=authenticator)
 
 
-async def test_probes_are_open_and_say_nothing_but_ok_or_failed() -> None:
+async def test_probes_need_no_token_and_return_only_ok_or_failed() -> None:
     health = Health()
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     async with served(guarded_settings(authenticator), health=health) as url:
@@ -83,7 +83,7 @@ async def test_probes_are_open_and_say_nothing_but_ok_or_failed() -> None:
 
 
 @pytest.mark.parametrize("path", GUARDED)
-async def test_everything_else_is_closed_to_strangers(path: str) -> None:
+async def test_other_paths_need_a_token(path: str) -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     async with served(guarded_settings(authenticator)) as url:
         assert await get(url, path) == (401, "give a bearer token\n")
@@ -94,7 +94,7 @@ async def test_everything_else_is_closed_to_strangers(path: str) -> None:
         assert message.endswith("ClusterRole multisched-reader\n")
 
 
-async def test_every_route_there_is_is_closed_to_strangers_but_the_two_for_probes() -> None:
+async def test_every_route_except_probes_needs_a_token() -> None:
     settings = guarded_settings(DelegatedAuthenticator(await a_reviewer(), HandClock()))
     application = _Routes(settings, sources_of(Health()), Connections(settings.limits)).application()
     routes = {(route.method, route.resource.canonical) for route in application.router.routes() if route.resource}
@@ -109,7 +109,7 @@ async def test_every_route_there_is_is_closed_to_strangers_but_the_two_for_probe
     assert opened == {"/livez", "/readyz"}
 
 
-async def test_nobody_has_a_plan_carried_out_without_the_right_to_it(tmp_path: Path) -> None:
+async def test_repair_run_needs_its_permission(tmp_path: Path) -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     settings = ServerSettings(port=0, authenticator=authenticator, token_folder=tmp_path)
     run = ("/api/v1/repair/run", b'{"digest": "abc"}')
@@ -122,7 +122,7 @@ async def test_nobody_has_a_plan_carried_out_without_the_right_to_it(tmp_path: P
 
 
 @pytest.mark.parametrize("path", VERBOSE)
-async def test_verbose_health_is_for_users_of_the_cluster_as_in_kubernetes(path: str) -> None:
+async def test_verbose_health_needs_a_token_as_in_kubernetes(path: str) -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     async with served(guarded_settings(authenticator)) as url:
         assert (await get(url, path))[0] == 401
@@ -130,7 +130,7 @@ async def test_verbose_health_is_for_users_of_the_cluster_as_in_kubernetes(path:
         assert (await get(url, path, token=STRANGER))[0] != 403
 
 
-async def test_a_reader_gets_what_rbac_grants_and_no_more() -> None:
+async def test_reader_gets_exactly_what_rbac_grants() -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     async with served(guarded_settings(authenticator)) as url:
         status, text = await get(url, "/metrics", token=READER)
@@ -148,7 +148,7 @@ async def test_verbose_health_names_each_check() -> None:
         assert text == "[-]reflector pods failed: not synced\n[+]shutdown ok\nfailed\n"
 
 
-async def test_the_queue_is_shown_up_to_the_limit() -> None:
+async def test_queue_is_limited() -> None:
     async with served(ServerSettings(port=0), pods=600) as url:
         view = decode_queue((await get(url, "/api/v1/queue"))[1].encode())
         assert (len(view.pods), view.left_out) == (500, 100)
@@ -157,18 +157,18 @@ async def test_the_queue_is_shown_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("limit", ["-1", "5001", "ten", "9" * 40, "%D9%A1"])
-async def test_a_bad_limit_is_refused(limit: str) -> None:
+async def test_invalid_limit_is_refused(limit: str) -> None:
     async with served(ServerSettings(port=0)) as url:
         assert await get(url, f"/api/v1/queue?limit={limit}") == (400, "limit must be a number of 0..5000\n")
 
 
-async def test_the_queue_of_a_domain_that_is_not_there_is_not_found() -> None:
+async def test_unknown_domain_is_not_found() -> None:
     async with served(ServerSettings(port=0)) as url:
         told = "domain nowhere: no such domain; there are job\n"
         assert await get(url, "/api/v1/queue?domain=nowhere") == (404, told)
 
 
-async def test_an_explanation_is_told_as_it_was_asked_for() -> None:
+async def test_explain_passes_its_parameters() -> None:
     async with served(ServerSettings(port=0)) as url:
         status, text = await get(url, "/api/v1/explain/pod/default/late?node=n1&fix=true&names=7")
         assert status == 200
@@ -178,7 +178,7 @@ async def test_an_explanation_is_told_as_it_was_asked_for() -> None:
         assert (await get(url, "/api/v1/explain/pod/default/broken")) == (500, "internal error\n")
 
 
-async def test_what_a_plugin_shows_is_handed_on_with_what_was_asked() -> None:
+async def test_plugin_view_is_passed_on_with_its_parameters() -> None:
     async with served(ServerSettings(port=0)) as url:
         assert await get(url, "/api/v1/forecast/nodes?domain=a&x=%2F") == (200, '{"asked":{"domain":"a","x":"/"}}')
         assert await get(url, "/api/v1/forecast/stars") == (404, "forecast has no stars\n")
@@ -195,11 +195,11 @@ async def test_what_a_plugin_shows_is_handed_on_with_what_was_asked() -> None:
         ("/metrics", "/metrics"),
     ],
 )
-def test_who_may_read_one_document_of_a_kind_may_read_all(path: str, reviewed: str) -> None:
+def test_permission_for_one_view_covers_all_of_a_kind(path: str, reviewed: str) -> None:
     assert reviewed_path(path) == reviewed
 
 
-async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
+async def test_what_if_accepts_only_a_json_manifest() -> None:
     async with served(ServerSettings(port=0)) as url:
         status, text = await post(url, "/api/v1/explain/what-if?replicas=3", b'{"kind": "Pod"}')
         assert (status, decode_view(text.encode(), WhatIfView).replicas) == (200, 3)
@@ -210,11 +210,15 @@ async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
         assert (await post(url, "/api/v1/explain/what-if", b"{}"))[0] == 422
         assert (await post(url, "/api/v1/explain/what-if", b"kind: Pod"))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if?replicas=1001", b"{}"))[0] == 400
+        status, text = await post(url, "/api/v1/explain/what-if?replicas=10000&preempt=false", b'{"kind": "Pod"}')
+        assert (status, decode_view(text.encode(), WhatIfView).replicas) == (200, 10_000)
+        assert (await post(url, "/api/v1/explain/what-if?replicas=10001&preempt=false", b"{}"))[0] == 400
+        assert (await post(url, "/api/v1/explain/what-if?preempt=false", several))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if", b"{}", kind="text/plain"))[0] == 415
         assert (await post(url, "/api/v1/explain/what-if", b" " * (REQUEST_BYTES_MAX + 1)))[0] == 413
 
 
-async def test_a_repair_plan_is_made_as_it_was_asked_for() -> None:
+async def test_repair_plan_passes_its_parameters() -> None:
     async with served(ServerSettings(port=0)) as url:
         query = "threshold=log=90&threshold=80&moves=5&movesPerService=0&domain=forecast"
         status, text = await get(url, f"/api/v1/repair/plan?{query}")
@@ -243,7 +247,7 @@ async def test_a_repair_plan_is_made_as_it_was_asked_for() -> None:
         ("treshold=90", "treshold: unknown; known here: domain, threshold, moves, movesPerNode, movesPerService"),
     ],
 )
-async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: str, words: str) -> None:
+async def test_invalid_repair_plan_request_is_refused_with_the_fix(query: str, words: str) -> None:
     async with served(ServerSettings(port=0)) as url:
         status, text = await get(url, f"/api/v1/repair/plan?{query}")
         assert (status, words in text) == (400, True), text
@@ -258,7 +262,7 @@ async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: st
         ("/api/v1/repair/status?domian=job", "known here: domain"),
     ],
 )
-async def test_a_parameter_that_nobody_reads_is_refused_by_its_name(path: str, known: str) -> None:
+async def test_unknown_parameter_is_refused_by_name(path: str, known: str) -> None:
     async with served(ServerSettings(port=0)) as url:
         assert await get(url, path) == (400, f"domian: unknown; {known}\n")
         assert unknown_parameter(["domian"], ()) == "domian: unknown; there are no parameters here"
@@ -266,7 +270,7 @@ async def test_a_parameter_that_nobody_reads_is_refused_by_its_name(path: str, k
         assert (await get(url, "/readyz?exclude=etcd"))[0] != 400, "as probes of Kubernetes send it"
 
 
-async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown(tmp_path: Path) -> None:
+async def test_plan_is_executed_by_digest_and_its_run_shown(tmp_path: Path) -> None:
     async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
         own = {"Authorization": f"Bearer {read_token(tmp_path, urlsplit(url).port or 0)}"}
         status, text = await post(url, "/api/v1/repair/run?moves=2", b'{"digest": "abc"}', headers=own)
@@ -285,7 +289,7 @@ async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown(tmp_path
         assert await get(url, "/api/v1/repair/status?domain=nowhere") == (404, "domain nowhere: no such domain\n")
 
 
-async def test_without_authentication_nothing_is_changed_but_by_the_token_of_the_process(tmp_path: Path) -> None:
+async def test_changes_without_authentication_need_the_process_token(tmp_path: Path) -> None:
     async with served(ServerSettings(port=0, token_folder=tmp_path / "own")) as url:
         port = urlsplit(url).port or 0
         run = ("/api/v1/repair/run", b'{"digest": "abc"}')
@@ -304,7 +308,7 @@ async def test_without_authentication_nothing_is_changed_but_by_the_token_of_the
         assert (await post(url, *run, headers={"Authorization": "Bearer "}))[0] == 401
 
 
-async def test_a_token_that_is_no_text_is_a_wrong_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_non_text_token_is_a_wrong_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with served(ServerSettings(port=0, token_folder=tmp_path / "own")) as url:
         parts = urlsplit(url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -316,14 +320,14 @@ async def test_a_token_that_is_no_text_is_a_wrong_token(tmp_path: Path, caplog: 
     assert not caplog.records
 
 
-def test_it_is_the_folder_that_is_named_where_others_may_write_to_it(tmp_path: Path) -> None:
+def test_folder_writable_by_others_is_named(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o777)
     with pytest.raises(TokenFileError) as refused, own_token(tmp_path, 1):
         raise AssertionError("others may replace the token")
     assert str(refused.value) == f"{tmp_path}: other users may read or replace it; remove it, or chmod go= it"
 
 
-def test_tokens_have_a_folder_of_their_own_below_one_that_everybody_may_read(tmp_path: Path) -> None:
+def test_tokens_have_their_own_folder_below_a_shared_one(tmp_path: Path) -> None:
     """Tools make `~/.cache/multisched`, too, and with mode 0755."""
     cache = tmp_path / ".cache" / "multisched"
     cache.mkdir(parents=True)
@@ -335,7 +339,7 @@ def test_tokens_have_a_folder_of_their_own_below_one_that_everybody_may_read(tmp
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) -> None:
+async def test_folder_writable_by_others_holds_no_token(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o777)
     async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
         assert (await post(url, "/api/v1/repair/run", b'{"digest": "abc"}'))[0] == 401
@@ -348,7 +352,7 @@ async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) 
     + [{"Sec-Fetch-Site": site} for site in ("cross-site", "same-site", "made-up")],
     ids=str,
 )
-async def test_without_authentication_no_page_of_another_origin_is_answered(
+async def test_cross_origin_requests_are_refused_without_authentication(
     headers: dict[str, str], tmp_path: Path
 ) -> None:
     async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
@@ -359,13 +363,13 @@ async def test_without_authentication_no_page_of_another_origin_is_answered(
         assert (await post(url, "/api/v1/explain/what-if", b'{"kind": "Pod"}', headers=same))[0] == 200
 
 
-async def test_a_handler_that_fails_costs_its_own_request() -> None:
+async def test_failed_handler_fails_only_its_request() -> None:
     async with served(ServerSettings(port=0)) as url:
         assert await get(url, "/api/v1/queue?domain=broken") == (500, "internal error\n")
         assert (await get(url, "/api/v1/queue"))[0] == 200
 
 
-async def test_without_authentication_only_loopback_names_are_answered() -> None:
+async def test_only_loopback_names_are_answered_without_authentication() -> None:
     async with served(ServerSettings(port=0)) as url:
         assert (await get(url, "/metrics", host="evil.example"))[0] == 403
         assert (await get(url, "/metrics", host="localhost:1"))[0] == 200
@@ -373,14 +377,14 @@ async def test_without_authentication_only_loopback_names_are_answered() -> None
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1"])
-def test_another_address_needs_tls_and_authentication(address: str) -> None:
+def test_other_addresses_need_tls_and_authentication(address: str) -> None:
     with pytest.raises(ServerError, match="TLS and authentication only"):
         ServerSettings(bind_address=address)
     with pytest.raises(ServerError):
         ServerSettings(bind_address=address, certificate=self_signed("host", EPOCH))
 
 
-async def test_a_port_in_use_is_an_error_with_its_address() -> None:
+async def test_used_port_is_an_error_with_its_address() -> None:
     async with served(ServerSettings(port=0)) as url:
         port = int(url.rsplit(":", 1)[1])
         with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}: .*; set another one with --port"):
@@ -388,7 +392,7 @@ async def test_a_port_in_use_is_an_error_with_its_address() -> None:
                 pass
 
 
-async def test_a_self_signed_certificate_serves_tls() -> None:
+async def test_self_signed_certificate_serves_tls() -> None:
     settings = ServerSettings(port=0, certificate=self_signed("host", EPOCH))
     async with served(settings) as url:
         assert url.startswith("https://")
@@ -397,7 +401,7 @@ async def test_a_self_signed_certificate_serves_tls() -> None:
             await get(url, "/livez")
 
 
-def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_renewed_certificate_is_loaded_and_a_broken_one_is_not(tmp_path: Path) -> None:
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     _write_pair(cert, key, "first")
     certificate = ServerCertificate(cert, key)
@@ -411,7 +415,7 @@ def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) 
     assert isinstance(certificate.context, ssl.SSLContext)
 
 
-def test_a_missing_certificate_is_named() -> None:
+def test_missing_certificate_is_named() -> None:
     with pytest.raises(CertificateError, match=r"/none/tls\.crt"):
         ServerCertificate(Path("/none/tls.crt"), Path("/none/tls.key"))
 
@@ -427,7 +431,7 @@ def _write_pair(cert: Path, key: Path, name: str) -> None:
 # -- reviews of quotas ---------------------------------------------------------------------------------------------------
 
 
-async def test_quotas_are_reviewed_only_where_that_is_switched_on() -> None:
+async def test_quota_reviews_need_the_setting() -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     async with served(ServerSettings(port=0)) as url:
         assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}"))[0] == 401
@@ -435,7 +439,7 @@ async def test_quotas_are_reviewed_only_where_that_is_switched_on() -> None:
         assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}"))[0] == 401
 
 
-async def test_an_api_server_has_quotas_reviewed_without_a_token_and_gets_nothing_else() -> None:
+async def test_api_server_reviews_quotas_without_a_token_and_gets_nothing_else() -> None:
     settings = guarded_settings(DelegatedAuthenticator(await a_reviewer(), HandClock()))
     async with served(settings, admission=OneReview()) as url:
         assert await post(url, VALIDATE_QUOTAS_PATH, b'{"request": 1}') == (200, '{"reviewed": {"request": 1}}')
@@ -445,7 +449,7 @@ async def test_an_api_server_has_quotas_reviewed_without_a_token_and_gets_nothin
             assert (await get(url, path))[0] == 401
 
 
-async def test_a_review_may_be_large_and_not_larger() -> None:
+async def test_review_size_is_limited() -> None:
     async with served(ServerSettings(port=0), admission=OneReview()) as url:
         body = b'{"a": "' + b"x" * (REQUEST_BYTES_MAX * 2) + b'"}'
         status, text = await post(url, VALIDATE_QUOTAS_PATH, body)
@@ -454,13 +458,13 @@ async def test_a_review_may_be_large_and_not_larger() -> None:
         assert (await post(url, "/api/v1/explain/what-if", b" " * (REQUEST_BYTES_MAX + 1)))[0] == 413
 
 
-async def test_no_page_of_another_origin_has_quotas_reviewed() -> None:
+async def test_cross_origin_quota_reviews_are_refused() -> None:
     async with served(ServerSettings(port=0), admission=OneReview()) as url:
         headers = {"Origin": "http://example.com", "Sec-Fetch-Site": "cross-site"}
         assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}", headers=headers))[0] == 403
 
 
-async def test_few_quotas_are_reviewed_at_a_time() -> None:
+async def test_number_of_concurrent_quota_reviews_is_limited() -> None:
     source = OneReview(is_slow=True, full_at=REVIEWS_MAX)
     async with served(ServerSettings(port=0), admission=source) as url, asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(post(url, VALIDATE_QUOTAS_PATH, b"{}")) for _ in range(REVIEWS_MAX)]

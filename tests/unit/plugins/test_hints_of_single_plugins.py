@@ -63,12 +63,12 @@ def spread(match: list[str] | None = None, **labels: str) -> Pod:
         (spread(app="web"), pod(), Hint.QUEUE),
     ],
 )
-def test_a_pod_that_other_spread_rules_hold_for_now_is_tried_again(old: Pod, new: Pod, hint: Hint) -> None:
+def test_pod_with_changed_spread_constraints_is_requeued(old: Pod, new: Pod, hint: Hint) -> None:
     assert hint_of(plugin_of("PodTopologySpread"), "TargetPod")(new, old, new) is hint
 
 
 @pytest.mark.parametrize(("before", "after", "hint"), [({"A"}, {"A"}, Hint.SKIP), ({"A"}, {"B"}, Hint.QUEUE)])
-def test_a_pod_that_needs_other_features_now_is_tried_again(before: set[str], after: set[str], hint: Hint) -> None:
+def test_pod_with_changed_required_features_is_requeued(before: set[str], after: set[str], hint: Hint) -> None:
     def needing(features: set[str]) -> Pod:
         one = pod()
         spec = msgspec.structs.replace(one.spec, required_features=frozenset(features))
@@ -82,7 +82,7 @@ def term(app: str) -> dict[str, Any]:
     return {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}
 
 
-def test_a_pod_that_stands_nowhere_and_is_promised_nowhere_is_no_neighbour() -> None:
+def test_pod_without_node_or_nomination_is_ignored_by_hints() -> None:
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term("web")]}}
     waiting = pod(affinity=affinity)
     hint = hint_of(plugin_of("InterPodAffinity"), "AssignedPod")
@@ -91,7 +91,7 @@ def test_a_pod_that_stands_nowhere_and_is_promised_nowhere_is_no_neighbour() -> 
     assert hint(waiting, None, pod("x", labels={"app": "db"}, node="n")) is Hint.SKIP
 
 
-def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
+def test_node_excluded_by_added_affinity_requeues_no_pod() -> None:
     expression = {"key": "disk", "operator": "In", "values": ["ssd"]}
     added = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
@@ -110,7 +110,7 @@ def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "hint"), [({}, {"loud": "yes"}, Hint.QUEUE), ({}, {}, Hint.SKIP)])
-def test_labels_of_a_namespace_wake_whom_affinity_refused(
+def test_namespace_labels_requeue_pods_refused_by_affinity(
     before: dict[str, str], after: dict[str, str], hint: Hint
 ) -> None:
     old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
@@ -137,7 +137,7 @@ def service(app: str, namespace: str = "default") -> ClusterObject:
     ],
 )
 @pytest.mark.parametrize("is_hard", [True, False])
-def test_service_wakes_pods_that_hard_default_constraints_refuse(
+def test_service_requeues_pods_refused_by_default_constraints(
     waiting: Pod, old: EventObject, new: EventObject, hint: Hint, *, is_hard: bool
 ) -> None:
     when = "DoNotSchedule" if is_hard else "ScheduleAnyway"
@@ -164,13 +164,13 @@ THINGS: Mapping[EventResource, EventObject] = {
 }
 
 
-def test_a_hint_that_is_told_of_nothing_leaves_the_pod_or_is_among_the_cautious() -> None:
+def test_hint_without_objects_skips_or_is_listed_as_cautious() -> None:
     queued = {(name, label) for name, _, label, hint in hints() if hint(CLAIMANT, None, None) is Hint.QUEUE}
     assert queued == CAUTIOUS
 
 
 @pytest.mark.parametrize("kind", THINGS, ids=lambda kind: kind.value)
-def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: EventResource) -> None:
+def test_hint_with_an_object_of_another_kind_acts_as_without_objects(kind: EventResource) -> None:
     other, pods = THINGS[kind], (Resource.ASSIGNED_POD, Resource.TARGET_POD, Resource.UNSCHEDULED_POD)
     nodes = (Resource.NODE, Resource.DISTANT_NODE)
     for name, resource, label, hint in hints():

@@ -113,7 +113,7 @@ def balance_by_hand(scene: Scene, node: str, names: list[str], extra: dict[str, 
 
 
 @given(scenes("resources"))
-def test_fit_names_all_that_a_node_lacks(scene: Scene) -> None:
+def test_fit_names_all_missing_resources(scene: Scene) -> None:
     assert scene.statuses(NodeResourcesFit()) == {name: fit_by_hand(scene, name) for name in scene.names}
 
 
@@ -129,7 +129,7 @@ shapes = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 10)), min_size=1
     weights,
     shapes,
 )
-def test_each_strategy_is_the_weighted_mean_of_its_resources(
+def test_each_scoring_strategy_is_the_weighted_mean(
     scene: Scene, kind: str, weights: list[tuple[str, int]], shape: list[tuple[int, int]]
 ) -> None:
     shape = sorted(shape)
@@ -142,7 +142,7 @@ def test_each_strategy_is_the_weighted_mean_of_its_resources(
     assert scene.scores(plugin) == {n: fit_score_by_hand(scene, n, kind, weights, shape) for n in scene.names}
 
 
-def test_a_resource_of_weight_zero_weighs_one() -> None:
+def test_zero_resource_weight_counts_as_one() -> None:
     """As upstream."""
     scene = one_node(pod_document("p", container(cpu="1000m", memory=6144 * MEBI)), cpu=4000, memory=8192 * MEBI)
 
@@ -157,7 +157,7 @@ def test_a_resource_of_weight_zero_weighs_one() -> None:
 
 
 @given(scenes("resources"), st.lists(st.sampled_from(("cpu", "memory", *EXTRA)), min_size=1, max_size=4, unique=True))
-def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> None:
+def test_balanced_allocation_scores_the_change_in_balance(scene: Scene, names: list[str]) -> None:
     args = NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": name} for name in names]})
     plugin, wanted = NodeResourcesBalancedAllocation(args), asked(scene.pending)
 
@@ -175,7 +175,7 @@ def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> No
     st.sampled_from((0, 1, 250, 4_000)),
     st.sampled_from((0, 7, 100)),
 )
-def test_balance_of_few_rows_is_that_of_many(nodes: list[tuple[int, ...]], cpu: int, mebi: int) -> None:
+def test_balanced_allocation_of_few_rows_equals_that_of_many(nodes: list[tuple[int, ...]], cpu: int, mebi: int) -> None:
     placed = [
         pod_document(f"p{n}", container(cpu=f"{held}m", memory=held_mebi * MEBI), node=f"n{n}")
         for n, (_, _, held, held_mebi) in enumerate(nodes)
@@ -219,7 +219,7 @@ SIDECAR = {"restartPolicy": "Always"}
     ids=["init", "small inits", "sidecar", "sidecar before init", "sidecar after init", "overhead", "pod level",
          "pod level and overhead", "pod level of another resource", "nothing"],
 )  # fmt: skip
-def test_a_pod_takes_its_largest_moment(pod: Document, cpu: int) -> None:
+def test_pod_requests_are_the_maximum_over_its_containers_lifecycle(pod: Document, cpu: int) -> None:
     assert one_node(pod, cpu=cpu).statuses(NodeResourcesFit())["n0"] is None
     if cpu:
         refusal = (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, ("Insufficient cpu",))
@@ -254,13 +254,13 @@ def resized(spec_cpu: int, actuated: int, allocated: int, condition: str = "") -
     ],
     ids=["shrinking", "growing", "allocated", "infeasible", "deferred"],
 )
-def test_a_pod_resized_in_place_holds_the_largest_of_spec_and_status(pod: Document, held: int) -> None:
+def test_resized_pod_uses_the_maximum_of_spec_and_status(pod: Document, held: int) -> None:
     assert one_node(asking(1000), pod, cpu=held + 1000).statuses(NodeResourcesFit())["n0"] is None
     refusal = (Code.UNSCHEDULABLE, ("Insufficient cpu",))
     assert one_node(asking(1001), pod, cpu=held + 1000).statuses(NodeResourcesFit())["n0"] == refusal
 
 
-def test_a_pod_resized_at_pod_level_holds_what_its_status_says() -> None:
+def test_pod_level_resize_uses_the_status() -> None:
     pod = asking(100, node="n0", name="resized", resources={"requests": {"cpu": "500m"}})
     pod["status"] = {"resources": {"requests": {"cpu": "1500m"}}, "allocatedResources": {"cpu": "600m"}}
 
@@ -268,7 +268,7 @@ def test_a_pod_resized_at_pod_level_holds_what_its_status_says() -> None:
     assert one_node(asking(501), pod, cpu=2000).statuses(NodeResourcesFit())["n0"] is not None
 
 
-def test_a_pending_pod_is_scored_without_its_pod_level_requests_and_a_placed_one_with_them() -> None:
+def test_pod_level_requests_are_scored_for_placed_pods_only() -> None:
     """Upstream's Fit scorer is built without the pod-level switch; NodeInfo counts it."""
     level = {"requests": {"cpu": "2", "memory": "4Gi"}}
     big = {"cpu": 4000, "memory": 8192 * MEBI}
@@ -279,7 +279,7 @@ def test_a_pending_pod_is_scored_without_its_pod_level_requests_and_a_placed_one
     assert one_node(pending, placed, **big).scores(NodeResourcesFit()) == {"n0": 25}
 
 
-def test_pods_whose_containers_alone_ask_for_other_amounts_are_of_one_class_only_where_those_are_not_scored() -> None:
+def test_container_requests_separate_classes_only_if_scored() -> None:
     """Requests of the pod level stand for those of the containers, but not where a pending pod is scored."""
 
     def asking(pages: int) -> Document:
@@ -314,12 +314,12 @@ def test_ignored_resources_and_groups_are_not_checked() -> None:
     )
 
 
-def test_names_that_no_scheduler_counts_are_not_checked() -> None:
+def test_uncounted_resource_names_are_not_checked() -> None:
     pod = pod_document("p", container(extra={"pods": 500, "storage": 1, "bare": 7, "requests.example.com/x": 1}))
     assert one_node(pod).statuses(NodeResourcesFit())["n0"] is None
 
 
-def test_a_pod_with_more_resources_than_reason_bits_is_refused_where_any_is_short() -> None:
+def test_pod_with_more_resources_than_reason_bits_is_refused_if_any_is_missing() -> None:
     many = {f"example.com/r{index:03}": 1 for index in range(100)}
     pod = pod_document("p", container(extra=many))
     assert one_node(pod, extra=many).statuses(NodeResourcesFit())["n0"] is None
@@ -329,7 +329,7 @@ def test_a_pod_with_more_resources_than_reason_bits_is_refused_where_any_is_shor
     assert refusal[0] is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
 
 
-def test_fit_wakes_for_pods_that_free_what_the_pod_asks_for() -> None:
+def test_fit_requeues_for_deleted_pods_with_needed_resources() -> None:
     fit, pod = NodeResourcesFit(), decode_pod(asking(1000, name="waiting"))
     hint = fit._after_pod_event
     placed, less = decode_pod(asking(500, node="n0")), decode_pod(asking(400, node="n0"))
@@ -345,7 +345,7 @@ def test_fit_wakes_for_pods_that_free_what_the_pod_asks_for() -> None:
     assert hint(pod, pod, decode_pod(asking(900, name="waiting"))) is Hint.QUEUE
 
 
-def test_fit_wakes_for_nodes_that_could_hold_the_pod_and_have_grown() -> None:
+def test_fit_requeues_for_grown_nodes_that_could_fit_the_pod() -> None:
     hint, pod = NodeResourcesFit()._after_node_change, decode_pod(asking(1000))
     small, enough, larger = (decode_node(node_document("n", cpu=f"{cpu}m")) for cpu in (999, 1000, 2000))
     more_memory = decode_node(node_document("n", cpu="1000m", memory=9000 * MEBI))
@@ -425,7 +425,7 @@ def test_bad_fit_args_are_refused_with_path_and_fix(document: Document, message:
     assert str(refused.value) == message
 
 
-def test_balance_refuses_weights_and_doubles() -> None:
+def test_balanced_allocation_refuses_weights_and_duplicates() -> None:
     with pytest.raises(PluginArgsError, match=r"args\.resources\[0\]\.weight: 2 is not within"):
         NodeResourcesBalancedAllocationArgs.from_config({"resources": [{"name": "cpu", "weight": 2}]})
     with pytest.raises(PluginArgsError, match=r"args\.resources\[1\]\.name: cpu is listed twice"):
@@ -434,9 +434,7 @@ def test_balance_refuses_weights_and_doubles() -> None:
 
 @pytest.mark.parametrize("kind", ["LeastAllocated", "MostAllocated"])
 @given(st.lists(st.tuples(st.integers(1, 2**50), st.integers(0, 2**50)), min_size=1, max_size=4))
-def test_capacities_beyond_what_floats_can_tell_are_scored_to_the_integer(
-    kind: str, sizes: list[tuple[int, int]]
-) -> None:
+def test_capacities_beyond_float_precision_are_scored_exactly(kind: str, sizes: list[tuple[int, int]]) -> None:
     nodes = [node_document(f"n{at}", cpu="4m", memory=capacity) for at, (capacity, _) in enumerate(sizes)]
     placed = [
         pod_document(f"p{at}", container(memory=used), node=f"n{at}") for at, (_, used) in enumerate(sizes) if used
@@ -452,7 +450,7 @@ def test_capacities_beyond_what_floats_can_tell_are_scored_to_the_integer(
     assert scene.scores(plugin) == expected
 
 
-def test_balance_of_very_many_rows_is_that_of_each_alone() -> None:
+def test_balanced_allocation_of_many_rows_equals_single_rows() -> None:
     nodes = [node_document(f"n{at}", cpu=f"{1 + at % 7}m", memory=(1 + at % 5) << 30) for at in range(2 * VIEW_FROM)]
     placed = [
         pod_document(f"p{at}", container(cpu=f"{100 * (1 + at % 9)}m", memory=(at % 4) << 28), node=f"n{at}")

@@ -61,14 +61,14 @@ def test_cordoned_nodes_are_refused_unless_tolerated(scene: Scene) -> None:
 
 
 @given(scenes("labels"), st.sampled_from(("", "n0", "n1", "nowhere")))
-def test_a_named_node_is_the_only_one(scene: Scene, wanted: str) -> None:
+def test_named_node_is_the_only_feasible_one(scene: Scene, wanted: str) -> None:
     scene.pod = msgspec.structs.replace(scene.pod, node=wanted)
     refused = (UNRESOLVABLE, ("node(s) didn't match the requested node name",))
     assert scene.statuses(NodeName()) == {n: None if wanted in ("", n) else refused for n in scene.names}
 
 
 @given(scenes("taints"))
-def test_untolerated_hard_taints_refuse_and_soft_ones_are_counted(scene: Scene) -> None:
+def test_untolerated_hard_taints_refuse_and_soft_taints_are_counted(scene: Scene) -> None:
     statuses, scores = scene.statuses(TaintToleration()), scene.scores(TaintToleration())
     for name in scene.names:
         bad = [
@@ -81,7 +81,7 @@ def test_untolerated_hard_taints_refuse_and_soft_ones_are_counted(scene: Scene) 
         assert scores[name] == bad.count("PreferNoSchedule")
 
 
-def test_soft_taint_scores_are_turned_round() -> None:
+def test_soft_taint_scores_are_reversed() -> None:
     by_largest = TaintToleration.traits.normalizer
     assert by_largest is not None
     scores = by_largest.apply(np.array([0, 1, 3], np.int64), 3)
@@ -95,7 +95,7 @@ def node(**fields: Any) -> Any:
 TAINTED = [{"key": "k", "value": "v", "effect": "NoSchedule"}]
 
 
-def test_a_node_wakes_pods_only_when_it_becomes_usable() -> None:
+def test_node_change_requeues_only_if_the_node_becomes_usable() -> None:
     pod = decode_pod(pod_document("p"))
     cordoned, open_ = node(unschedulable=True), node()
     assert [after_cordon_change(pod, *pair) for pair in ((None, open_), (cordoned, open_))] == [Hint.QUEUE] * 2
@@ -108,7 +108,7 @@ def test_a_node_wakes_pods_only_when_it_becomes_usable() -> None:
     assert [after_taint_change(pod, *pair) for pair in skipped] == [Hint.SKIP] * 4
 
 
-def test_a_new_toleration_wakes_its_own_pod_if_it_is_the_right_one() -> None:
+def test_matching_new_toleration_requeues_its_pod() -> None:
     right = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
     plain, helped, other = (
         decode_pod(pod_document(name, tolerations=tolerations))
@@ -174,7 +174,7 @@ def with_affinity(scene: Scene, **affinity: Any) -> Scene:
 
 
 @given(scenes("labels"), st.none() | st.lists(terms, max_size=3))
-def test_selector_and_one_required_term_must_hold(scene: Scene, required: list[Document] | None) -> None:
+def test_selector_and_one_required_term_must_match(scene: Scene, required: list[Document] | None) -> None:
     if required is not None:
         scene = with_affinity(scene, **{REQUIRED: {"nodeSelectorTerms": required}})
     plugin, expected, view = NodeAffinity(), {}, scene.view()
@@ -230,7 +230,7 @@ def named(*names: str, operator: str = "In") -> Document:
         ([], None, Code.SUCCESS),
     ],
 )
-def test_the_search_is_narrowed_only_if_every_term_names_nodes(
+def test_node_names_limit_the_search_only_if_every_term_names_nodes(
     wanted: list[Document], nodes: set[str] | None, code: Code
 ) -> None:
     scene = with_affinity(
@@ -244,7 +244,7 @@ def ssd(key: str = "disk") -> Document:
     return {"matchExpressions": [{"key": key, "operator": "In", "values": ["ssd"]}]}
 
 
-def test_added_affinity_is_enforced_on_all_pods_and_adds_to_their_preferences() -> None:
+def test_added_affinity_applies_to_all_pods_and_adds_preferences() -> None:
     added = {REQUIRED: {"nodeSelectorTerms": [ssd()]}, PREFERRED: [{"weight": 7, "preference": ssd("cache")}]}
     plugin = NodeAffinity(NodeAffinityArgs.from_config({"addedAffinity": added}))
     nodes = [
@@ -314,7 +314,7 @@ def clash(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
 
 
 @given(scenes("ports"))
-def test_a_port_is_free_unless_another_pod_holds_it_on_the_same_address(scene: Scene) -> None:
+def test_port_conflicts_only_on_the_same_address(scene: Scene) -> None:
     taken = (Code.UNSCHEDULABLE, ("node(s) didn't have free ports for the requested pod ports",))
     expected = {
         name: taken
@@ -331,7 +331,7 @@ def with_port(name: str, port: int, **fields: Any) -> Any:
     return decode_pod(pod_document(name, container(ports=[{"hostPort": port}]), **fields))
 
 
-def test_ports_wake_when_a_placed_or_promised_pod_with_the_same_port_goes() -> None:
+def test_port_user_deletion_requeues_pods_with_the_same_port() -> None:
     waiting = with_port("waiting", 80)
     promised = msgspec.structs.replace(with_port("p", 80), nominated_node="n0")
     assert _after_delete(waiting, with_port("p", 80, node="n0"), None) is Hint.QUEUE
@@ -380,11 +380,11 @@ def test_present_images_count_by_size_and_spread(scene: Scene, has_volume: bool)
         ("registry:5000/app:v1", "registry:5000/app:v1"),
     ],
 )
-def test_a_registrys_port_is_no_tag(image: str, tagged: str) -> None:
+def test_registry_port_is_not_a_tag(image: str, tagged: str) -> None:
     assert normalized(image) == tagged
 
 
-def test_an_image_keeps_the_size_its_first_node_told_while_any_node_has_it() -> None:
+def test_image_size_is_that_of_the_first_node_that_has_it() -> None:
     image = "registry.example/app:v1"
     nodes = [
         node_document("n0", status=holding({image: 800 * MEBI})),

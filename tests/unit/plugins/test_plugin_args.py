@@ -304,7 +304,7 @@ NO_TERM = "is not a valid node selector term; check its operators, the number of
         ),
     ],
 )
-def test_all_that_is_wrong_with_args_is_told_at_once(read: Read, document: dict[str, Any], told: list[str]) -> None:
+def test_all_args_problems_are_reported_at_once(read: Read, document: dict[str, Any], told: list[str]) -> None:
     with pytest.raises(PluginArgsError) as refused:
         read(document)
     assert [problem.path for problem in refused.value.problems] == told
@@ -334,15 +334,13 @@ def test_all_that_is_wrong_with_args_is_told_at_once(read: Read, document: dict[
         (VolumeBindingArgs.from_config, {"shape": ["5"]}, ["args.shape[0]"]),
     ],
 )
-def test_what_follows_from_a_problem_is_not_told_beside_it(
-    read: Read, document: dict[str, Any], told: list[str]
-) -> None:
+def test_consequences_of_a_problem_are_not_reported(read: Read, document: dict[str, Any], told: list[str]) -> None:
     with pytest.raises(PluginArgsError) as refused:
         read(document)
     assert [problem.path for problem in refused.value.problems] == told
 
 
-def test_a_refusal_comes_out_of_another_process_whole() -> None:
+def test_refusal_crosses_the_process_boundary_unchanged() -> None:
     with pytest.raises(PluginArgsError) as refused:
         InterPodAffinityArgs.from_config({"hardPodAffinityWeight": 101, "other": {}})
     assert pickle.loads(pickle.dumps(refused.value)).problems == refused.value.problems

@@ -25,7 +25,7 @@ from multisched.testing.builders import container, decode_pod, pod_document
 from tests.unit.plugins.scenes import context_of
 
 
-def test_gated_pods_wait_and_say_for_what() -> None:
+def test_gated_pods_report_their_gates() -> None:
     gated = decode_pod(pod_document("p", schedulingGates=[{"name": "a.io/one"}, {"name": "b.io/two"}]))
     status = SchedulingGates().pre_enqueue(gated)
 
@@ -36,7 +36,7 @@ def test_gated_pods_wait_and_say_for_what() -> None:
     assert SchedulingGates().pre_enqueue(decode_pod(pod_document("p"))).is_success
 
 
-def test_a_gated_pod_wakes_when_its_own_gates_go() -> None:
+def test_removed_gates_requeue_the_pod() -> None:
     (registration,) = SchedulingGates().events_to_register()
     pod, other = decode_pod(pod_document("p")), decode_pod(pod_document("q"))
 
@@ -59,7 +59,7 @@ def order(sort: QueueSortPlugin, entries: list[QueuedPod]) -> set[tuple[str, ...
     }
 
 
-def test_priority_sort_looks_at_priority_then_time() -> None:
+def test_priority_sort_orders_by_priority_then_time() -> None:
     entries = [
         queued("late-guaranteed", 5, 3, "all"),
         queued("early", 5, 1),
@@ -69,7 +69,7 @@ def test_priority_sort_looks_at_priority_then_time() -> None:
     assert order(PrioritySort(), entries) == {("high", "early", "late-guaranteed", "low")}
 
 
-def test_qos_sort_looks_at_priority_then_qos_then_time() -> None:
+def test_qos_sort_orders_by_priority_then_qos_then_time() -> None:
     entries = [
         queued("best-effort", 5, 0),
         queued("burstable", 5, 1, "some"),
@@ -96,7 +96,7 @@ class RecordingBinder:
 
 
 @pytest.mark.parametrize("outcome", BindAnswer)
-async def test_the_default_binder_posts_once_and_passes_on_the_answer(outcome: BindAnswer) -> None:
+async def test_default_binder_posts_once_and_returns_the_reply(outcome: BindAnswer) -> None:
     binder = RecordingBinder(BindReply(outcome))
     request = BindRequest("default", "p", "uid-p", "n0")
 
@@ -120,7 +120,7 @@ def test_every_in_tree_plugin_is_built_under_its_own_name_and_can_be_cached() ->
             assert plugin.depends_on is not Dependency.ATTEMPT
 
 
-def test_bad_args_reach_the_user_with_plugin_and_path() -> None:
+def test_bad_args_are_reported_with_plugin_and_path() -> None:
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
     with pytest.raises(ValueError, match=r"args\.scoringStrategy\.typ: unknown field; did you mean type\?"):
@@ -129,7 +129,7 @@ def test_bad_args_reach_the_user_with_plugin_and_path() -> None:
         registry.factory("NodePort")
 
 
-def test_signatures_are_equal_exactly_where_answers_must_be() -> None:
+def test_signatures_are_equal_exactly_if_results_must_be() -> None:
     def signatures(pod: Pod) -> list[object]:
         return [plugin.sign(pod) for plugin in in_tree().values() if isinstance(plugin, SignPlugin)]
 

@@ -722,7 +722,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_an_event_that_helps_wakes_the_pod_and_one_that_does_not_leaves_it(row: Row) -> None:
+def test_helpful_events_requeue_and_others_skip(row: Row) -> None:
     plugin = plugin_of(row.plugin)
     gates = [plugin] if isinstance(plugin, PreEnqueuePlugin) and row.waiting.gates else []
     queue = PodQueue(PrioritySort(), gates, [plugin], on_error=fail, leftover_s=1e9)
@@ -737,7 +737,7 @@ def test_an_event_that_helps_wakes_the_pod_and_one_that_does_not_leaves_it(row: 
     assert queue.where(row.waiting.uid) is (QueueState.ACTIVE if row.is_help else parked)
 
 
-def test_every_plugin_that_can_refuse_a_pod_says_what_helps_and_stands_in_the_table() -> None:
+def test_every_refusing_plugin_has_events_in_the_table() -> None:
     points = (FilterPlugin, PreFilterPlugin, PreEnqueuePlugin, ReservePlugin, PermitPlugin)
     refusing = {name for name in IN_TREE if isinstance(plugin_of(name), points)} - NEVER_REFUSING
 
@@ -747,7 +747,7 @@ def test_every_plugin_that_can_refuse_a_pod_says_what_helps_and_stands_in_the_ta
     assert {row.plugin for row in ROWS if not row.is_help} == refusing
 
 
-def test_events_are_called_after_what_happened_to_which_object() -> None:
+def test_events_are_named_after_object_and_change() -> None:
     """Metrics and records tell by these names who woke a pod."""
     for name in IN_TREE:
         plugin = plugin_of(name)
@@ -756,7 +756,7 @@ def test_events_are_called_after_what_happened_to_which_object() -> None:
             assert all(label.startswith((resource.value, "Pod")) for resource, label in labels), (name, labels)
 
 
-def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for_one_of_them() -> None:
+def test_claim_created_for_one_pod_requeues_equal_pods() -> None:
     for name in ("VolumeBinding", "NodeVolumeLimits"):
         queue = PodQueue(PrioritySort(), [], [plugin_of(name)], on_error=fail, leftover_s=1e9)
         first, second = pod("first", volumes=[storage.ephemeral("scratch")]), EPHEMERAL

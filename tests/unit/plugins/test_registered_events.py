@@ -105,7 +105,7 @@ REGISTERED: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(IN_TREE))
-def test_a_plugin_hears_of_what_may_cure_its_refusal_and_of_nothing_else(name: str) -> None:
+def test_plugin_registers_exactly_the_events_that_may_cure_its_refusal(name: str) -> None:
     plugin = plugin_of(name)
     found = [
         f"{one.event.resource.value}: {'|'.join(action.name or '' for action in one.event.action)}, {one.event.label}"

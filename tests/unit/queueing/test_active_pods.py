@@ -50,7 +50,7 @@ class Pods:
         raise AssertionError(f"{uid} starves")
 
 
-def test_first_attempts_go_by_queue_sort_whatever_their_namespaces() -> None:
+def test_first_attempts_follow_queue_sort_across_namespaces() -> None:
     pods = Pods()
     keys = [5.0, 3.0, 4.0, 1.0, 2.0]
     uids = [pods.add(namespace, key, is_retry=False) for namespace, key in zip("ababc", keys, strict=True)]
@@ -58,7 +58,7 @@ def test_first_attempts_go_by_queue_sort_whatever_their_namespaces() -> None:
     assert [pods.take() for _ in keys] == [uid for _, uid in sorted(zip(keys, uids, strict=True))]
 
 
-def test_one_namespace_alone_goes_by_queue_sort_retries_first_if_they_stand_first() -> None:
+def test_single_namespace_follows_queue_sort_including_retries() -> None:
     pods = Pods()
     pods.add_many(200, "a", 0, is_retry=True)
     fresh = pods.add("a", 1, is_retry=False)
@@ -67,7 +67,7 @@ def test_one_namespace_alone_goes_by_queue_sort_retries_first_if_they_stand_firs
     assert pods.active.passed_over == 0
 
 
-def test_retries_that_stand_behind_first_attempts_wait_for_all_of_them() -> None:
+def test_retries_wait_for_first_attempts_that_sort_before_them() -> None:
     pods = Pods()
     pods.add("a", 9, is_retry=True)
     pods.add_many(50, "b", 1, is_retry=False)
@@ -76,7 +76,7 @@ def test_retries_that_stand_behind_first_attempts_wait_for_all_of_them() -> None
 
 
 @pytest.mark.parametrize("before", [0, 1, 10, 100])
-def test_a_first_attempt_waits_for_twice_those_before_it_whatever_retries_stand_first(before: int) -> None:
+def test_first_attempt_waits_at_most_twice_the_earlier_ones(before: int) -> None:
     pods = Pods()
     pods.add_many(5_000, "a", 0, is_retry=True)
     pods.add_many(before, "b", 1, is_retry=False)
@@ -86,7 +86,7 @@ def test_a_first_attempt_waits_for_twice_those_before_it_whatever_retries_stand_
 
 
 @pytest.mark.parametrize("hopeless", [1, 9, 99])
-def test_a_first_attempt_waits_no_longer_for_many_namespaces_of_hopeless_pods(hopeless: int) -> None:
+def test_first_attempt_wait_does_not_grow_with_infeasible_namespaces(hopeless: int) -> None:
     pods = Pods()
     for number in range(hopeless):
         pods.add_many(100, f"n{number}", 0, is_retry=True)
@@ -95,7 +95,7 @@ def test_a_first_attempt_waits_no_longer_for_many_namespaces_of_hopeless_pods(ho
     assert pods.attempts_until(fresh) <= 2 + LEAD
 
 
-def test_two_namespaces_share_attempts_equally_whatever_their_priorities() -> None:
+def test_two_namespaces_share_attempts_equally() -> None:
     pods = Pods()
     pods.add_many(5_000, "a", 0, is_retry=True)
     pods.add_many(500, "b", 1, is_retry=True)
@@ -107,7 +107,7 @@ def test_two_namespaces_share_attempts_equally_whatever_their_priorities() -> No
 
 @pytest.mark.parametrize("others", [1, 5, 50])
 @pytest.mark.parametrize("before", [0, 3])
-def test_a_retry_waits_for_its_share_and_no_longer(others: int, before: int) -> None:
+def test_retry_waits_only_for_its_share(others: int, before: int) -> None:
     pods = Pods()
     for number in range(others):
         pods.add_many(300, f"n{number}", 0, is_retry=True)
@@ -118,14 +118,14 @@ def test_a_retry_waits_for_its_share_and_no_longer(others: int, before: int) -> 
     assert pods.attempts_until(mine) <= waiting * (before + 2) + 2 * LEAD_UNITS
 
 
-def test_retries_within_their_share_keep_the_order_of_queue_sort() -> None:
+def test_retries_within_their_share_follow_queue_sort() -> None:
     pods = Pods()
     uids = [pods.add(namespace, key, is_retry=True) for key, namespace in enumerate("abba")]
 
     assert [pods.take() for _ in uids] == uids
 
 
-def test_costly_attempts_count_for_more() -> None:
+def test_expensive_attempts_use_more_of_the_share() -> None:
     pods = Pods()
     pods.add_many(1_000, "costly", 0, is_retry=True)
     pods.add_many(1_000, "cheap", 1, is_retry=True)
@@ -138,7 +138,7 @@ def test_costly_attempts_count_for_more() -> None:
     assert taken.count("costly") == pytest.approx(500 / 11, abs=LEAD)
 
 
-def test_one_stall_costs_a_namespace_a_bounded_number_of_attempts() -> None:
+def test_one_stall_costs_a_limited_number_of_attempts() -> None:
     pods = Pods()
     pods.add_many(1_000, "a", 0, is_retry=True)
     pods.add_many(1_000, "b", 1, is_retry=True)
@@ -148,7 +148,7 @@ def test_one_stall_costs_a_namespace_a_bounded_number_of_attempts() -> None:
     assert "a" in pods.namespaces_taken(int(COST_UNITS_MAX) + 2)
 
 
-def test_a_costly_retry_is_made_up_for_by_first_attempts() -> None:
+def test_expensive_retry_is_compensated_by_first_attempts() -> None:
     pods = Pods()
     pods.add_many(100, "a", 0, is_retry=True)
     pods.add_many(100, "b", 1, is_retry=False)
@@ -158,7 +158,7 @@ def test_a_costly_retry_is_made_up_for_by_first_attempts() -> None:
     assert pods.namespaces_taken(24) == ["b"] * 24
 
 
-def test_idle_time_is_not_saved_up() -> None:
+def test_idle_time_gives_no_credit() -> None:
     pods = Pods()
     pods.add_many(10_000, "a", 0, is_retry=True)
     pods.namespaces_taken(5_000)
@@ -167,7 +167,7 @@ def test_idle_time_is_not_saved_up() -> None:
     assert pods.namespaces_taken(200).count("b") <= 100 + LEAD
 
 
-def test_attempts_given_to_others_are_counted() -> None:
+def test_attempts_ahead_of_a_namespace_are_counted() -> None:
     pods = Pods()
     pods.add_many(100, "a", 0, is_retry=True)
     pods.add_many(100, "b", 1, is_retry=False)
@@ -176,7 +176,7 @@ def test_attempts_given_to_others_are_counted() -> None:
     assert 30 <= pods.active.passed_over <= 50
 
 
-def test_the_shares_of_namespaces_that_are_gone_are_forgotten() -> None:
+def test_shares_of_deleted_namespaces_are_forgotten() -> None:
     pods = Pods()
     pods.add("stays", 9, is_retry=True)
     for number in range(MARKS_MAX + 10):
@@ -195,7 +195,7 @@ def test_the_shares_of_namespaces_that_are_gone_are_forgotten() -> None:
     ),
     st.data(),
 )
-def test_pods_come_and_go_in_any_order_and_none_is_lost(
+def test_active_pods_lose_no_pod_in_any_order_of_changes(
     plan: list[tuple[str, int, bool, float]], data: st.DataObject
 ) -> None:
     pods = Pods()
@@ -217,7 +217,7 @@ def test_pods_come_and_go_in_any_order_and_none_is_lost(
     assert pods.active.head() is None
 
 
-def test_stalls_of_retries_are_made_up_for_by_a_bounded_number_of_first_attempts() -> None:
+def test_stalled_retries_are_compensated_by_a_limited_number_of_first_attempts() -> None:
     pods = Pods()
     pods.add_many(100, "a", 0, is_retry=True)
     pods.add_many(1_000, "b", 1, is_retry=False)

@@ -100,7 +100,7 @@ class PlainShares:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lanes_and_namespaces_share_as_a_plain_count_says(seed: int) -> None:
+def test_shares_equal_the_reference_count(seed: int) -> None:
     rng, active, plain = random.Random(seed), ActivePods(), PlainShares()
     here: dict[str, str] = {}
     orders = itertools.count()

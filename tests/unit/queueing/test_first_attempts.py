@@ -37,7 +37,7 @@ class Line:
         return uid
 
 
-def test_pods_that_take_no_time_go_as_they_came_whoever_sent_how_many() -> None:
+def test_cheap_pods_keep_arrival_order_across_namespaces() -> None:
     line = Line()
     line.come("many", 100)
     line.come("one")
@@ -45,7 +45,7 @@ def test_pods_that_take_no_time_go_as_they_came_whoever_sent_how_many() -> None:
     assert [line.take() for _ in range(111)] == sorted(line.homes)
 
 
-def test_a_pod_does_not_wait_for_those_that_take_long_before_it() -> None:
+def test_cheap_pod_does_not_wait_for_expensive_ones() -> None:
     line = Line()
     line.come("dear", 1_000)
     line.come("plain")
@@ -54,7 +54,7 @@ def test_a_pod_does_not_wait_for_those_that_take_long_before_it() -> None:
 
 
 @pytest.mark.parametrize("units", [1.5, 2.0, 3.0, 10.0])
-def test_many_that_take_little_longer_than_most_hold_up_nobody_for_long_either(units: float) -> None:
+def test_many_slightly_expensive_pods_do_not_block_others(units: float) -> None:
     """The part of an attempt that is no more than others take counts too: else 800 of 2.3 ms came before each plain pod."""
     line = Line(units)
     line.come("dear", 1_000)
@@ -63,7 +63,7 @@ def test_many_that_take_little_longer_than_most_hold_up_nobody_for_long_either(u
     assert "plain" in taken
 
 
-def test_who_takes_long_gets_a_share_while_others_keep_coming() -> None:
+def test_expensive_pods_get_a_share_under_load() -> None:
     line = Line()
     line.come("dear", 100)
     line.come("plain", 1_000)
@@ -71,14 +71,14 @@ def test_who_takes_long_gets_a_share_while_others_keep_coming() -> None:
     assert 10 <= taken.count("dear") <= 40  # about as many units as the plain ones
 
 
-def test_who_takes_long_is_not_held_up_when_nobody_else_waits() -> None:
+def test_expensive_pods_are_not_delayed_without_other_pods() -> None:
     line = Line()
     line.come("dear", 50)
     assert [line.take() for _ in range(50)] == sorted(line.homes)
 
 
 @given(st.lists(st.sampled_from(("dear", "plain", "other", "take", "take")), max_size=60))
-def test_every_pod_is_taken_once(steps: list[str]) -> None:
+def test_every_first_attempt_is_popped_once(steps: list[str]) -> None:
     line, taken = Line(), []
     for step in steps:
         if step != "take":

@@ -131,7 +131,7 @@ def names_of(popped: Queued) -> list[str]:
     return [one.pod.name for one in popped.members] if isinstance(popped, QueuedGang) else [popped.pod.name]
 
 
-def test_members_wait_until_enough_are_there_and_are_popped_together() -> None:
+def test_members_wait_for_their_minimum_and_are_popped_together() -> None:
     house = House()
     house.add(member("a", 3), member("b", 3))
     assert house.pop() == []
@@ -142,7 +142,7 @@ def test_members_wait_until_enough_are_there_and_are_popped_together() -> None:
     assert set(house.places().values()) == {"in-flight"}
 
 
-def test_a_gang_is_one_entity_among_others_by_its_leads_priority() -> None:
+def test_gang_sorts_as_one_entry_by_the_priority_of_its_lead() -> None:
     house = House()
     house.add(
         member("a"),
@@ -157,7 +157,7 @@ def test_a_gang_is_one_entity_among_others_by_its_leads_priority() -> None:
 
 
 @pytest.mark.parametrize("is_later", [False, True])
-def test_whoever_leads_a_gang_stands_where_its_most_important_member_would(is_later: bool) -> None:
+def test_gang_sorts_by_its_most_important_member(is_later: bool) -> None:
     house = House()
     house.add(make_pod("single", priority=5))
     house.add(
@@ -172,7 +172,7 @@ def test_whoever_leads_a_gang_stands_where_its_most_important_member_would(is_la
     assert house.pop() == ["high", "low"], "the one that failed first leads, and is the less important one"
 
 
-def test_a_gang_that_failed_waits_as_one_and_is_tried_again_as_one() -> None:
+def test_failed_gang_is_parked_and_retried_as_one() -> None:
     house = House()
     house.add(member("a"), member("b"))
     first = house.pop()
@@ -185,7 +185,7 @@ def test_a_gang_that_failed_waits_as_one_and_is_tried_again_as_one() -> None:
     assert sorted(house.pop()) == ["a", "b"]
 
 
-def test_all_members_that_the_flush_started_are_counted() -> None:
+def test_all_members_requeued_by_the_flush_are_counted() -> None:
     house = House()
     house.add(member("a"), member("b"))
     house.fail(*house.pop())
@@ -195,7 +195,7 @@ def test_all_members_that_the_flush_started_are_counted() -> None:
     assert house.queue.statistics().bound_after_flush == 2
 
 
-def test_an_attempt_that_was_about_another_minimum_is_followed_by_another_one() -> None:
+def test_attempt_with_an_outdated_minimum_is_repeated() -> None:
     house = House()
     house.add(member("a"), member("b"), member("c"))
     house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", GangSpec(3))
@@ -233,7 +233,7 @@ def test_refused_gang_is_retried_when_its_pod_group_asks_for_less() -> None:
     assert house.places()["x"] == "backoff"
 
 
-def test_a_timeout_that_is_changed_while_a_gang_waits_counts_from_when_it_began_to_wait() -> None:
+def test_changed_timeout_counts_from_the_start_of_the_wait() -> None:
     house = House()
     spec = GangSpec(3, 60.0)
     house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", spec)
@@ -254,7 +254,7 @@ def test_a_timeout_that_is_changed_while_a_gang_waits_counts_from_when_it_began_
     assert (is_overdue(92.0), is_overdue(201.0)) == (False, True)
 
 
-def test_members_that_come_later_join_those_that_wait() -> None:
+def test_later_members_join_the_waiting_ones() -> None:
     house = House()
     house.add(member("a"), member("b"))
     house.fail(*house.pop())
@@ -264,7 +264,7 @@ def test_members_that_come_later_join_those_that_wait() -> None:
     assert sorted(house.pop()) == ["a", "b", "late"]
 
 
-def test_once_it_has_started_members_are_pods_of_their_own() -> None:
+def test_members_of_a_started_gang_are_queued_one_by_one() -> None:
     house = House()
     house.add(member("a"), member("b"))
     house.bind(*house.pop())
@@ -272,7 +272,7 @@ def test_once_it_has_started_members_are_pods_of_their_own() -> None:
     assert (house.pop(), house.pop()) == (["c"], ["d"])
 
 
-def test_a_member_that_comes_later_to_a_gang_that_goes_together_is_a_gang_of_one() -> None:
+def test_later_member_of_linked_gangs_is_queued_alone() -> None:
     house = House()
     pods = [member(name) for name in "abc"]
     together = [replace(pod, annotations={TOPOLOGY_ANNOTATION: "rack:required"}) for pod in pods]
@@ -287,7 +287,7 @@ def test_a_member_that_comes_later_to_a_gang_that_goes_together_is_a_gang_of_one
     house.queue.validate()
 
 
-def test_those_beyond_the_minimum_that_found_no_node_go_on_alone() -> None:
+def test_surplus_members_without_a_node_are_queued_one_by_one() -> None:
     house = House()
     house.add(*(member(name) for name in "abc"))
     popped = house.pop()
@@ -299,7 +299,7 @@ def test_those_beyond_the_minimum_that_found_no_node_go_on_alone() -> None:
     assert house.pop() == popped[2:]
 
 
-def test_a_lead_that_goes_is_followed_by_another() -> None:
+def test_removed_lead_is_replaced() -> None:
     house = House()
     house.add(*(member(name, 2) for name in "abc"))
     lead = house.pop()
@@ -309,7 +309,7 @@ def test_a_lead_that_goes_is_followed_by_another() -> None:
     assert sorted(house.pop()) == sorted(lead[1:])
 
 
-def test_a_gang_below_its_minimum_again_starts_together_again_and_before_new_ones() -> None:
+def test_gang_below_its_minimum_restarts_together_before_new_gangs() -> None:
     house = House()
     house.add(member("new1", gang="h"), member("new2", gang="h"))
     house.add(*(member(name, 3) for name in "abc"))
@@ -338,7 +338,7 @@ def _half_a_gang_backs_off(house: House) -> None:
     assert sorted(set(house.places().values())) == ["backoff", "gang"]
 
 
-def test_a_gang_that_heals_and_backs_off_goes_before_one_that_has_not_begun() -> None:
+def test_recovering_gang_in_backoff_goes_before_an_unstarted_one() -> None:
     house = House()
     _half_a_gang_backs_off(house)
     house.add(member("new1", gang="h"), member("new2", gang="h"))
@@ -347,7 +347,7 @@ def test_a_gang_that_heals_and_backs_off_goes_before_one_that_has_not_begun() ->
     assert sorted(house.pop()) == ["new1", "new2"], "it has been tried, and nothing has happened since"
 
 
-def test_a_new_gang_of_higher_priority_and_plain_pods_do_not_wait_for_one_that_heals() -> None:
+def test_higher_priority_gangs_and_pods_do_not_wait_for_a_recovering_one() -> None:
     house = House()
     _half_a_gang_backs_off(house)
     house.add(make_pod("single"))
@@ -356,7 +356,7 @@ def test_a_new_gang_of_higher_priority_and_plain_pods_do_not_wait_for_one_that_h
     assert sorted(house.pop()) == ["new1", "new2"]
 
 
-def test_a_gang_that_heals_and_failed_by_an_error_backs_off_until_its_time() -> None:
+def test_recovering_gang_after_an_error_waits_out_its_backoff() -> None:
     house = House()
     _half_a_gang_backs_off(house)
     house.add(member("new1", gang="h"), member("new2", gang="h"))
@@ -365,7 +365,7 @@ def test_a_gang_that_heals_and_failed_by_an_error_backs_off_until_its_time() -> 
 
 
 @pytest.mark.parametrize("is_in_flight", [False, True])
-def test_gang_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_in_flight: bool) -> None:
+def test_gang_that_only_an_undone_attempt_helps_waits_out_its_backoff(*, is_in_flight: bool) -> None:
     """Two gangs whose attempts undo each other are not tried by turns without a pause; any other event brings a gang back early."""
     freed = replace(make_pod("freed"), node="a")
     for event, popped in ((ATTEMPT_UNDONE, []), (ASSIGNED_POD_DELETE, ["a", "b"])):
@@ -382,7 +382,7 @@ def test_gang_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_i
         assert sorted(house.pop()) == popped
 
 
-def test_gang_that_held_capacity_in_vain_lets_those_go_first_that_it_kept_waiting() -> None:
+def test_gang_that_held_capacity_without_success_yields_to_others() -> None:
     house = House()
     house.add(*(member(name, gang="big", priority=5) for name in "ab"), *(member(name, gang="small") for name in "cd"))
     assert (sorted(house.pop()), sorted(house.pop())) == (["a", "b"], ["c", "d"])
@@ -404,7 +404,7 @@ def test_gang_that_held_capacity_in_vain_lets_those_go_first_that_it_kept_waitin
     assert sorted(house.pop() + house.pop()) == ["a", "b", "c", "d"], "this attempt held nothing"
 
 
-def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_it() -> None:
+def test_pod_loses_its_recovery_rank_when_another_pod_completes_the_gang() -> None:
     house = House()
     house.add(member("a"), member("b"))
     house.bind(*house.pop())
@@ -418,7 +418,7 @@ def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_i
     assert [house.pop(), house.pop()] == [["single"], ["c"]]
 
 
-def test_who_would_have_healed_a_gang_keeps_its_place_though_the_queue_hears_late_that_another_pod_did() -> None:
+def test_pod_keeps_its_recovery_place_until_the_queue_learns_of_another() -> None:
     house = House()
     house.add(member("a"), member("b"))
     house.bind(*house.pop())
@@ -433,14 +433,14 @@ def test_who_would_have_healed_a_gang_keeps_its_place_though_the_queue_hears_lat
     assert [house.pop(), house.pop()] == [["c"], ["single"]]
 
 
-def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
+def test_gated_member_does_not_lead_until_its_gate_opens() -> None:
     house = House()
     house.add(member("a", gates=("x",)), member("b"), member("c"))
     assert sorted(house.pop()) == ["b", "c"]
     assert house.places()["a"] == "gated"
 
 
-def test_a_lead_whom_a_gate_refuses_by_now_leaves_the_lead_to_another() -> None:
+def test_gated_lead_is_replaced_as_lead() -> None:
     gate = HoldsOne("")
     house = House(gate)
     house.add(member("a"), member("b"), member("c"))
@@ -453,7 +453,7 @@ def test_a_lead_whom_a_gate_refuses_by_now_leaves_the_lead_to_another() -> None:
     assert sorted(house.pop()) == ["b", "c"]
 
 
-def test_a_gang_that_falls_below_its_minimum_has_its_whole_timeout_from_then_on() -> None:
+def test_gang_below_its_minimum_gets_its_whole_timeout_again() -> None:
     house = House()
 
     def of(name: str) -> Pod:
@@ -481,7 +481,7 @@ def test_a_gang_that_falls_below_its_minimum_has_its_whole_timeout_from_then_on(
     assert is_overdue()
 
 
-def test_a_follower_whom_a_gate_refuses_by_now_is_not_popped_with_a_new_lead() -> None:
+def test_gated_follower_is_not_popped_with_a_new_lead() -> None:
     """Its victims are on their way, for instance, and the new lead has none."""
     gate = HoldsOne("")
     house = House(gate)
@@ -495,7 +495,7 @@ def test_a_follower_whom_a_gate_refuses_by_now_is_not_popped_with_a_new_lead() -
     assert house.queue.where("uid-b") is QueueState.GATED
 
 
-def test_gangs_that_start_together_are_one_entity() -> None:
+def test_linked_gangs_are_one_queue_entry() -> None:
     house = House()
 
     def of(name: str, gang: str) -> Pod:
@@ -511,7 +511,7 @@ def test_gangs_that_start_together_are_one_entity() -> None:
     assert sorted(house.pop()) == ["a", "b"]
 
 
-def test_gangs_that_start_together_go_where_each_of_them_may() -> None:
+def test_linked_gangs_keep_the_topology_of_each() -> None:
     house = House()
 
     def of(name: str, gang: str, topology: str) -> Pod:
@@ -534,7 +534,7 @@ def test_gangs_that_start_together_go_where_each_of_them_may() -> None:
     assert (names_of(popped), popped.topology) == (["d"], ()), "this one may go anywhere, as its own gang says"
 
 
-def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:
+def test_member_removed_in_flight_ends_with_its_attempt() -> None:
     house = House()
     house.add(member("a"), member("b"))
     popped = house.pop()
@@ -544,7 +544,7 @@ def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:
     assert house.places() == {popped[0]: "unschedulable"}
 
 
-def test_a_member_that_was_bound_leaves_nothing_to_do_behind() -> None:
+def test_bound_member_leaves_no_queue_entry() -> None:
     """Else the queue says that it has work, and nobody is woken for it."""
     house = House()
     house.add(member("a"), member("b"))
@@ -566,7 +566,7 @@ def wait_for_a_node() -> tuple[House, HoldsOne]:
     return house, gate
 
 
-def test_a_gang_is_woken_once_by_an_event_that_helps_one_member_and_the_lead() -> None:
+def test_gang_is_requeued_once_by_an_event_for_member_and_lead() -> None:
     house, gate = wait_for_a_node()
     gate.held = ""
     moved = house.queue.on_event(NODE_ADD, None, A_NODE, house.now_s)
@@ -576,7 +576,7 @@ def test_a_gang_is_woken_once_by_an_event_that_helps_one_member_and_the_lead() -
     assert sorted(house.pop()) == ["a", "b", "c"]
 
 
-def test_a_gang_is_woken_once_by_the_flush_of_one_member_and_the_lead() -> None:
+def test_gang_is_requeued_once_by_the_flush_of_member_and_lead() -> None:
     house, gate = wait_for_a_node()
     gate.held = ""
     house.now_s += 400
@@ -585,7 +585,7 @@ def test_a_gang_is_woken_once_by_the_flush_of_one_member_and_the_lead() -> None:
     assert sorted(house.pop()) == ["a", "b", "c"]
 
 
-def test_a_lead_that_a_member_wakes_counts_as_moved() -> None:
+def test_lead_requeued_by_a_member_counts_as_moved() -> None:
     """Else nobody looks at the queue until something else happens."""
     house, gate = wait_for_a_node()
     gate.held = ""
@@ -595,7 +595,7 @@ def test_a_lead_that_a_member_wakes_counts_as_moved() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_each_pod_is_in_one_place_and_whoever_can_start_is_popped_in_the_end(seed: int) -> None:
+def test_each_pod_is_in_one_state_and_startable_gangs_are_popped(seed: int) -> None:
     rng, house = random.Random(seed), House()
     flying: dict[str, list[str]] = {}
     bound: set[str] = set()

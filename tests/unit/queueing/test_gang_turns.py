@@ -51,7 +51,7 @@ def test_gang_reserves_after_it_has_waited_and_for_a_bounded_time() -> None:
     assert at(house, AFTER_S + LOOK_S + 2 * FOR_S) == "team/g"
 
 
-def test_turn_begins_and_ends_with_an_attempt_at_once() -> None:
+def test_reservation_turn_begins_and_ends_with_an_immediate_attempt() -> None:
     house = reserving_house()
     house.add(member("a"), member("b"))
     refuse_all(house)
@@ -64,7 +64,7 @@ def test_turn_begins_and_ends_with_an_attempt_at_once() -> None:
     assert sorted(house.pop()) == ["a", "b"]
 
 
-def test_most_important_gang_reserves_first_and_of_equal_ones_each_in_turn() -> None:
+def test_most_important_gang_reserves_first_and_equal_ones_take_turns() -> None:
     house = reserving_house()
     house.add(member("a"), member("b"))
     house.add(member("c", gang="h"), member("d", gang="h"))
@@ -79,7 +79,7 @@ def test_most_important_gang_reserves_first_and_of_equal_ones_each_in_turn() -> 
     assert at(house, house.now_s + FOR_S) == "team/i"
 
 
-def test_turn_ends_when_the_gang_starts_and_the_next_one_follows() -> None:
+def test_reservation_turn_passes_on_when_the_gang_starts() -> None:
     house = reserving_house()
     house.add(member("a"), member("b"))
     house.add(member("c", gang="h"), member("d", gang="h"))
@@ -95,7 +95,7 @@ def test_turn_ends_when_the_gang_starts_and_the_next_one_follows() -> None:
     assert turns(house).expired == 0
 
 
-def test_turn_ends_when_the_gang_may_not_be_tried_any_more() -> None:
+def test_reservation_turn_ends_when_the_gang_may_not_be_tried() -> None:
     house = reserving_house()
     house.add(member("a"), member("b"))
     refuse_all(house)
@@ -106,7 +106,7 @@ def test_turn_ends_when_the_gang_may_not_be_tried_any_more() -> None:
     assert house.roster.reserving("team/g") is not Reserving.NOW
 
 
-def test_gang_that_was_never_refused_by_a_plugin_reserves_nothing() -> None:
+def test_gang_never_refused_by_a_plugin_reserves_nothing() -> None:
     house = reserving_house()
     house.add(member("a"), member("b"))
     house.fail(*house.pop(), failure=Failure(is_error=True, message="a request failed"))

@@ -21,7 +21,7 @@ from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, p
 # Starvation: pods that cannot be scheduled come back to the head for ever
 
 
-def test_kk_71486_a_pod_that_failed_stands_behind_all_of_its_priority_that_waited_longer() -> None:
+def test_kk_71486_failed_pod_sorts_behind_longer_waiting_pods_of_its_priority() -> None:
     queue = make_queue()
     queue.add(make_pod("oldest"), 0)
     queue.add(make_pod("second"), 1)
@@ -32,7 +32,7 @@ def test_kk_71486_a_pod_that_failed_stands_behind_all_of_its_priority_that_waite
     assert [pop_uid(queue, 60), pop_uid(queue, 60)] == ["second", "oldest"]
 
 
-def test_kk_86373_hopeless_pods_of_high_priority_do_not_starve_the_pods_of_others() -> None:
+def test_kk_86373_infeasible_high_priority_pods_do_not_starve_other_namespaces() -> None:
     """Events keep waking a thousand critical pods that never fit; another team's pods, fresh and retried, go on."""
     queue = make_queue()
     for number in range(1_000):
@@ -58,7 +58,7 @@ def test_kk_86373_hopeless_pods_of_high_priority_do_not_starve_the_pods_of_other
     assert max(attempts_till[f"b-{number}"] for number in range(20)) <= 2 * 21 + LEAD_UNITS
 
 
-def test_sp_110_an_early_pod_that_never_fits_leaves_the_head_to_later_ones() -> None:
+def test_sp_110_infeasible_early_pod_does_not_block_the_head() -> None:
     queue = make_queue()
     queue.add(make_pod("early"), 0)
     bound = 0
@@ -80,7 +80,7 @@ def test_sp_110_an_early_pod_that_never_fits_leaves_the_head_to_later_ones() -> 
 # Quarantined binds: refused for ever, chosen for ever (what the shell makes of it: tests/unit/shell/test_quarantined_binds.py)
 
 
-def test_kai_2075_a_pod_whose_bind_is_always_refused_does_not_win_every_cycle() -> None:
+def test_kai_2075_pod_with_refused_binds_does_not_win_every_cycle() -> None:
     queue = make_queue()
     queue.add(make_pod("quarantined", priority=9), 0)
     refused = Failure(is_error=True, refusal='admission webhook "w" denied the request')
@@ -100,9 +100,7 @@ def test_kai_2075_a_pod_whose_bind_is_always_refused_does_not_win_every_cycle() 
 
 @pytest.mark.parametrize("ends_with", ["done", "fail"])
 @pytest.mark.parametrize("first_ends_first", [True, False])
-def test_kk_138316_a_pod_recreated_under_its_name_during_its_attempt_leaks_no_events(
-    ends_with: str, first_ends_first: bool
-) -> None:
+def test_kk_138316_pod_recreated_during_its_attempt_leaks_no_events(ends_with: str, first_ends_first: bool) -> None:
     queue = make_queue(in_flight_events_max=1_000)
     first, second = make_pod("u1", name="web-0"), make_pod("u2", name="web-0")
     queue.add(first, 0)
@@ -120,7 +118,7 @@ def test_kk_138316_a_pod_recreated_under_its_name_during_its_attempt_leaks_no_ev
     assert (statistics.in_flight, statistics.in_flight_events, queue.where("u1")) == (0, 0, None)
 
 
-def test_koordinator_3185_a_pod_deleted_at_any_moment_is_never_tried_again() -> None:
+def test_koordinator_3185_deleted_pod_is_never_retried() -> None:
     def after(*steps: str) -> None:
         queue = make_queue()
         queue.add(make_pod("u"), 0)
@@ -141,7 +139,7 @@ def test_koordinator_3185_a_pod_deleted_at_any_moment_is_never_tried_again() -> 
         after(*steps)
 
 
-def test_kk_120334_the_log_of_events_is_empty_once_no_attempt_is_under_way() -> None:
+def test_kk_120334_event_log_is_empty_without_attempts_in_flight() -> None:
     queue = make_queue(in_flight_events_max=1_000)
     for number in range(50):
         queue.add(make_pod(f"u{number}"), 0)
@@ -176,7 +174,7 @@ class HeldWhilePreempting:
         return [EventRegistration(ASSIGNED_POD_DELETE, lambda pod, old, new: Hint.SKIP)]
 
 
-def test_kk_139162_a_preemptor_held_by_its_gate_is_asked_again_by_the_leftover_flush() -> None:
+def test_kk_139162_gated_preemptor_is_checked_again_by_the_leftover_flush() -> None:
     gate = HeldWhilePreempting()
     queue = make_queue(gates=[gate])
     queue.add(make_pod("preemptor"), 0)
@@ -195,9 +193,7 @@ def test_kk_139162_a_preemptor_held_by_its_gate_is_asked_again_by_the_leftover_f
 
 
 @pytest.mark.parametrize("is_in_flight", [False, True])
-def test_single_pod_that_an_undone_attempt_of_a_gang_may_help_does_not_wait_for_that_gang(
-    *, is_in_flight: bool
-) -> None:
+def test_single_pod_helped_by_an_undone_gang_attempt_does_not_wait_for_the_gang(*, is_in_flight: bool) -> None:
     """Both backoffs end at the same time. If the pod waited, a more urgent gang would take the room first, each time, in vain."""
     freed = make_pod("freed", node="a")
     for event in (ATTEMPT_UNDONE, ASSIGNED_POD_DELETE):

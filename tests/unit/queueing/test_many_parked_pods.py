@@ -53,7 +53,7 @@ class Parked:
         return sum(self.queue.where(uid) is not QueueState.UNSCHEDULABLE for uid in uids)
 
 
-def test_an_event_asks_nobody_of_a_namespace_with_too_many_to_ask() -> None:
+def test_hints_are_not_called_in_a_namespace_with_too_many_parked_pods() -> None:
     parked = Parked()
     many, few = parked.refuse("many", HINT_COST_MAX + 1), parked.refuse("few", 3, helped="yes")
     parked.happen(100.0)
@@ -62,7 +62,7 @@ def test_an_event_asks_nobody_of_a_namespace_with_too_many_to_ask() -> None:
     assert parked.waking(many) == 0
 
 
-def test_all_of_them_are_tried_again_some_at_a_time() -> None:
+def test_all_parked_pods_of_a_large_namespace_are_retried_in_steps() -> None:
     parked = Parked()
     many = parked.refuse("many", HINT_COST_MAX + 1)
     parked.happen(100.0)
@@ -78,7 +78,7 @@ def test_all_of_them_are_tried_again_some_at_a_time() -> None:
     assert flushes == -(-len(many) // OVERDUE_PER_FLUSH)
 
 
-def test_who_is_tried_again_without_having_been_asked_backs_off_first() -> None:
+def test_pod_requeued_without_a_hint_backs_off_first() -> None:
     parked = Parked()
     many = parked.refuse("many", HINT_COST_MAX + 1)
     parked.happen(0.1)
@@ -90,7 +90,7 @@ def test_who_is_tried_again_without_having_been_asked_backs_off_first() -> None:
     assert {parked.queue.where(uid) for uid in waiting} == {QueueState.ACTIVE}
 
 
-def test_those_who_are_parked_after_the_event_are_not_tried_again_for_it() -> None:
+def test_pods_parked_after_the_event_are_not_requeued_for_it() -> None:
     parked = Parked()
     many = parked.refuse("many", HINT_COST_MAX + 1)
     parked.happen(100.0)

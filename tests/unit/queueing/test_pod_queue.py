@@ -66,7 +66,7 @@ def test_pods_are_popped_by_priority_then_time_then_arrival() -> None:
     assert [pop_uid(queue, 3) for _ in range(5)] == ["urgent", "first", "second", "late", None]
 
 
-def test_a_pod_that_failed_returns_with_a_new_time_and_counts_its_attempts() -> None:
+def test_failed_pod_returns_with_a_new_time_and_attempt_count() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 1)
     assert queue.pop(2) == QueuedPod(make_pod_of(queue, "u"), 1, 1)
@@ -82,7 +82,7 @@ def make_pod_of(queue: PodQueue, uid: str) -> Pod:
     return entry.pod
 
 
-def test_an_active_pod_whose_priority_rises_overtakes() -> None:
+def test_active_pod_with_a_raised_priority_moves_ahead() -> None:
     queue = make_queue()
     queue.add(make_pod("a"), 0)
     low = make_pod("b")
@@ -93,7 +93,7 @@ def test_an_active_pod_whose_priority_rises_overtakes() -> None:
     queue.validate()
 
 
-def test_a_queue_sort_that_raises_loses_no_pod() -> None:
+def test_raising_queue_sort_loses_no_pod() -> None:
     class Raising(BySortOfPriority):
         def sort_key(self, entry: QueuedPod) -> tuple[int, ...]:
             if entry.pod.uid == "bad":
@@ -109,7 +109,7 @@ def test_a_queue_sort_that_raises_loses_no_pod() -> None:
     assert errors.heard == [("PrioritySort", "QueueSort", "no key")]
 
 
-def test_a_pod_that_failed_stands_behind_those_that_came_meanwhile() -> None:
+def test_failed_pod_sorts_behind_pods_added_in_the_meantime() -> None:
     queue = make_queue()
     queue.add(make_pod("failed"), 0)
     queue.pop(0)
@@ -122,7 +122,7 @@ def test_a_pod_that_failed_stands_behind_those_that_came_meanwhile() -> None:
 # Failures and backoff
 
 
-def test_a_refused_pod_waits_as_unschedulable_for_an_event() -> None:
+def test_refused_pod_is_parked_until_an_event() -> None:
     queue = make_queue()
     park(queue, make_pod("u"))
 
@@ -134,7 +134,7 @@ def test_a_refused_pod_waits_as_unschedulable_for_an_event() -> None:
     assert entry.retry_at_s == queue.next_wakeup_s() == 300
 
 
-def test_an_error_backs_off_twice_as_long_each_time_and_is_not_popped_early() -> None:
+def test_error_backoff_doubles_and_is_not_popped_early() -> None:
     queue, now_s = make_queue(), 0.0
     queue.add(make_pod("u"), now_s)
     waits = []
@@ -152,7 +152,7 @@ def test_an_error_backs_off_twice_as_long_each_time_and_is_not_popped_early() ->
     assert waits == [1, 2, 4, 8, 10, 10]
 
 
-def test_a_refusal_ends_a_row_of_errors() -> None:
+def test_refusal_resets_the_error_count() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     for at_s in (0, 1):
@@ -167,7 +167,7 @@ def test_a_refusal_ends_a_row_of_errors() -> None:
     assert queue.next_wakeup_s() == 6
 
 
-def test_a_failure_that_names_no_plugin_is_an_error() -> None:
+def test_failure_without_a_plugin_is_an_error() -> None:
     queue = make_queue()
     park(queue, make_pod("u"), Failure())
 
@@ -175,7 +175,7 @@ def test_a_failure_that_names_no_plugin_is_an_error() -> None:
     assert not queue.has_ready
 
 
-def test_an_idle_queue_pops_refused_pods_before_their_backoff_ends() -> None:
+def test_idle_queue_pops_refused_pods_before_their_backoff_ends() -> None:
     queue = make_queue()
     for uid in ("u", "v"):
         park(queue, make_pod(uid))
@@ -186,7 +186,7 @@ def test_an_idle_queue_pops_refused_pods_before_their_backoff_ends() -> None:
     assert queue.statistics().incoming["active", "PopFromBackoffQ"] == 2
 
 
-def test_a_pod_whose_backoff_has_ended_competes_by_priority_at_the_next_pop() -> None:
+def test_pod_after_backoff_competes_by_priority_at_the_next_pop() -> None:
     queue = make_queue()
     park(queue, make_pod("u", priority=9), ERROR)
     queue.add(make_pod("other"), 0.5)
@@ -194,7 +194,7 @@ def test_a_pod_whose_backoff_has_ended_competes_by_priority_at_the_next_pop() ->
     assert pop_uid(queue, 1.0) == "u"
 
 
-def test_a_conflict_goes_straight_back_three_times_in_a_row_and_then_backs_off() -> None:
+def test_conflict_is_retried_at_once_three_times_before_backoff() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     places = []
@@ -206,7 +206,7 @@ def test_a_conflict_goes_straight_back_three_times_in_a_row_and_then_backs_off()
     assert queue.next_wakeup_s() == 72
 
 
-def test_a_refusal_between_conflicts_starts_their_row_again() -> None:
+def test_refusal_resets_the_conflict_count() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     for failure in (CONFLICT, CONFLICT, CONFLICT, REFUSED):
@@ -221,7 +221,7 @@ def test_a_refusal_between_conflicts_starts_their_row_again() -> None:
 # Events and hints
 
 
-def test_an_event_moves_only_pods_whose_refusers_listen_to_it() -> None:
+def test_event_requeues_only_pods_whose_rejectors_registered_it() -> None:
     queue = make_queue()
     park(queue, make_pod("fit"), refused_by(FIT))
     park(queue, make_pod("affinity"), refused_by(AFFINITY))
@@ -230,7 +230,7 @@ def test_an_event_moves_only_pods_whose_refusers_listen_to_it() -> None:
     assert (queue.where("fit"), queue.where("affinity")) == (QueueState.ACTIVE, QueueState.UNSCHEDULABLE)
 
 
-def test_a_hint_that_says_skip_leaves_the_pod() -> None:
+def test_skip_hint_leaves_the_pod_parked() -> None:
     queue = make_queue()
     park(queue, make_pod("u", labels={"zone": "a"}), refused_by(AFFINITY))
 
@@ -238,14 +238,14 @@ def test_a_hint_that_says_skip_leaves_the_pod() -> None:
     assert queue.on_event(NODE_ADD, None, make_node(labels={"zone": "a"}), 60).active == 1
 
 
-def test_a_plugin_that_registered_nothing_is_woken_by_any_event() -> None:
+def test_plugin_without_registrations_is_helped_by_any_event() -> None:
     queue = make_queue()
     park(queue, make_pod("u"), refused_by(LEGACY))
 
     assert queue.on_event(NODE_LABEL, None, make_node(), 60).active == 1
 
 
-def test_a_wildcard_event_wakes_all() -> None:
+def test_wildcard_event_requeues_all() -> None:
     queue = make_queue()
     park(queue, make_pod("a"), refused_by(FIT))
     park(queue, make_pod("b"), refused_by(AFFINITY))
@@ -253,7 +253,7 @@ def test_a_wildcard_event_wakes_all() -> None:
     assert queue.on_event(FLUSH, None, None, 60).active == 2
 
 
-def test_a_wildcard_event_with_a_pod_wakes_that_pod_alone() -> None:
+def test_wildcard_event_with_a_pod_requeues_only_that_pod() -> None:
     queue = make_queue()
     park(queue, make_pod("a"))
     park(queue, make_pod("b"))
@@ -263,7 +263,7 @@ def test_a_wildcard_event_with_a_pod_wakes_that_pod_alone() -> None:
 
 
 @pytest.mark.parametrize("woken", ["a", "b"])
-def test_a_wildcard_event_for_a_pod_in_its_attempt_counts_for_that_one_when_it_fails(woken: str) -> None:
+def test_wildcard_event_during_an_attempt_counts_when_it_fails(woken: str) -> None:
     queue = make_queue()
     for name in ("a", "b"):
         queue.add(make_pod(name), 0)
@@ -275,14 +275,14 @@ def test_a_wildcard_event_for_a_pod_in_its_attempt_counts_for_that_one_when_it_f
     assert asleep == {"a", "b"} - {woken}
 
 
-def test_a_wildcard_event_for_a_pod_that_is_gone_wakes_nobody() -> None:
+def test_wildcard_event_for_a_deleted_pod_requeues_no_pod() -> None:
     queue = make_queue()
     park(queue, make_pod("a"))
     assert queue.on_event(FORCED, None, make_pod("gone"), 60).active == 0
     assert queue.where("a") is QueueState.UNSCHEDULABLE
 
 
-def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
+def test_pending_plugin_event_skips_backoff() -> None:
     queue = make_queue()
     failure = Failure(rejectors=frozenset({FIT}), pending=frozenset({OUTSIDE}))
     park(queue, make_pod("a"), failure)
@@ -293,14 +293,14 @@ def test_the_event_of_a_pending_plugin_skips_backoff() -> None:
     assert queue.where("a") is QueueState.ACTIVE
 
 
-def test_the_answer_of_a_pending_plugin_wins_over_that_of_a_rejector() -> None:
+def test_pending_plugin_hint_overrides_that_of_a_rejector() -> None:
     queue = make_queue()
     park(queue, make_pod("u"), Failure(rejectors=frozenset({FIT}), pending=frozenset({LEGACY})))
 
     assert queue.on_event(NODE_ADD, None, make_node(), 0.1).active == 1
 
 
-def test_a_hint_that_raises_counts_as_queue_and_is_reported() -> None:
+def test_raising_hint_counts_as_queue_and_is_reported() -> None:
     def broken(pod: Pod, old: EventObject, new: EventObject) -> Hint:
         raise KeyError("zone")
 
@@ -312,7 +312,7 @@ def test_a_hint_that_raises_counts_as_queue_and_is_reported() -> None:
     assert errors.heard == [(FIT, "QueueingHint", "'zone'")]
 
 
-def test_ten_thousand_alike_pods_cost_one_hint_and_an_event_nobody_hears_costs_none() -> None:
+def test_equal_pods_share_one_hint_call_and_an_unregistered_event_needs_none() -> None:
     hint, labels = AffinityHint(), {"zone": "a"}
     queue = make_queue(plugins=profile(hint))
     for number in range(10_000):
@@ -325,7 +325,7 @@ def test_ten_thousand_alike_pods_cost_one_hint_and_an_event_nobody_hears_costs_n
     queue.validate()
 
 
-def test_pods_that_differ_in_labels_are_asked_apart() -> None:
+def test_hints_are_called_separately_for_different_labels() -> None:
     queue = make_queue()
     park(queue, make_pod("a", labels={"zone": "a"}), refused_by(AFFINITY))
     park(queue, make_pod("b", labels={"zone": "b"}), refused_by(AFFINITY))
@@ -334,7 +334,7 @@ def test_pods_that_differ_in_labels_are_asked_apart() -> None:
     assert (queue.where("a"), queue.where("b")) == (QueueState.UNSCHEDULABLE, QueueState.ACTIVE)
 
 
-def test_parked_pod_that_changed_is_asked_apart_from_its_former_like() -> None:
+def test_changed_parked_pod_gets_its_own_hint_call() -> None:
     def of_zone(pod: Pod, old: EventObject, new: EventObject) -> Hint:
         assert isinstance(new, Node)
         return Hint.QUEUE if new.labels["zone"] == pod.annotations["zone"] else Hint.SKIP
@@ -368,7 +368,7 @@ def test_parked_pod_that_changed_is_asked_apart_from_its_former_like() -> None:
         (refused_by(FIT), FLUSH, QueueState.BACKOFF),
     ],
 )
-def test_an_event_during_the_attempt_is_not_lost(failure: Failure, event: ClusterEvent, expected: QueueState) -> None:
+def test_event_during_the_attempt_is_not_lost(failure: Failure, event: ClusterEvent, expected: QueueState) -> None:
     queue = make_queue()
     queue.add(make_pod("u", labels={"zone": "elsewhere"}), 0)
     queue.pop(0)
@@ -378,7 +378,7 @@ def test_an_event_during_the_attempt_is_not_lost(failure: Failure, event: Cluste
     assert queue.statistics().in_flight_events == 0
 
 
-def test_an_event_before_the_pop_does_not_count_as_during_the_attempt() -> None:
+def test_event_before_the_pop_does_not_count_as_during_the_attempt() -> None:
     queue = make_queue()
     queue.add(make_pod("older"), 0)
     queue.pop(0)
@@ -389,7 +389,7 @@ def test_an_event_before_the_pop_does_not_count_as_during_the_attempt() -> None:
     assert queue.fail("u", REFUSED, 0.3).state is QueueState.UNSCHEDULABLE
 
 
-def test_an_overflown_event_log_counts_as_an_event() -> None:
+def test_overflowed_event_log_counts_as_an_event() -> None:
     queue = make_queue(in_flight_events_max=2)
     queue.add(make_pod("u", labels={"zone": "elsewhere"}), 0)
     queue.pop(0)
@@ -400,7 +400,7 @@ def test_an_overflown_event_log_counts_as_an_event() -> None:
     assert queue.statistics().event_overflows == 1
 
 
-def test_a_pod_that_changes_during_its_attempt_returns_changed_and_its_change_counts() -> None:
+def test_pod_changed_during_its_attempt_returns_changed_and_is_retried() -> None:
     queue, old = make_queue(), make_pod("u")
     queue.add(old, 0)
     queue.pop(0)
@@ -411,7 +411,7 @@ def test_a_pod_that_changes_during_its_attempt_returns_changed_and_its_change_co
     assert make_pod_of(queue, "u") is new
 
 
-def test_a_pod_activated_during_its_attempt_does_not_wait_for_another_event() -> None:
+def test_pod_activated_during_its_attempt_needs_no_other_event() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     queue.pop(0)
@@ -420,7 +420,7 @@ def test_a_pod_activated_during_its_attempt_does_not_wait_for_another_event() ->
     assert queue.fail("u", REFUSED, 0.2).state is QueueState.BACKOFF
 
 
-def test_a_pod_removed_during_its_attempt_never_comes_back() -> None:
+def test_pod_removed_during_its_attempt_is_not_requeued() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     queue.pop(0)
@@ -431,7 +431,7 @@ def test_a_pod_removed_during_its_attempt_never_comes_back() -> None:
     assert (len(queue), pop_uid(queue, 1000)) == (0, None)
 
 
-def test_a_pod_removed_and_added_again_during_its_attempt_is_not_tried_twice_at_once() -> None:
+def test_pod_readded_during_its_attempt_is_not_tried_concurrently() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     queue.pop(0)
@@ -442,7 +442,7 @@ def test_a_pod_removed_and_added_again_during_its_attempt_is_not_tried_twice_at_
     assert queue.fail("u", REFUSED, 2).state is QueueState.BACKOFF
 
 
-def test_a_pod_recreated_under_the_same_name_leaves_no_events_behind() -> None:
+def test_pod_recreated_with_the_same_name_leaves_no_events() -> None:
     queue, first, second = make_queue(), make_pod("u1", name="web-0"), make_pod("u2", name="web-0")
     queue.add(first, 0)
     queue.pop(0)
@@ -456,7 +456,7 @@ def test_a_pod_recreated_under_the_same_name_leaves_no_events_behind() -> None:
     queue.validate()
 
 
-def test_done_ends_an_attempt_and_may_be_said_twice() -> None:
+def test_done_ends_an_attempt_and_is_idempotent() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     queue.pop(0)
@@ -465,7 +465,7 @@ def test_done_ends_an_attempt_and_may_be_said_twice() -> None:
 
 
 @pytest.mark.parametrize("end", ["fail", "done"])
-def test_ending_an_attempt_that_is_not_under_way_raises_with_the_story(end: str) -> None:
+def test_ending_an_attempt_that_is_not_in_flight_raises_with_the_transitions(end: str) -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 3)
 
@@ -481,7 +481,7 @@ def test_failing_an_unknown_pod_raises() -> None:
 # Gates
 
 
-def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() -> None:
+def test_gated_pod_keeps_the_gate_message_until_its_gates_are_removed() -> None:
     queue, gated = make_queue(gates=[ClosedGates()]), make_pod("u", gates=("a", "b"))
     placed = queue.add(gated, 0)
 
@@ -496,7 +496,7 @@ def test_a_gated_pod_waits_with_the_gates_sentence_until_its_gates_are_gone() ->
     assert queue.update(one_left, make_pod("u"), 3) == QueueOutcome(QueueState.ACTIVE)
 
 
-def test_a_gates_own_event_asks_it_again_and_another_event_does_not() -> None:
+def test_gate_is_called_again_only_by_its_own_event() -> None:
     quota = QuotaGate()
     queue = make_queue(gates=[quota])
     quota.is_full = True
@@ -510,7 +510,7 @@ def test_a_gates_own_event_asks_it_again_and_another_event_does_not() -> None:
     assert queue.on_event(ASSIGNED_POD_DELETE, make_pod("x", node="n"), None, 3).active == 1
 
 
-def test_a_gate_that_closed_meanwhile_holds_the_pod_an_event_wakes_and_says_so_once() -> None:
+def test_gate_that_closed_holds_a_requeued_pod_and_is_reported_once() -> None:
     quota = QuotaGate()
     queue, pod = make_queue(gates=[quota]), make_pod("u")
     park(queue, pod)
@@ -522,7 +522,7 @@ def test_a_gate_that_closed_meanwhile_holds_the_pod_an_event_wakes_and_says_so_o
     assert queue.statistics().unschedulable_by_plugin == {"Quota": 1}
 
 
-def test_a_gate_without_a_fitting_event_is_asked_again_by_the_leftover_flush() -> None:
+def test_gate_without_an_event_is_called_again_by_the_leftover_flush() -> None:
     quota = QuotaGate()
     queue = make_queue(gates=[quota], leftover_s=300)
     quota.is_full = True
@@ -534,7 +534,7 @@ def test_a_gate_without_a_fitting_event_is_asked_again_by_the_leftover_flush() -
     assert queue.flush(600).active == 1
 
 
-def test_another_flush_counts_for_who_waits_already_and_for_who_comes_later() -> None:
+def test_changed_flush_time_applies_to_parked_and_later_pods() -> None:
     queue = make_queue(leftover_s=300)
     park(queue, make_pod("early"), now_s=0)
     queue.configure(BackoffPolicy(), 8)
@@ -546,7 +546,7 @@ def test_another_flush_counts_for_who_waits_already_and_for_who_comes_later() ->
     assert queue.next_wakeup_s() == 65
 
 
-def test_a_gate_that_refuses_again_starts_the_wait_anew() -> None:
+def test_repeated_gate_refusal_restarts_the_wait() -> None:
     quota = QuotaGate()
     queue = make_queue(gates=[quota], leftover_s=300)
     quota.is_full = True
@@ -557,7 +557,7 @@ def test_a_gate_that_refuses_again_starts_the_wait_anew() -> None:
     assert queue.next_wakeup_s() == 310
 
 
-def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
+def test_raising_gate_holds_its_pod_and_is_reported() -> None:
     class Broken(QuotaGate):
         def pre_enqueue(self, pod: Pod) -> Status:
             raise RuntimeError("no quota tree")
@@ -574,7 +574,7 @@ def test_a_gate_that_raises_holds_its_pod_and_is_reported() -> None:
 # Updates
 
 
-def test_a_status_update_never_moves_a_pod_even_for_a_plugin_any_event_wakes() -> None:
+def test_status_update_never_requeues_a_pod() -> None:
     queue, pod = make_queue(), make_pod("u")
     park(queue, pod, refused_by(LEGACY))
 
@@ -582,7 +582,7 @@ def test_a_status_update_never_moves_a_pod_even_for_a_plugin_any_event_wakes() -
     queue.validate()
 
 
-def test_an_update_that_may_help_moves_the_pod_and_one_that_cannot_does_not() -> None:
+def test_update_requeues_the_pod_only_if_it_may_help() -> None:
     queue, pod = make_queue(), make_pod("u")
     park(queue, pod, refused_by(AFFINITY))
     annotated = make_pod("u", annotations={"a": "b"})
@@ -592,14 +592,14 @@ def test_an_update_that_may_help_moves_the_pod_and_one_that_cannot_does_not() ->
     assert queue.update(annotated, labelled, 61) == QueueOutcome(QueueState.ACTIVE)
 
 
-def test_an_unknown_pod_is_not_added_by_an_update() -> None:
+def test_update_does_not_add_an_unknown_pod() -> None:
     queue, pod = make_queue(), make_pod("u")
 
     assert queue.update(pod, pod, 0) is None
     assert len(queue) == 0
 
 
-def test_adding_a_known_pod_again_updates_it() -> None:
+def test_adding_a_known_pod_updates_it() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     again = make_pod("u", version=2)
@@ -609,7 +609,7 @@ def test_adding_a_known_pod_again_updates_it() -> None:
 
 
 @pytest.mark.parametrize("failure", [None, REFUSED, ERROR])
-def test_a_waiting_pod_that_is_removed_is_gone(failure: Failure | None) -> None:
+def test_removed_parked_pod_leaves_the_queue(failure: Failure | None) -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     if failure is not None:
@@ -625,7 +625,7 @@ def test_a_waiting_pod_that_is_removed_is_gone(failure: Failure | None) -> None:
 # Time
 
 
-def test_a_pod_parked_for_five_minutes_is_tried_again() -> None:
+def test_pod_parked_for_five_minutes_is_retried() -> None:
     queue = make_queue()
     park(queue, make_pod("u"))
 
@@ -634,7 +634,7 @@ def test_a_pod_parked_for_five_minutes_is_tried_again() -> None:
     assert queue.statistics().incoming["active", "UnschedulableTimeout"] == 1
 
 
-def test_statistics_count_each_place_and_each_arrival() -> None:
+def test_statistics_count_states_and_arrivals() -> None:
     queue = make_queue(gates=[ClosedGates()])
     queue.add(make_pod("g", gates=("x",)), 0)
     park(queue, make_pod("s"))
@@ -664,7 +664,7 @@ def test_statistics_count_each_place_and_each_arrival() -> None:
 # Shares of namespaces
 
 
-def test_a_namespace_of_hopeless_pods_of_high_priority_leaves_others_their_attempts() -> None:
+def test_infeasible_high_priority_namespace_leaves_attempts_to_others() -> None:
     queue = make_queue()
     for number in range(300):
         park(queue, make_pod(f"hopeless-{number}", namespace="a", priority=9))
@@ -678,7 +678,7 @@ def test_a_namespace_of_hopeless_pods_of_high_priority_leaves_others_their_attem
     queue.validate()
 
 
-def test_in_one_namespace_a_retry_of_high_priority_still_goes_before_first_attempts() -> None:
+def test_high_priority_retry_goes_before_first_attempts_of_its_namespace() -> None:
     queue = make_queue()
     for number in range(100):
         park(queue, make_pod(f"retry-{number}", priority=9))
@@ -688,7 +688,7 @@ def test_in_one_namespace_a_retry_of_high_priority_still_goes_before_first_attem
     assert [pop_uid(queue, 60) for _ in range(101)][-1] == "fresh"
 
 
-def test_a_pod_that_lost_its_row_at_commit_is_no_retry() -> None:
+def test_conflict_at_commit_does_not_count_as_a_retry() -> None:
     queue = make_queue()
     queue.add(make_pod("u", namespace="a", priority=9), 0)
     pop_uid(queue, 0)
@@ -697,7 +697,7 @@ def test_a_pod_that_lost_its_row_at_commit_is_no_retry() -> None:
     assert queue.statistics().namespaces_retrying == 0
 
 
-def test_attempts_that_took_long_leave_more_to_others() -> None:
+def test_long_attempts_leave_more_attempts_to_others() -> None:
     queue = make_queue()
     for number in range(100):
         park(queue, make_pod(f"costly-{number}", namespace="a", priority=9))
@@ -707,7 +707,7 @@ def test_attempts_that_took_long_leave_more_to_others() -> None:
     for _ in range(60):
         uid = pop_uid(queue, 60) or ""
         order.append(uid)
-        queue.took(uid, 0.020 if uid.startswith("costly") else 0.0001)
+        queue.charge_attempt(uid, 0.020 if uid.startswith("costly") else 0.0001)
 
     assert sum(uid.startswith("costly") for uid in order) <= 60 / 21 + 2
 
@@ -715,7 +715,7 @@ def test_attempts_that_took_long_leave_more_to_others() -> None:
 # What it counts
 
 
-def test_events_in_flight_are_counted_by_their_labels_and_attempts_among_them() -> None:
+def test_events_in_flight_are_counted_by_label_including_attempts() -> None:
     queue = make_queue()
     for uid in ("a", "b"):
         queue.add(make_pod(uid), 0)
@@ -730,7 +730,7 @@ def test_events_in_flight_are_counted_by_their_labels_and_attempts_among_them() 
     assert queue.events_in_flight() == {}
 
 
-def test_a_pod_bound_after_the_leftover_flush_is_counted_and_one_that_failed_again_is_not() -> None:
+def test_pods_bound_after_the_leftover_flush_are_counted() -> None:
     queue = make_queue()
     for uid in ("bound", "failed"):
         park(queue, make_pod(uid))
@@ -763,7 +763,7 @@ ASKS = PodSpec(requests={"cpu": 2})
         (make_pod("u", spec=ASKS, annotations={"a": "b"}), "UnschedulablePodUpdate"),
     ],
 )
-def test_a_change_of_a_pods_own_is_counted_in_kube_schedulers_words(changed: Pod, label: str) -> None:
+def test_own_pod_change_has_the_kube_scheduler_event_name(changed: Pod, label: str) -> None:
     queue, known = make_queue(), make_pod("u", spec=ASKS)
     park(queue, known, refused_by(LEGACY))
     queue.update(known, changed, 60)
@@ -771,7 +771,7 @@ def test_a_change_of_a_pods_own_is_counted_in_kube_schedulers_words(changed: Pod
     assert queue.statistics().incoming["active", label] == 1
 
 
-def test_a_hint_is_told_of_the_pod_itself_as_it_was_and_as_it_is_whether_it_waits_or_is_tried() -> None:
+def test_hint_gets_the_old_and_new_pod_in_every_state() -> None:
     told: list[tuple[EventObject, EventObject]] = []
 
     def hint(pod: Pod, old: EventObject, new: EventObject) -> Hint:

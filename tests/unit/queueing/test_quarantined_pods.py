@@ -35,7 +35,7 @@ def refuse(queue: PodQueue, uid: str, *, times: int, failure: Failure = DENIED, 
     return placed
 
 
-def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> None:
+def test_repeated_equal_api_refusals_quarantine_the_pod() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     assert refuse(queue, "u", times=REFUSALS_ALIKE_MAX - 1).state is QueueState.BACKOFF
@@ -54,7 +54,7 @@ def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> Non
     assert queue.flush(650) == Moved()
 
 
-def test_other_words_begin_the_row_anew_and_refusals_by_plugins_do_not() -> None:
+def test_different_message_resets_the_refusal_count() -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
     refuse(queue, "u", times=4)
@@ -68,7 +68,7 @@ def test_other_words_begin_the_row_anew_and_refusals_by_plugins_do_not() -> None
 
 
 @pytest.mark.parametrize("failure", [ERROR, Failure(is_error=True, message="connection refused")])
-def test_errors_that_are_no_refusals_of_the_api_server_never_set_a_pod_aside(failure: Failure) -> None:
+def test_other_errors_never_quarantine_a_pod(failure: Failure) -> None:
     queue = make_queue()
     queue.add(make_pod("u"), 0)
 
@@ -90,7 +90,7 @@ def quarantined(queue: PodQueue, pod: Pod) -> None:
         (FLUSH, None, None, True),
     ],
 )
-def test_a_quarantined_pod_comes_back_on_what_can_help_it(
+def test_quarantined_pod_is_released_by_helpful_events(
     event: ClusterEvent, old: EventObject, new: EventObject, wakes: bool
 ) -> None:
     queue = make_queue()
@@ -100,7 +100,7 @@ def test_a_quarantined_pod_comes_back_on_what_can_help_it(
     assert (moved.active + moved.backoff == 1) is wakes
 
 
-def test_a_quarantined_pod_comes_back_when_it_is_changed_and_not_when_its_status_is() -> None:
+def test_quarantined_pod_is_released_by_a_change_but_not_of_its_status() -> None:
     queue, pod = make_queue(), make_pod("u")
     quarantined(queue, pod)
     told = make_pod("u", version=2)
@@ -109,7 +109,7 @@ def test_a_quarantined_pod_comes_back_when_it_is_changed_and_not_when_its_status
     assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == QueueOutcome(QueueState.ACTIVE)
 
 
-def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_again_at_once() -> None:
+def test_quarantined_pod_is_retried_by_the_flush_and_quarantined_again() -> None:
     queue = make_queue()
     quarantined(queue, make_pod("u"))
     assert queue.next_wakeup_s() == 240 + 300
@@ -118,7 +118,7 @@ def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_a
     assert refuse(queue, "u", times=1, at_s=541).quarantine_message
 
 
-def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
+def test_change_during_the_last_refused_attempt_is_not_lost() -> None:
     queue, pod = make_queue(), make_pod("u")
     queue.add(pod, 0)
     refuse(queue, "u", times=4)
@@ -128,7 +128,7 @@ def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
     assert queue.fail("u", DENIED, 302).state is QueueState.BACKOFF
 
 
-def test_a_quarantined_pod_that_is_gone_leaves_nothing_behind() -> None:
+def test_deleted_quarantined_pod_leaves_no_entry() -> None:
     queue = make_queue()
     quarantined(queue, make_pod("u"))
     queue.remove("u")
@@ -137,5 +137,5 @@ def test_a_quarantined_pod_that_is_gone_leaves_nothing_behind() -> None:
     assert (len(queue), queue.statistics().unschedulable_by_plugin) == (0, {})
 
 
-def test_refusals_of_one_pod_are_alike_whatever_node_it_was_to_go_to() -> None:
+def test_refusals_are_equal_whichever_node_they_name() -> None:
     assert alike("no GPU on n1", "n1") == alike("no GPU on n2", "n2") != alike("no GPU on n2", "n1")

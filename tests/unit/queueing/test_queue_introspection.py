@@ -27,7 +27,7 @@ def refused_by(*plugins: str) -> Failure:
     return Failure(rejectors=frozenset(plugins))
 
 
-def test_every_place_is_counted_by_itself() -> None:
+def test_each_queue_state_is_counted_separately() -> None:
     queue = make_queue(gates=[ClosedGates()])
     for number in range(2):
         park(queue, make_pod(f"backs-off-{number}"), ERROR)
@@ -54,7 +54,7 @@ def test_every_place_is_counted_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("now_s", "expected"), [(0.5, Moved(backoff=3)), (1.0, Moved(active=3))])
-def test_an_event_tells_how_many_pods_it_has_moved_where(now_s: float, expected: Moved) -> None:
+def test_on_event_returns_the_moved_counts(now_s: float, expected: Moved) -> None:
     queue = make_queue()
     for number in range(3):
         park(queue, make_pod(f"p-{number}"), refused_by(FIT))
@@ -62,7 +62,7 @@ def test_an_event_tells_how_many_pods_it_has_moved_where(now_s: float, expected:
     assert queue.on_event(NODE_ADD, None, make_node(), now_s) == Moved()
 
 
-def test_pods_whose_gate_has_another_word_for_it_are_told_anew_and_only_once() -> None:
+def test_changed_gate_message_is_reported_once() -> None:
     gate = QuotaGate()
     queue = make_queue(gates=[gate])
     pods = [make_pod(f"p-{number}") for number in range(2)]
@@ -75,7 +75,7 @@ def test_pods_whose_gate_has_another_word_for_it_are_told_anew_and_only_once() -
     assert queue.on_event(ASSIGNED_POD_DELETE, pods[0], None, 0.0) == Moved()
 
 
-def test_a_pod_could_have_been_scheduled_since_a_gate_let_it_go_not_since_it_came() -> None:
+def test_schedulable_since_starts_when_the_gate_opens() -> None:
     queue = make_queue(gates=[ClosedGates()])
     pod = make_pod("p", gates=("g",))
     queue.add(pod, 5.0)

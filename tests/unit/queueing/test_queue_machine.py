@@ -270,7 +270,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data(), seconds=st.sampled_from([0.0005, 0.02, 60.0]))
     def an_attempt_takes_long(self, data: st.DataObject, seconds: float) -> None:
         known = self.pick(data, "in-flight", "leaving")
-        self.queue.took(known.pod.uid, seconds)
+        self.queue.charge_attempt(known.pod.uid, seconds)
         if not known.is_retry:
             self.dear.add(known.pod.namespace)
 

@@ -47,19 +47,19 @@ def test_backoff_doubles_from_initial_to_max(policy: BackoffPolicy, expected: li
     assert [policy.duration_s(failures) for failures in range(len(expected))] == expected
 
 
-def test_backoff_stays_at_its_maximum_after_ever_so_many_failures() -> None:
+def test_backoff_stays_at_its_maximum_after_any_number_of_failures() -> None:
     assert BackoffPolicy(1, 10).duration_s(100_000) == 10
     assert [BackoffPolicy(1, 2.0**99).duration_s(failures) for failures in (63, 64, 65)] == [2.0**62, 2.0**63, 2.0**99]
 
 
 @pytest.mark.parametrize(("initial_s", "max_s"), [(-0.001, 10), (1, -0.001)])
-def test_a_negative_backoff_is_refused(initial_s: float, max_s: float) -> None:
+def test_negative_backoff_is_refused(initial_s: float, max_s: float) -> None:
     with pytest.raises(ValueError, match=f"^backoff must not be negative: initial_s={initial_s}, max_s={max_s}$"):
         BackoffPolicy(initial_s, max_s)
     assert (BackoffPolicy(0, 0), BackoffPolicy()) == (BackoffPolicy(0.0, 0.0), BackoffPolicy(1.0, 10.0))
 
 
-def test_early_pops_follow_queue_sort_within_a_second_and_leave_errors_alone() -> None:
+def test_early_pops_follow_queue_sort_within_a_second_and_skip_errors() -> None:
     pods = BackoffPods()
     pods.add("later", 2.1, (0,), 1, is_error=False)
     pods.add("low", 1.1, (2,), 2, is_error=False)
@@ -83,7 +83,7 @@ uids = st.integers(0, 9).map(str)
 @given(
     st.lists(st.tuples(st.sampled_from(["push", "discard", "pop"]), uids, st.integers(0, 3)), min_size=30, max_size=200)
 )
-def test_a_heap_pops_as_a_sorted_table_would_and_keeps_little_garbage(steps: list[tuple[str, str, int]]) -> None:
+def test_heap_pops_in_sorted_order_with_little_garbage(steps: list[tuple[str, str, int]]) -> None:
     heap, table = UidHeap(), dict[str, tuple[int, int]]()
     for order, (step, uid, key) in enumerate(steps):
         if step == "push":
@@ -99,7 +99,7 @@ def test_a_heap_pops_as_a_sorted_table_would_and_keeps_little_garbage(steps: lis
         assert heap.items <= 2 * len(heap) + GARBAGE_MIN_ITEMS
 
 
-def test_a_heap_carries_a_few_dead_items_before_it_is_made_anew() -> None:
+def test_heap_keeps_few_dead_items_before_it_is_rebuilt() -> None:
     heap = UidHeap()
     for number in range(GARBAGE_MIN_ITEMS + 1):
         heap.push(f"{number}", -number, number)
@@ -109,7 +109,7 @@ def test_a_heap_carries_a_few_dead_items_before_it_is_made_anew() -> None:
     assert heap.items == 0
 
 
-def test_events_are_kept_for_the_oldest_attempt_and_no_longer() -> None:
+def test_events_are_kept_for_the_oldest_attempt_only() -> None:
     log = EventsInFlight(limit=10)
     log.record(NODE_ADD, None, None, is_of_interest=True)
     assert log.kept == 0
@@ -126,7 +126,7 @@ def test_events_are_kept_for_the_oldest_attempt_and_no_longer() -> None:
     assert log.kept == 0
 
 
-def test_an_attempt_hears_what_happened_since_its_pop_whoever_has_ended_before_it() -> None:
+def test_attempt_gets_all_events_since_its_pop() -> None:
     log = EventsInFlight()
     for uid in ("first", "second", "third", "last"):
         log.begin(uid)
@@ -138,7 +138,7 @@ def test_an_attempt_hears_what_happened_since_its_pop_whoever_has_ended_before_i
     log.validate()
 
 
-def test_a_full_log_is_dropped_and_attempts_under_way_know_it() -> None:
+def test_full_event_log_is_dropped_and_attempts_are_told() -> None:
     log = EventsInFlight(limit=2)
     log.begin("old")
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_a_full_log_is_dropped_and_attempts_under_way_know_it() -> None:
     assert not log.since("young").anything
 
 
-def test_each_time_the_log_is_full_is_counted() -> None:
+def test_event_log_overflows_are_counted() -> None:
     log = EventsInFlight(limit=1)
     log.begin("old")
     for happened in range(1, 4):
@@ -160,12 +160,12 @@ def test_each_time_the_log_is_full_is_counted() -> None:
         log.validate()
 
 
-def test_a_log_without_room_is_refused() -> None:
+def test_event_log_without_capacity_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^in_flight_events_max must be >= 1, got 0$"):
         EventsInFlight(limit=0)
 
 
-def test_what_is_kept_is_counted_by_the_name_of_the_event_beside_the_attempts_it_is_kept_for() -> None:
+def test_kept_events_are_counted_by_name() -> None:
     log = EventsInFlight()
     assert log.kept_by_label() == {}
     for uid in ("a", "b"):
@@ -180,7 +180,7 @@ def test_what_is_kept_is_counted_by_the_name_of_the_event_beside_the_attempts_it
     assert log.kept_by_label() == {NODE_ADD.label: 1, "PodPopped": 1}, "what was before the last attempt is gone"
 
 
-def test_an_event_keeps_the_objects_it_came_with_for_whom_it_concerns() -> None:
+def test_event_keeps_its_objects_for_its_readers() -> None:
     log, old, new = EventsInFlight(), make_pod("x"), make_pod("y")
     for uid in ("a", "b"):
         log.begin(uid)
@@ -191,14 +191,14 @@ def test_an_event_keeps_the_objects_it_came_with_for_whom_it_concerns() -> None:
     assert (own.event, own.old, own.new, own.uid) == (ASSIGNED_POD_DELETE, new, None, "a")
 
 
-def test_an_entry_remembers_its_last_eight_steps_oldest_first() -> None:
+def test_entry_keeps_its_last_eight_transitions_oldest_first() -> None:
     entry = Entry("u", make_pod("u"), 0, 0.0, 0.0)
     for step in range(10):
         entry.remember(step / 4, f"event {step}", QueueState.ACTIVE)
     assert entry.history() == [f"{step / 4:.3f}s event {step} → active" for step in range(2, 10)]
 
 
-def test_a_kind_nobody_registered_is_counted_and_not_kept() -> None:
+def test_unregistered_event_is_counted_and_not_kept() -> None:
     log = EventsInFlight()
     log.begin("u")
     log.record(NODE_ADD, None, None, is_of_interest=False)
@@ -207,7 +207,7 @@ def test_a_kind_nobody_registered_is_counted_and_not_kept() -> None:
     assert log.since("u").events == ()
 
 
-def test_an_event_for_one_pod_does_not_touch_another() -> None:
+def test_event_for_one_pod_does_not_affect_another() -> None:
     log = EventsInFlight()
     log.begin("a")
     log.begin("b")
@@ -261,7 +261,7 @@ TOLERANT = PodSpec(requests=BASE.requests, tolerations=(Toleration(key="a"),))
         ),
     ],
 )
-def test_an_update_names_what_changed(old: object, new: object, expected: Action | None) -> None:
+def test_update_event_names_the_changed_part(old: object, new: object, expected: Action | None) -> None:
     event = own_event(old, new)  # type: ignore[arg-type]
     assert (event.action if event else None) == expected
 
@@ -279,7 +279,7 @@ def test_an_update_names_what_changed(old: object, new: object, expected: Action
         ({"malformed": "odd"}, "UnschedulablePodUpdate"),
     ],
 )
-def test_an_update_has_kube_schedulers_name(changes: dict[str, Any], label: str) -> None:
+def test_update_event_has_the_kube_scheduler_name(changes: dict[str, Any], label: str) -> None:
     old = replace(make_pod("u", spec=BASE), gates=("g",))
     event = own_event(old, replace(old, **changes))
     assert event is not None
@@ -304,9 +304,7 @@ class Counting(Listening):
         (Dependency.ATTEMPT, True),
     ],
 )
-def test_pods_on_nodes_of_other_domains_are_told_to_plugins_that_look_beyond_a_row(
-    depends_on: Dependency, hears: bool
-) -> None:
+def test_events_of_other_domains_reach_plugins_that_read_beyond_a_row(depends_on: Dependency, hears: bool) -> None:
     table = HintTable([Counting("Count", depends_on)], lambda plugin, point, error: None)
     distant = replace(ASSIGNED_POD_DELETE, resource=Resource.DISTANT_POD)
 
@@ -316,7 +314,7 @@ def test_pods_on_nodes_of_other_domains_are_told_to_plugins_that_look_beyond_a_r
     assert table.listeners(distant, ["nobody has heard of it"])
 
 
-def test_a_kind_outside_the_wildcard_is_of_interest_to_those_alone_who_registered_it() -> None:
+def test_event_outside_the_wildcard_concerns_only_registered_plugins() -> None:
     quota, volume = (
         ClusterEvent(kind, Action.ADD) for kind in (ObjectKind.RESOURCE_QUOTA, ObjectKind.PERSISTENT_VOLUME)
     )
@@ -334,7 +332,7 @@ def test_a_kind_outside_the_wildcard_is_of_interest_to_those_alone_who_registere
     assert not table.is_of_interest(quota)
 
 
-def test_an_event_outside_the_wildcard_is_nothing_to_an_attempt_whose_refusers_registered_nothing() -> None:
+def test_event_outside_the_wildcard_does_not_affect_rejectors_without_registrations() -> None:
     log = EventsInFlight(2)
     log.begin("p")
     log.record(ClusterEvent(ObjectKind.RESOURCE_QUOTA, Action.ADD), None, None, is_of_interest=True)

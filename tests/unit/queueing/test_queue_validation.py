@@ -78,7 +78,7 @@ def keep_too_many_shares(active: ActivePods) -> None:
         (keep_too_many_shares, f"{MARKS_MAX + 3} shares kept (I10)"),
     ],
 )
-def test_active_pods_at_odds_are_told(break_it: Callable[[ActivePods], None], words: str) -> None:
+def test_inconsistent_active_pods_are_reported(break_it: Callable[[ActivePods], None], words: str) -> None:
     active = two_namespaces()
     break_it(active)
     with pytest.raises(QueueInvariantError) as told:
@@ -86,7 +86,7 @@ def test_active_pods_at_odds_are_told(break_it: Callable[[ActivePods], None], wo
     assert str(told.value) == words
 
 
-def test_as_many_shares_may_be_kept_as_the_bound_and_retries_say() -> None:
+def test_number_of_kept_shares_is_limited() -> None:
     active = two_namespaces()
     active._marks |= {f"gone-{number}": 0.0 for number in range(MARKS_MAX)}
     active.validate()
@@ -102,7 +102,7 @@ def one_parked() -> tuple[ParkedPods, Entry]:
     return parked, entry
 
 
-def test_parked_pods_at_odds_are_told() -> None:
+def test_inconsistent_parked_pods_are_reported() -> None:
     parked, entry = one_parked()
     entry.state = QueueState.GATED
     with pytest.raises(QueueInvariantError, match=rf"^pod {entry.uid} is indexed under "):
@@ -120,7 +120,7 @@ def test_parked_pods_at_odds_are_told() -> None:
         parked.validate()
 
 
-def test_events_beyond_the_bound_or_for_nobody_are_told() -> None:
+def test_events_beyond_the_limit_or_without_readers_are_reported() -> None:
     with pytest.raises(ValueError, match="in_flight_events_max must be >= 1, got 0"):
         EventsInFlight(0)
     events = EventsInFlight(2)
@@ -161,9 +161,7 @@ def forget_the_pod(queue: PodQueue, entry: Entry) -> None:
         (forget_the_pod, r"^\[1, 0, 0, 0, 0\] pods indexed, 0 known$"),
     ],
 )
-def test_a_pod_that_is_not_where_it_is_said_to_be_is_told(
-    break_it: Callable[[PodQueue, Entry], None], words: str
-) -> None:
+def test_pod_in_a_wrong_index_is_reported(break_it: Callable[[PodQueue, Entry], None], words: str) -> None:
     queue = make_queue()
     queue.add(make_pod("p"), 0.0)
     queue.validate()
@@ -194,7 +192,7 @@ class Sorts:
         ((1, 2), "sort_key returned (1, 2), which cannot be compared with the others"),
     ],
 )
-def test_a_key_that_cannot_be_compared_shows_at_the_head_and_is_told(key: Any, words: str) -> None:
+def test_incomparable_sort_key_is_reported(key: Any, words: str) -> None:
     heard = Errors()
     queue = PodQueue(Sorts({"first": (5,), "odd": key, "float": (0.5,)}), [], [], on_error=heard)
     for name in ("first", "odd", "float"):
@@ -203,7 +201,7 @@ def test_a_key_that_cannot_be_compared_shows_at_the_head_and_is_told(key: Any, w
     assert [pop_uid(queue, 0.0) for _ in range(3)] == ["odd", "float", "first"]
 
 
-def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
+def test_gate_without_a_status_holds_its_pod_and_is_reported() -> None:
     class Odd:
         name = "Odd"
 
@@ -218,22 +216,22 @@ def test_a_gate_that_returns_no_status_holds_its_pod_and_is_told() -> None:
     assert heard.heard == [("Odd", "PreEnqueue", "returned bool, not Status")]
 
 
-def test_a_pod_that_was_never_active_could_be_scheduled_since_it_came() -> None:
+def test_never_active_pod_was_schedulable_since_it_was_added() -> None:
     queue = make_queue(gates=[ClosedGates()])
     queue.add(make_pod("p", gates=("quota",)), 7.0)
     assert queue.where("p") is QueueState.GATED
     assert queue.schedulable_since_s("p") == 7.0
 
 
-def test_nothing_is_known_of_a_pod_that_the_queue_does_not_have() -> None:
+def test_unknown_pod_has_no_details() -> None:
     queue = make_queue()
     assert queue.activate("nobody", 0.0) is None
     assert queue.schedulable_since_s("nobody") is None
     assert (queue.where("nobody"), queue.pod("nobody"), queue.entry("nobody"), queue.remove("nobody")) == (None,) * 4
-    assert list(queue.story("nobody")) == []
+    assert list(queue.transitions("nobody")) == []
 
 
-def test_each_term_that_a_hint_may_look_at_costs() -> None:
+def test_hint_cost_counts_each_term() -> None:
     term = PodAffinityTerm("zone", None)
     near = PodAffinity(required=(term,), anti_required=(term, term))
     terms = (NodeTerm(), NodeTerm(), NodeTerm())
@@ -244,7 +242,7 @@ def test_each_term_that_a_hint_may_look_at_costs() -> None:
     assert hint_cost(PodSpec(pod_affinity=near, affinity=NodeAffinity(required=NodeSelector(terms)))) == 7
 
 
-def test_a_forbidden_step_is_told_with_what_the_pod_has_been_through() -> None:
+def test_forbidden_transition_is_reported_with_the_history() -> None:
     with pytest.raises(QueueInvariantError) as told:
         check("p", QueueState.GATED, QueueState.IN_FLIGHT, ["0.000s Added → gated"])
     assert str(told.value) == "pod p: gated → in-flight: a gated pod is never scheduled (I7) [0.000s Added → gated]"

@@ -9,13 +9,13 @@ import pytest
 from multisched.queueing.transitions import ALLOWED, FORBIDDEN, QueueInvariantError, QueueState, check
 
 
-def test_every_pair_of_places_is_either_allowed_or_forbidden() -> None:
+def test_every_pair_of_states_is_allowed_or_forbidden() -> None:
     assert ALLOWED.keys() | FORBIDDEN.keys() == set(product(QueueState, QueueState))
     assert not ALLOWED.keys() & FORBIDDEN.keys()
 
 
 @pytest.mark.parametrize("step", sorted(FORBIDDEN))
-def test_a_forbidden_step_raises_with_reason_and_story(step: tuple[QueueState, QueueState]) -> None:
+def test_forbidden_transition_raises_with_reason_and_history(step: tuple[QueueState, QueueState]) -> None:
     with pytest.raises(QueueInvariantError) as caught:
         check("u1", *step, ["0.000s UnschedulablePodAdd → active"])
 
@@ -24,5 +24,5 @@ def test_a_forbidden_step_raises_with_reason_and_story(step: tuple[QueueState, Q
 
 
 @pytest.mark.parametrize("step", sorted(ALLOWED))
-def test_an_allowed_step_passes(step: tuple[QueueState, QueueState]) -> None:
+def test_allowed_transition_passes(step: tuple[QueueState, QueueState]) -> None:
     assert check("u1", *step) is None  # type: ignore[func-returns-value]

@@ -238,7 +238,7 @@ class House:
             waiting=self.domain.waiting,
             runner=self.domain.runner,
             cache=self.cache,
-            outside=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news, self.steps),
+            ports=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news, self.steps),
             sizes=Sizes(cycles=2, binds=bind_workers),
             bind_timeout_s=5.0,
             listeners=self.router,

@@ -42,7 +42,7 @@ def catch_up(*plugins: Counts, heard: Heard | None = None) -> CatchUp:
     return CatchUp(lambda: [(profile, runner)])
 
 
-def test_all_pieces_are_counted_and_others_have_their_turn_in_between() -> None:
+def test_catch_up_processes_all_pieces_and_yields_in_between() -> None:
     counts = Counts(pieces=5)
     seen: list[int] = []
 
@@ -59,7 +59,7 @@ def test_all_pieces_are_counted_and_others_have_their_turn_in_between() -> None:
     assert len(seen) >= 4
 
 
-def test_what_comes_later_is_counted_within_a_period() -> None:
+def test_catch_up_processes_later_changes_within_a_period() -> None:
     counts = Counts(pieces=0)
 
     async def main() -> None:
@@ -72,7 +72,7 @@ def test_what_comes_later_is_counted_within_a_period() -> None:
     assert counts.turns == 3
 
 
-def test_a_plugin_that_fails_is_told_and_holds_up_nobody() -> None:
+def test_failed_catch_up_is_logged_and_blocks_no_plugin() -> None:
     heard, counts = Heard(), Counts(pieces=2)
     simulate(catch_up(Fails(1), counts, heard=heard).once(), SimLoop(seed=1))
     assert heard.failures == [("Fails", "CatchUp", "cannot count")]

@@ -85,7 +85,7 @@ CHANGES: dict[str, Annotations] = {
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
-def test_a_device_is_not_given_twice_after_the_annotations_of_its_pod_changed(changes: Annotations) -> None:
+def test_device_is_not_allocated_twice_after_changed_annotations(changes: Annotations) -> None:
     async def scene(site: GpuSite) -> None:
         async with site.program() as program:
             await site.add_gpu_pod("first", {MILLI: "600"})
@@ -106,7 +106,7 @@ def test_a_device_is_not_given_twice_after_the_annotations_of_its_pod_changed(ch
 
 
 @pytest.mark.parametrize("changes", [{MILLI: None}, {MILLI: "1"}, OTHERS], ids=list(CHANGES)[:3])
-def test_the_next_process_goes_by_what_was_written_at_bind(changes: Annotations) -> None:
+def test_next_process_uses_the_allocation_written_at_bind(changes: Annotations) -> None:
     async def scene(site: GpuSite) -> None:
         async with site.program():
             await site.add_gpu_pod("first", {MILLI: "600"})
@@ -121,7 +121,7 @@ def test_the_next_process_goes_by_what_was_written_at_bind(changes: Annotations)
     play(scene)
 
 
-def test_a_pod_that_waits_with_1100_annotations_still_gets_the_gpu_it_asks_for() -> None:
+def test_pod_with_1100_annotations_still_gets_its_gpu() -> None:
     async def scene(site: GpuSite) -> None:
         async with site.program():
             await site.add_gpu_pod("many", {**OTHERS, MILLI: "600"})
@@ -134,7 +134,7 @@ def test_a_pod_that_waits_with_1100_annotations_still_gets_the_gpu_it_asks_for()
 
 
 @pytest.mark.parametrize("scheduler", ["default-scheduler", "gpu-scheduler"])
-def test_pods_of_strangers_that_request_no_gpu_block_none(scheduler: str) -> None:
+def test_foreign_pods_without_gpu_requests_block_no_gpu(scheduler: str) -> None:
     """A tenant with 10m of CPU on each node once shut all GPU nodes to everybody else."""
     names = [f"n{number}" for number in range(5)]
 

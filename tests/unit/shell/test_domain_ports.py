@@ -47,7 +47,7 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> 
     simulate(main(), loop)
 
 
-def test_a_pod_is_bound_by_its_names_and_its_owner_and_the_metrics_hear_of_it() -> None:
+def test_bind_has_the_pod_names_and_is_counted() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [0.25]
         house.see_pod("p")
@@ -67,7 +67,7 @@ def test_a_pod_is_bound_by_its_names_and_its_owner_and_the_metrics_hear_of_it() 
     play(scene)
 
 
-def test_a_pod_that_fits_nowhere_is_told_so_as_condition_and_event_under_its_lease() -> None:
+def test_infeasible_pod_gets_condition_and_event_under_its_lease() -> None:
     async def scene(house: House) -> None:
         house.see_pod("p", cpu="3")
         await asyncio.sleep(0.5)
@@ -121,7 +121,7 @@ class OverQuota:
         ("error", 'running Reserve plugin "OverQuota": too much'),
     ],
 )
-def test_a_plugin_that_refuses_a_pod_may_give_the_reason_of_its_condition(name: str, words: str) -> None:
+def test_plugin_may_set_the_condition_reason(name: str, words: str) -> None:
     async def scene(house: House) -> None:
         house.see_pod(name)
         house.see_pod("p", cpu="3")
@@ -141,7 +141,7 @@ def test_a_plugin_that_refuses_a_pod_may_give_the_reason_of_its_condition(name: 
     ],
     ids=["with a message", "without one"],
 )
-def test_a_bind_that_the_server_refuses_is_an_error_in_the_servers_words(refusal: BindReply, words: str) -> None:
+def test_refused_bind_is_an_error_with_the_server_message(refusal: BindReply, words: str) -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [refusal]
         house.see_pod("p")
@@ -170,7 +170,7 @@ def test_a_bind_that_the_server_refuses_is_an_error_in_the_servers_words(refusal
     ],
     ids=["was bound by us", "cannot be read at first", "was bound elsewhere", "is gone", "no answer"],
 )
-def test_a_pod_whose_bind_is_in_doubt_is_read_by_its_name_within_a_time(
+def test_pod_with_an_unknown_bind_is_read_by_name_with_a_timeout(
     replies: list[BindReply | float], truths: list[PodTruth | UnreachableError | None], reads: int, bound: list[str]
 ) -> None:
     async def scene(house: House) -> None:
@@ -190,7 +190,7 @@ def test_a_pod_whose_bind_is_in_doubt_is_read_by_its_name_within_a_time(
     [("", [], ["prebind"]), ("the past went back", ["the past went back"], [])],
     ids=["nothing has changed", "what was known is no more"],
 )
-def test_what_was_decided_before_a_pause_stands_unless_somebody_says_why_not(
+def test_decision_before_a_pause_is_kept_unless_the_check_refuses_it(
     why: str, told: list[str], bound: list[str]
 ) -> None:
     async def scene(house: House) -> None:

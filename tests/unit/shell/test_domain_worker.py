@@ -106,7 +106,7 @@ def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: 
     simulate(main(), loop)
 
 
-def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
+def test_remote_plugins_are_called_concurrently() -> None:
     asked = [Slow("first", 3.0), Slow("second", 2.0)]
 
     async def scene(house: House, recorder: Recorder) -> None:
@@ -120,7 +120,7 @@ def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
     play(scene, plugins=asked)
 
 
-def test_a_plugin_that_fails_to_answer_is_named_with_what_it_raised() -> None:
+def test_failed_remote_plugin_is_named_with_its_exception() -> None:
     class Failing(Slow):
         async def response(self, request: object) -> object:
             raise ZeroDivisionError("no weights")
@@ -137,7 +137,7 @@ def test_a_plugin_that_fails_to_answer_is_named_with_what_it_raised() -> None:
     play(scene, plugins=[Failing("failing", 0.0)])
 
 
-def test_a_plugin_that_does_not_answer_in_time_has_failed_and_the_pod_is_told() -> None:
+def test_remote_plugin_timeout_is_a_failure_reported_to_the_pod() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("p")
         await asyncio.sleep(9.9)
@@ -151,7 +151,7 @@ def test_a_plugin_that_does_not_answer_in_time_has_failed_and_the_pod_is_told() 
     play(scene, plugins=[Slow("silent", 60.0)])
 
 
-def test_a_pod_is_told_an_extenders_own_words_and_no_more() -> None:
+def test_pod_message_has_only_the_extender_text() -> None:
     class Refusing(Slow):
         async def response(self, request: object) -> object:
             raise ExtenderError('extender "http://e" (filter): is down')
@@ -165,7 +165,7 @@ def test_a_pod_is_told_an_extenders_own_words_and_no_more() -> None:
     play(scene, plugins=[Refusing("extender", 1.0)])
 
 
-def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
+def test_bound_pod_is_reported_to_all_observers() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("p")
         await asyncio.sleep(0.1)
@@ -181,7 +181,7 @@ def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
     play(scene)
 
 
-def test_nothing_is_decided_without_the_lease_nor_after_intake_has_closed() -> None:
+def test_nothing_is_scheduled_without_the_lease_or_after_intake_closed() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.worker.intake.is_leading = False
         house.see_pod("p")
@@ -210,7 +210,7 @@ def test_nothing_is_decided_without_the_lease_nor_after_intake_has_closed() -> N
         (PodTruth("uid-p", "", is_deleting=False, is_gated=False), Outcome.REFUSED, True),
     ],
 )
-def test_a_conflict_ends_as_the_read_says(truth: PodTruth | None, outcome: Outcome, is_requeued: bool) -> None:
+def test_conflict_ends_as_the_read_shows(truth: PodTruth | None, outcome: Outcome, is_requeued: bool) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [CONFLICT]
         house.desk.truths = [truth]
@@ -227,7 +227,7 @@ def test_a_conflict_ends_as_the_read_says(truth: PodTruth | None, outcome: Outco
     play(scene)
 
 
-def test_an_unknown_bind_keeps_its_row_and_asks_for_the_same_node_alone() -> None:
+def test_unknown_bind_keeps_its_row_and_retries_only_that_node() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [UNKNOWN] * 6
         house.see_pod("p")
@@ -244,7 +244,7 @@ def test_an_unknown_bind_keeps_its_row_and_asks_for_the_same_node_alone() -> Non
     play(scene, "a", "b")
 
 
-def test_an_unknown_bind_survives_an_unreachable_server_and_a_lost_watch_event() -> None:
+def test_unknown_bind_survives_an_unreachable_server_and_a_lost_event() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [UNKNOWN, CONFLICT]
         house.desk.truths = [
@@ -272,7 +272,7 @@ def test_no_bind_is_sent_without_the_lease() -> None:
     play(scene)
 
 
-def test_an_unknown_bind_is_held_while_the_lease_is_away() -> None:
+def test_unknown_bind_waits_while_the_lease_is_lost() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [UNKNOWN]
         house.see_pod("p")
@@ -286,7 +286,7 @@ def test_an_unknown_bind_is_held_while_the_lease_is_away() -> None:
 
 
 @pytest.mark.parametrize("is_made_anew", [False, True])
-def test_a_bind_that_was_not_sent_yet_ends_with_its_node(is_made_anew: bool) -> None:
+def test_unsent_bind_is_cancelled_with_its_node(is_made_anew: bool) -> None:
     """A node made anew under the same name may be smaller: nobody asked whether the pod fits there (I1)."""
 
     async def scene(house: House, recorder: Recorder) -> None:
@@ -305,7 +305,7 @@ def test_a_bind_that_was_not_sent_yet_ends_with_its_node(is_made_anew: bool) -> 
     play(scene)
 
 
-def test_a_pod_at_permit_is_turned_back_as_soon_as_its_node_is_made_anew() -> None:
+def test_pod_at_permit_is_cancelled_when_its_node_is_recreated() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
         house.see_pod("p")
@@ -319,7 +319,7 @@ def test_a_pod_at_permit_is_turned_back_as_soon_as_its_node_is_made_anew() -> No
     play(scene)
 
 
-def test_permit_holds_then_times_out_and_the_pod_goes_back() -> None:
+def test_permit_timeout_requeues_the_pod() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
         house.see_pod("p")
@@ -340,7 +340,7 @@ GATED: dict[str, Any] = {"schedulingGates": [{"name": "g"}]}
 
 
 @pytest.mark.parametrize("stage", ["queued", "asked about", "at Permit"])
-def test_a_pod_whose_gates_come_back_with_a_restored_backup_waits_again(stage: str) -> None:
+def test_pod_gated_again_by_a_restored_backup_waits_again(stage: str) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
         house.worker.intake.is_leading = stage != "queued"
@@ -361,7 +361,7 @@ def test_a_pod_whose_gates_come_back_with_a_restored_backup_waits_again(stage: s
 
 
 @pytest.mark.parametrize("end", ["deleted", "bound elsewhere", "deleting"])
-def test_a_pod_at_permit_that_ends_otherwise_is_let_go_at_once(end: str) -> None:
+def test_deleted_or_bound_pod_leaves_permit_at_once(end: str) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
         house.see_pod("p")
@@ -387,7 +387,7 @@ def test_a_pod_at_permit_that_ends_otherwise_is_let_go_at_once(end: str) -> None
 @pytest.mark.parametrize(
     "status", [Status.error("no volume"), Status.unschedulable("no volume"), RuntimeError("no volume")]
 )
-def test_a_pre_bind_that_refuses_or_raises_undoes_all_and_sends_nothing(status: Status | Exception) -> None:
+def test_pre_bind_refusal_or_exception_undoes_all_and_sends_nothing(status: Status | Exception) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.pre_bind_status = status
         house.see_pod("p")
@@ -404,7 +404,7 @@ def test_a_pre_bind_that_refuses_or_raises_undoes_all_and_sends_nothing(status: 
     play(scene)
 
 
-def test_a_bind_plugin_that_raises_costs_its_pod_one_attempt_and_the_domain_nothing() -> None:
+def test_raising_bind_plugin_fails_one_attempt() -> None:
     class Odd:
         name = "Odd"
 
@@ -425,7 +425,7 @@ def test_a_bind_plugin_that_raises_costs_its_pod_one_attempt_and_the_domain_noth
     play(scene, plugins=[Odd()])
 
 
-def test_a_full_cluster_says_why_and_room_that_comes_free_wakes_the_pod() -> None:
+def test_full_cluster_reports_the_reason_and_freed_room_requeues_the_pod() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("filler", cpu="2", nodeName="a")
         house.see_pod("p")
@@ -440,7 +440,7 @@ def test_a_full_cluster_says_why_and_room_that_comes_free_wakes_the_pod() -> Non
     play(scene)
 
 
-def test_room_that_a_refused_bind_frees_wakes_those_who_wait_for_it() -> None:
+def test_refused_bind_requeues_pods_waiting_for_its_room() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [BindReply(BindAnswer.REJECTED, message="a webhook says no")]
         house.see_pod("first", cpu="2")
@@ -454,7 +454,7 @@ def test_room_that_a_refused_bind_frees_wakes_those_who_wait_for_it() -> None:
     play(scene)
 
 
-def test_room_of_a_pod_that_is_found_on_another_node_wakes_those_who_wait_for_it() -> None:
+def test_pod_found_on_another_node_requeues_pods_waiting_for_its_room() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_node("b", cpu="1")
         house.see_pod("stands", cpu="1", nodeName="a")
@@ -472,7 +472,7 @@ def test_room_of_a_pod_that_is_found_on_another_node_wakes_those_who_wait_for_it
     play(scene)
 
 
-def test_a_refused_bind_is_told_in_upstreams_words_and_to_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_bind_is_reported_as_upstream_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     words = 'running Bind plugin "ByName": pods "p" is forbidden: no'
 
     async def scene(house: House, recorder: Recorder) -> None:
@@ -510,7 +510,7 @@ def test_healthy_end_of_bind_is_no_warning(
     play(scene)
 
 
-def test_a_burst_is_bound_in_full_and_never_overcommits() -> None:
+def test_burst_is_bound_without_overcommit() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         for number in range(40):
             house.see_pod(f"p{number:02}", cpu="500m")
@@ -539,7 +539,7 @@ def test_drained_waits_for_the_last_bind() -> None:
     play(scene)
 
 
-def test_what_a_ledger_has_against_its_node_reaches_the_pod() -> None:
+def test_ledger_refusal_message_reaches_the_pod() -> None:
     """No filter says that the tickets are gone: found by review, the pod was told that its node was taken."""
 
     async def scene(house: House, recorder: Recorder) -> None:
@@ -579,7 +579,7 @@ class NamespaceQuota:
         """It keeps no account but the ledger."""
 
 
-def test_a_pod_that_a_quota_refuses_at_commit_waits_for_the_events_of_its_plugin() -> None:
+def test_pod_refused_by_quota_at_commit_waits_for_its_events() -> None:
     """A race is over after a few tries at once. From then on nothing but a pod that goes brings room."""
     loop = SimLoop(seed=3)
 
@@ -607,7 +607,7 @@ def test_a_pod_that_a_quota_refuses_at_commit_waits_for_the_events_of_its_plugin
     simulate(main(), loop)
 
 
-def test_a_pod_at_permit_goes_back_to_the_queue_when_the_intake_closes() -> None:
+def test_pod_at_permit_is_requeued_when_intake_closes() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
         house.see_pod("p")
@@ -623,7 +623,7 @@ def test_a_pod_at_permit_goes_back_to_the_queue_when_the_intake_closes() -> None
 
 
 @pytest.mark.parametrize("ends", ["deleted", "bound elsewhere"])
-def test_a_pod_that_ends_while_a_plugin_is_asked_about_it_is_decided_no_more(ends: str) -> None:
+def test_pod_that_ends_during_a_remote_call_is_not_decided(ends: str) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         uid = house.see_pod("p")
         await asyncio.sleep(0.5)
@@ -640,7 +640,7 @@ def test_a_pod_that_ends_while_a_plugin_is_asked_about_it_is_decided_no_more(end
     play(scene, "a", "b", plugins=[Slow("slow", 1.0)])
 
 
-def test_a_pod_whose_labels_change_while_a_plugin_is_asked_counts_with_the_new_ones() -> None:
+def test_pod_relabelled_during_a_remote_call_counts_with_new_labels() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
         uid = house.see_pod("p", metadata={"labels": {"app": "old"}})
@@ -676,7 +676,7 @@ class Binds:
         (BindReply(BindAnswer.REJECTED, message="not here"), "not here"),
     ],
 )
-def test_what_a_bind_plugin_cannot_do_is_told_and_no_other_is_asked(found: Any, told: str) -> None:
+def test_bind_plugin_error_is_reported_without_trying_others(found: Any, told: str) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.truths = [PodTruth("uid-p", "", is_deleting=False, is_gated=False)] * 20
         house.see_pod("p")
@@ -690,7 +690,7 @@ def test_what_a_bind_plugin_cannot_do_is_told_and_no_other_is_asked(found: Any, 
     play(scene, plugins=[Binds(found)])
 
 
-def test_a_bind_plugin_that_leaves_the_pod_to_others_leaves_it_to_the_api() -> None:
+def test_bind_plugin_skip_leaves_the_bind_to_the_api() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("p")
         await asyncio.sleep(0.1)
@@ -699,7 +699,7 @@ def test_a_bind_plugin_that_leaves_the_pod_to_others_leaves_it_to_the_api() -> N
     play(scene, plugins=[Binds(None)])
 
 
-def test_a_pod_is_bound_though_a_plugin_fails_to_hear_of_it() -> None:
+def test_failed_post_bind_does_not_undo_the_bind() -> None:
     class Deaf:
         name = "Deaf"
 
@@ -716,7 +716,7 @@ def test_a_pod_is_bound_though_a_plugin_fails_to_hear_of_it() -> None:
     play(scene, plugins=[Deaf()])
 
 
-def test_an_isolated_plugin_that_fails_is_told_with_the_point_at_which_it_did() -> None:
+def test_failed_isolated_plugin_is_reported_with_its_extension_point() -> None:
     class Isolated(Slow):
         async def response(self, request: object) -> object:
             raise IsolatedError("Score", "no answer within 1 s")
@@ -734,7 +734,7 @@ def test_an_isolated_plugin_that_fails_is_told_with_the_point_at_which_it_did() 
 
 
 @pytest.mark.parametrize("what", ["nothing", "the lease", "the node"])
-def test_a_bind_that_had_to_wait_is_void_once_what_it_was_decided_by_holds_no_more(what: str) -> None:
+def test_delayed_bind_is_void_if_its_decision_no_longer_holds(what: str) -> None:
     asked: list[BindRequest] = []
 
     class Waits:
@@ -776,7 +776,7 @@ class Answered(Slow):
 
 
 @pytest.mark.parametrize("what", ["heartbeat", "label"])
-def test_a_node_that_changed_after_a_plugin_was_asked_about_it_is_decided_anew_and_a_heartbeat_is_no_change(
+def test_node_changed_after_a_remote_call_is_decided_again_except_heartbeats(
     what: str,
 ) -> None:
     async def scene(house: House, recorder: Recorder) -> None:

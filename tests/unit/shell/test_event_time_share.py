@@ -38,15 +38,15 @@ async def handled_in_a_pause(chunks: int, seconds: float) -> int:
     return watch.handled
 
 
-async def test_a_watch_that_has_more_is_read_to_its_end() -> None:
+async def test_watch_with_buffered_events_is_read_to_its_end() -> None:
     assert await handled_in_a_pause(20, seconds=1.0) == 20
 
 
-async def test_decisions_go_on_when_they_have_waited_as_long_as_they_took() -> None:
+async def test_decisions_resume_after_waiting_as_long_as_they_ran() -> None:
     assert 5 <= await handled_in_a_pause(1_000, seconds=0.005) <= 12
 
 
-async def test_a_clock_that_stands_holds_up_no_decision() -> None:
+async def test_stopped_clock_delays_no_decision() -> None:
     watch = Watch(10_000)
     reading = asyncio.create_task(watch.run())
     await EventTimeShare(lambda: watch.handled, stopwatch(0.0)).pause(0.005)
@@ -54,7 +54,7 @@ async def test_a_clock_that_stands_holds_up_no_decision() -> None:
     assert watch.handled <= READS_MAX * TURNS_PER_READ + 1
 
 
-def test_one_cycle_decides_where_no_plugin_asks_outside() -> None:
+def test_single_cycle_runs_without_remote_plugins() -> None:
     """A decision then waits for nothing: eight cycles would take the loop eight times between two reads of a watch."""
     loop = SimLoop(seed=1)
 

@@ -54,7 +54,7 @@ def settings(extenders: str) -> ExtenderSettings:
     return settings_of(extender)
 
 
-def test_every_setting_of_the_configuration_reaches_the_client() -> None:
+def test_every_extender_setting_reaches_the_client() -> None:
     assert settings(FULL) == ExtenderSettings(
         "https://extender.example:8443/scheduler",
         filter_verb="filter",
@@ -87,13 +87,13 @@ def test_every_setting_of_the_configuration_reaches_the_client() -> None:
         ("- {urlPrefix: 'http://e', bindVerb: bind}", False),
     ],
 )
-def test_whole_nodes_are_kept_for_an_extender_that_is_sent_them_and_for_no_other(extenders: str, keeps: bool) -> None:
+def test_whole_nodes_are_stored_only_for_extenders_that_need_them(extenders: str, keeps: bool) -> None:
     nodes = Mirror()
     found = Extenders(configured(extenders).domains, ScriptedTransport(), OfflineExtender).watching(nodes)
     assert (found is not nodes) is keeps
 
 
-async def test_each_domain_has_clients_of_its_own_which_end_with_the_program() -> None:
+async def test_each_domain_has_its_own_extender_clients_closed_with_the_program() -> None:
     opened: list[Closing] = []
 
     class Closing(OfflineExtender):
@@ -116,7 +116,7 @@ async def test_each_domain_has_clients_of_its_own_which_end_with_the_program() -
     assert all(one.is_closed for one in opened)
 
 
-def test_a_domain_without_extenders_has_no_plugin_for_them_and_one_that_cannot_be_reached_is_named() -> None:
+def test_domain_without_extenders_has_no_plugin_and_an_unusable_one_is_named() -> None:
     def refuse(settings: ExtenderSettings) -> ExtenderClient:
         raise ExtenderError("no such certificate")
 
@@ -130,7 +130,7 @@ def test_a_domain_without_extenders_has_no_plugin_for_them_and_one_that_cannot_b
     assert extenders.plugins_of(plain) == ()
 
 
-async def test_a_sandbox_asks_no_extender() -> None:
+async def test_sandbox_calls_no_extender() -> None:
     extender = OfflineExtender(settings(FILES))
     with pytest.raises(ExtenderError) as refused:
         await extender.post("filter", b"", answer_bytes_max=1)

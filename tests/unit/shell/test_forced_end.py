@@ -22,7 +22,7 @@ def _handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("signals", "within_s", "why"), [(2, END_S, "at a second signal"), (1, 0.0, "0 s after")])
-def test_what_hangs_is_named_and_ended(
+def test_hung_shutdown_is_named_and_ended(
     signals: int, within_s: float, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended, handled = threading.Event(), list[int]()
@@ -41,7 +41,7 @@ def test_what_hangs_is_named_and_ended(
 
 
 @pytest.mark.parametrize("signals", [0, 1])
-def test_an_orderly_end_is_left_alone(signals: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_orderly_end_is_not_interrupted(signals: int, caplog: pytest.LogCaptureFixture) -> None:
     def end() -> None:
         raise AssertionError("ended by force")
 

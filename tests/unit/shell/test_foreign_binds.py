@@ -38,14 +38,14 @@ class HoldAll:
 
 
 @pytest.mark.parametrize("is_same_node", [True, False], ids=["where we wanted it", "elsewhere"])
-def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node: bool) -> None:
+def test_foreign_bind_during_permit_is_accepted(is_same_node: bool) -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
         site = Site(loop)
         for name in ("a", "b"):
             await site.add_node(name)
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             site.api,
             site.clock,
             random.Random(1),
@@ -54,7 +54,7 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
             observer=lambda name: QuietObserver(),
             background_threads=VirtualThreads,
         )
-        program = Program(loading.parse(CONFIGURATION, "test"), outside)
+        program = Program(loading.parse(CONFIGURATION, "test"), ports)
         running = loop.create_task(program.run())
         await site.add_pod("held")
         await asyncio.sleep(0.5)

@@ -113,7 +113,7 @@ async def starts(cluster: Cluster, within_s: float) -> bool:
 
 
 @pytest.mark.parametrize(("configuration", "does_start"), [(PLAIN, False), (RESERVING, True)], ids=["off", "on"])
-def test_gang_beside_a_stream_starts_only_with_a_reservation(configuration: str, does_start: bool) -> None:
+def test_gang_among_a_stream_of_pods_starts_only_with_a_reservation(configuration: str, does_start: bool) -> None:
     async def scene(cluster: Cluster) -> None:
         async with stream_of_small_pods(cluster):
             await add_gang(cluster)
@@ -122,7 +122,7 @@ def test_gang_beside_a_stream_starts_only_with_a_reservation(configuration: str,
     play(scene, configuration)
 
 
-def test_reservation_is_said_to_the_members_and_counted() -> None:
+def test_reservation_is_reported_to_members_and_counted() -> None:
     async def scene(cluster: Cluster) -> None:
         async with stream_of_small_pods(cluster):
             await add_gang(cluster)
@@ -141,7 +141,7 @@ def test_reservation_is_said_to_the_members_and_counted() -> None:
     play(scene)
 
 
-def test_reservation_in_vain_ends_and_pauses_as_long() -> None:
+def test_reservation_without_success_ends_and_pauses_equally_long() -> None:
     async def scene(cluster: Cluster) -> None:
         async with stream_of_small_pods(cluster, lasting="b"):
             await add_gang(cluster)
@@ -186,7 +186,7 @@ def test_gang_that_lost_a_member_ends_its_turn() -> None:
     play(scene)
 
 
-def test_explain_names_the_reservation_to_the_gang_and_to_pods_that_it_holds_back() -> None:
+def test_explain_names_the_reservation_for_the_gang_and_blocked_pods() -> None:
     async def scene(cluster: Cluster) -> None:
         async with stream_of_small_pods(cluster, lasting="b"):
             await add_gang(cluster)

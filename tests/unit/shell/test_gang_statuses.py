@@ -149,7 +149,7 @@ def test_the_phase_goes_from_pending_over_scheduled_and_running_to_finished() ->
     play(scene)
 
 
-def test_a_gang_without_room_names_members_that_wait_and_says_why() -> None:
+def test_gang_without_room_names_pending_members_and_the_reason() -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(2)
         await cluster.add_members("m0", "m1", cpu="3")
@@ -165,7 +165,7 @@ def test_a_gang_without_room_names_members_that_wait_and_says_why() -> None:
     play(scene)
 
 
-def test_a_group_that_asks_for_nobody_says_so() -> None:
+def test_group_without_a_minimum_reports_it() -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(0)
         await cluster.add_members("m0")
@@ -177,7 +177,7 @@ def test_a_group_that_asks_for_nobody_says_so() -> None:
     play(scene)
 
 
-def test_a_group_is_occupied_by_the_workload_of_its_members() -> None:
+def test_group_names_the_workload_of_its_members() -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(1)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
@@ -189,7 +189,7 @@ def test_a_group_is_occupied_by_the_workload_of_its_members() -> None:
     play(scene)
 
 
-def test_groups_of_another_scheduler_are_left_to_it() -> None:
+def test_groups_of_another_scheduler_get_no_status() -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(1)
         await cluster.add_members("m0", scheduler="default-scheduler")
@@ -200,7 +200,7 @@ def test_groups_of_another_scheduler_are_left_to_it() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_gang_that_starts_at_once_is_written_few_times_and_at_rest_not_at_all(count: int) -> None:
+def test_gang_start_needs_few_status_writes_and_none_afterwards(count: int) -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(count)
         await cluster.add_members(*(f"m{number}" for number in range(count)))

@@ -24,7 +24,7 @@ def told_of(house: House) -> list[str]:
     return [event.regarding.name for event in house.desk.events if event.reason == "GangBelowMinimum"]
 
 
-def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_each_time() -> None:
+def test_only_bound_members_below_the_minimum_get_an_event_once() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
         house.worker.lead()
@@ -60,7 +60,7 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
         assert len(told_of(house)) == 4
 
 
-def test_whoever_takes_over_tells_of_a_gang_whose_timeout_passed_while_nobody_led() -> None:
+def test_new_leader_reports_gangs_whose_timeout_passed_without_a_leader() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
         half = GangsBelowMinimum(house.cache, house.router, house.desk, house.clock)

@@ -107,7 +107,7 @@ def nominations(house: House) -> Mapping[str, str]:
     return {pod.name: pod.nominated_node for pod in house.domain.nominator.pods()}
 
 
-def test_pods_that_preempt_together_wait_for_the_victims_of_all_nodes_and_then_take_their_places() -> None:
+def test_group_preemption_waits_for_victims_on_all_nodes_then_places_all() -> None:
     async def scene(house: House) -> None:
         see_both(house)
         await asyncio.sleep(0.5)
@@ -131,7 +131,7 @@ def test_pods_that_preempt_together_wait_for_the_victims_of_all_nodes_and_then_t
     play(scene)
 
 
-def test_a_preemption_of_several_pods_is_one_and_its_events_name_the_group() -> None:
+def test_group_preemption_is_one_preemption_and_its_events_name_the_group() -> None:
     async def scene(house: House) -> None:
         see_both(house)
         await asyncio.sleep(0.002)
@@ -146,7 +146,7 @@ def test_a_preemption_of_several_pods_is_one_and_its_events_name_the_group() -> 
     play(scene, group="default/train")
 
 
-def test_nobody_goes_for_pods_of_which_one_was_deleted_meanwhile() -> None:
+def test_group_preemption_is_dropped_if_a_member_was_deleted() -> None:
     async def scene(house: House) -> None:
         see_both(house)
         await asyncio.sleep(0.1)
@@ -162,7 +162,7 @@ def test_nobody_goes_for_pods_of_which_one_was_deleted_meanwhile() -> None:
     play(scene, late_s=1.2)
 
 
-def test_nobody_goes_for_pods_of_which_one_was_promised_a_node_that_left() -> None:
+def test_group_preemption_is_dropped_if_a_nominated_node_left() -> None:
     async def scene(house: House) -> None:
         see_both(house)
         await asyncio.sleep(0.1)
@@ -175,7 +175,7 @@ def test_nobody_goes_for_pods_of_which_one_was_promised_a_node_that_left() -> No
     play(scene, late_s=1.2)
 
 
-def test_a_victim_that_cannot_be_removed_ends_the_nominations_of_all_and_all_go_on_after_a_pause() -> None:
+def test_failed_victim_deletion_ends_all_group_nominations_and_requeues() -> None:
     async def scene(house: House) -> None:
         house.desk.writes["delete", "low-b"] = [REFUSED]
         see_both(house)
@@ -190,7 +190,7 @@ def test_a_victim_that_cannot_be_removed_ends_the_nominations_of_all_and_all_go_
     play(scene)
 
 
-def test_pods_whose_victims_nobody_sees_go_are_let_go_together_after_a_while() -> None:
+def test_group_with_unseen_victim_deletions_is_released_after_a_timeout() -> None:
     async def scene(house: House) -> None:
         see_both(house)
         await asyncio.sleep(1.0)
@@ -201,7 +201,7 @@ def test_pods_whose_victims_nobody_sees_go_are_let_go_together_after_a_while() -
     play(scene)
 
 
-def test_a_stop_drops_a_preemption_of_several_pods_once() -> None:
+def test_stop_drops_a_group_preemption_once() -> None:
     async def scene(house: House) -> None:
         see_both(house)
         await asyncio.sleep(1.0)
@@ -213,7 +213,7 @@ def test_a_stop_drops_a_preemption_of_several_pods_once() -> None:
     play(scene)
 
 
-def test_victims_may_stand_where_nobody_is_nominated() -> None:
+def test_group_victims_may_be_on_nodes_without_nominations() -> None:
     async def scene(house: House) -> None:
         house.see_pod("one", cpu="2", priority=100)
         await asyncio.sleep(0.5)
@@ -224,7 +224,7 @@ def test_victims_may_stand_where_nobody_is_nominated() -> None:
     play(scene, {"one": "a"})
 
 
-def test_of_nominated_pods_on_its_node_those_give_way_whose_rank_is_below_the_preemptors_priority() -> None:
+def test_lower_ranked_nominations_on_the_node_end() -> None:
     async def scene(house: House) -> None:
         nominator = house.domain.nominator
         house.see_pod("lower", cpu="4", priority=50, status={"nominatedNodeName": "a"})
@@ -240,7 +240,7 @@ def test_of_nominated_pods_on_its_node_those_give_way_whose_rank_is_below_the_pr
     play(scene)
 
 
-def test_a_preemption_with_a_rank_of_its_own_keeps_its_place_from_more_urgent_pods() -> None:
+def test_ranked_preemption_keeps_its_node_from_higher_priorities() -> None:
     async def scene(house: House) -> None:
         house.see_pod("one", cpu="2", priority=1)
         await asyncio.sleep(0.5)

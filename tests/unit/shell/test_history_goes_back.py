@@ -54,7 +54,7 @@ async def prepare(cluster: Cluster) -> None:
         await cluster.add_pod(f"old-{number}", cpu="1")
 
 
-def test_no_node_is_overfilled_when_an_etcd_is_restored() -> None:
+def test_no_node_is_overcommitted_after_an_etcd_restore() -> None:
     """Full nodes are in the backup; since then all their pods went. New pods wait for room while the history goes back."""
 
     async def scene(cluster: Cluster) -> None:
@@ -86,7 +86,7 @@ def test_no_node_is_overfilled_when_an_etcd_is_restored() -> None:
     play(scene, prepare=prepare)
 
 
-def test_who_waits_is_told_why_again_when_an_etcd_is_restored() -> None:
+def test_pending_pods_get_their_reason_again_after_an_etcd_restore() -> None:
     """The reason that its owner was told is younger than the backup."""
 
     async def reason(cluster: Cluster) -> str:
@@ -120,7 +120,7 @@ async def _two_nodes(cluster: Cluster) -> None:
         await cluster.add_node(name)
 
 
-def test_nothing_is_decided_while_a_server_that_lags_answers() -> None:
+def test_nothing_is_scheduled_while_a_stale_server_answers() -> None:
     """Behind a load balancer two API servers; lists of nodes come from the one that is behind, pods from the other."""
 
     async def scene(cluster: Cluster) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_decided_while_a_server_that_lags_answers() -> None:
     play(scene, prepare=_two_nodes)
 
 
-def test_an_audit_that_meets_a_server_that_lags_mends_nothing() -> None:
+def test_audit_with_a_stale_server_repairs_nothing() -> None:
     async def scene(cluster: Cluster) -> None:
         old = await cluster.api.request("GET", "/api/v1/pods")
         await cluster.add_pod("new")
@@ -162,7 +162,7 @@ def test_an_audit_that_meets_a_server_that_lags_mends_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nodes", "pods"])
-def test_trust_returns_only_when_nodes_and_pods_have_been_listed_anew(kind: str) -> None:
+def test_trust_returns_only_after_new_lists_of_nodes_and_pods(kind: str) -> None:
     """The other kind notices first; the lists of this one fail for a while."""
 
     async def scene(cluster: Cluster) -> None:
@@ -188,7 +188,7 @@ def test_trust_returns_only_when_nodes_and_pods_have_been_listed_anew(kind: str)
     play(scene, prepare=_two_nodes)
 
 
-def test_a_kind_that_is_refused_keeps_nobody_waiting_for_the_new_history() -> None:
+def test_refused_kind_does_not_delay_the_new_history() -> None:
     async def scene(cluster: Cluster) -> None:
         refused = "/apis/storage.k8s.io/v1/csinodes"
         cluster.transport.answer = lambda method, path: Response(403, b"") if path.startswith(refused) else None
@@ -201,7 +201,7 @@ def test_a_kind_that_is_refused_keeps_nobody_waiting_for_the_new_history() -> No
     play(scene, prepare=_two_nodes)
 
 
-def test_a_pod_whose_bind_is_lost_with_the_history_waits_again() -> None:
+def test_pod_with_a_bind_lost_by_the_restore_is_pending_again() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("p", cpu="3")
         backup = Backup(cluster)

@@ -10,7 +10,7 @@ import pytest
 from multisched.shell.idle_workers import IdleWorkers
 
 
-async def test_one_piece_of_work_wakes_one_idle_worker() -> None:
+async def test_one_work_item_wakes_one_idle_worker() -> None:
     idle_workers, awake = IdleWorkers(), []
 
     async def wait(name: str) -> None:
@@ -32,7 +32,7 @@ async def test_one_piece_of_work_wakes_one_idle_worker() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_no_work_is_left_lying(seed: int) -> None:
+async def test_no_work_item_is_left_unprocessed(seed: int) -> None:
     rng = random.Random(seed)
     idle_workers, work, done = IdleWorkers(), list[int](), list[int]()
 

@@ -57,7 +57,7 @@ def test_scheduling_waits_until_the_kept_object_is_known() -> None:
     play(scene, prepare=prepare)
 
 
-def test_program_without_the_right_to_read_schedules_writes_nothing_and_says_so(
+def test_program_without_read_permission_schedules_and_logs_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def prepare(cluster: Cluster) -> None:
@@ -83,9 +83,7 @@ def test_program_without_the_right_to_read_schedules_writes_nothing_and_says_so(
 
 
 @pytest.mark.parametrize("answer", [FORBIDDEN, FAILED], ids=["refused", "failed"])
-def test_write_that_does_not_succeed_is_logged_and_tried_again(
-    answer: Response, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_kept_object_write_is_logged_and_retried(answer: Response, caplog: pytest.LogCaptureFixture) -> None:
     async def prepare(cluster: Cluster) -> None:
         cluster.transport.answer = lambda method, path: answer if is_kept(method, path, "POST", "PUT") else None
         await add_tree(cluster)
@@ -118,7 +116,7 @@ DELETED = {
 }
 
 
-def test_leader_of_another_domain_alone_reads_the_kept_object_as_soon_as_it_may() -> None:
+def test_leader_of_another_domain_reads_the_kept_object_as_soon_as_possible() -> None:
     async def prepare(cluster: Cluster) -> None:
         cluster.transport.answer = lambda method, path: FORBIDDEN if is_kept(method, path, "GET") else None
         definition = yaml.safe_load((CRDS / "elasticquotatrees.yaml").read_text())
@@ -172,7 +170,7 @@ def test_each_outage_of_writes_is_logged_and_a_conflict_only_noted(caplog: pytes
 
 
 @pytest.mark.parametrize("returned", ["text", None])
-def test_plugin_that_keeps_no_bytes_fails_alone(returned: Any) -> None:
+def test_plugin_with_a_non_bytes_document_fails_alone(returned: Any) -> None:
     async def scene(cluster: Cluster) -> None:
         worker = next(iter(cluster.program.router.workers()))
         (plugin,) = keeping(worker)

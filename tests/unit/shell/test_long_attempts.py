@@ -77,7 +77,7 @@ def test_plain_pod_is_bound_while_a_gang_attempt_is_in_progress() -> None:
     play(scene, "a", "b", "c", "d")
 
 
-def test_pod_does_not_take_the_room_of_members_in_a_paused_attempt() -> None:
+def test_pod_does_not_use_room_of_members_in_a_paused_attempt() -> None:
     async def scene(house: House) -> None:
         see_gang(house, 4)
         await first_pause(house)
@@ -92,7 +92,7 @@ def test_pod_does_not_take_the_room_of_members_in_a_paused_attempt() -> None:
     play(scene, "a", "b")
 
 
-def test_pod_refused_because_of_a_paused_attempt_is_woken_when_that_fails() -> None:
+def test_pod_refused_because_of_a_paused_attempt_is_requeued_when_it_fails() -> None:
     async def scene(house: House) -> None:
         house.see_node("c", cpu="1")
         see_gang(house, 6)  # one more than there is room for
@@ -190,7 +190,7 @@ def test_stopped_worker_undoes_a_paused_attempt() -> None:
 
 
 @pytest.mark.parametrize("stop", [DomainWorker.close_intake, DomainWorker.pause_scheduling], ids=["closing", "held"])
-def test_domain_that_stops_deciding_undoes_a_paused_attempt(stop: Callable[[DomainWorker], None]) -> None:
+def test_domain_that_stops_scheduling_undoes_a_paused_attempt(stop: Callable[[DomainWorker], None]) -> None:
     async def scene(house: House) -> None:
         see_gang(house, 4)
         await first_pause(house)
@@ -229,9 +229,7 @@ def test_preempted_member_of_a_paused_attempt_undoes_it_and_is_not_deleted() -> 
 
 @pytest.mark.parametrize("plugins", [(), ("DefaultPreemption",)], ids=["alone", "preempting"])
 @pytest.mark.parametrize(("every_s", "priority"), [(0.37, 0), (1.0, 0), (1.0, 5)])
-def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(
-    every_s: float, priority: int, plugins: Sequence[str]
-) -> None:
+def test_infeasible_gangs_do_not_starve_a_feasible_one(every_s: float, priority: int, plugins: Sequence[str]) -> None:
     """Events that may help all of them come again and again. While one of the two is tried, the third fits on no node."""
 
     async def scene(house: House) -> None:
@@ -250,7 +248,7 @@ def test_gangs_that_never_fit_do_not_keep_one_that_fits_waiting_for_ever(
     play(scene, *"abcdef", evaluations=6, plugins=plugins)
 
 
-def test_gang_that_held_capacity_and_failed_lets_others_go_first_whatever_its_preemption_did() -> None:
+def test_gang_that_held_capacity_and_failed_yields_despite_its_preemption() -> None:
     async def scene(house: House) -> None:
         house.see_pod("low", nodeName="a", scheduler="another", priority=-1)
         see_gang(house, 9, priority=3)
@@ -264,7 +262,7 @@ def test_gang_that_held_capacity_and_failed_lets_others_go_first_whatever_its_pr
     play(scene, "a", "b", plugins=("DefaultPreemption",))
 
 
-def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_deleted() -> None:
+def test_other_gang_goes_first_after_a_recovering_gang_was_deleted() -> None:
     """As docs/users.md has it. Each holds room that the other needs."""
 
     async def scene(house: House) -> None:
@@ -285,7 +283,7 @@ def test_of_two_gangs_below_their_minimum_the_other_goes_first_after_one_was_del
     play(scene, "a", "b")
 
 
-def test_pod_is_bound_while_another_one_looks_for_victims() -> None:
+def test_pod_is_bound_while_another_searches_for_victims() -> None:
     loop, rival = SimLoop(seed=3), {"app": "rival"}
 
     async def run() -> None:

@@ -39,7 +39,7 @@ def a_mover(house: House) -> DomainMover:
     return DomainMover(house.worker, view, cast("MoverPorts", None))
 
 
-def test_replicas_are_pods_of_the_owner_in_its_own_namespace() -> None:
+def test_peers_are_pods_of_the_owner_in_its_namespace() -> None:
     """Anybody may write the uid of another namespace's ReplicaSet into a pod: it is no replica of it."""
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
@@ -57,7 +57,7 @@ def test_replicas_are_pods_of_the_owner_in_its_own_namespace() -> None:
     ("selected", "allowed", "is_kept"),
     [({"app": "web"}, 0, True), ({"app": "web"}, 1, False), ({"app": "db"}, 0, False), (None, 0, False)],
 )
-def test_a_pod_stays_while_a_budget_that_selects_it_allows_no_disruption(
+def test_pod_is_not_evicted_while_a_budget_allows_no_disruption(
     selected: dict[str, str] | None, allowed: int, is_kept: bool
 ) -> None:
     with closing(SimLoop(seed=1)) as loop:
@@ -116,7 +116,7 @@ REF = ObjectRef("Pod", "default", "stands", "uid-stands")
 
 
 @pytest.mark.parametrize("why", ["stops", "does not lead", "has no lease"])
-async def test_who_may_not_act_changes_nothing(why: str) -> None:
+async def test_mover_without_permission_changes_nothing(why: str) -> None:
     with closing(SimLoop(seed=1)) as loop:
         house, outside = House(loop, "a", "b"), Outside()
         mover = acting(house, outside)
@@ -138,7 +138,7 @@ async def test_who_may_not_act_changes_nothing(why: str) -> None:
         assert (outside.sent, mover.is_reserved(), len(house.domain.nominator)) == ([], False, 0)
 
 
-async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
+async def test_mover_passes_calls_to_its_ports_unchanged() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house, outside = House(loop, "a"), Outside()
         mover = acting(house, outside)
@@ -157,7 +157,7 @@ async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
         ]
 
 
-async def test_a_pod_stands_if_the_server_says_so_of_the_very_same() -> None:
+async def test_still_exists_compares_uid_node_and_deletion_on_the_server() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house, outside = House(loop, "a"), Outside()
         mover = acting(house, outside)
@@ -173,7 +173,7 @@ async def test_a_pod_stands_if_the_server_says_so_of_the_very_same() -> None:
         assert set(outside.sent) == {("read", "default", "stands", READ_TIMEOUT_S)}
 
 
-def test_it_knows_pods_that_stand_and_nodes_of_its_domain() -> None:
+def test_mover_knows_placed_pods_and_nodes_of_its_domain() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
         house.see_node("theirs", labels={"domain": "other"})
@@ -189,7 +189,7 @@ def test_it_knows_pods_that_stand_and_nodes_of_its_domain() -> None:
         assert stands.node == "a"
 
 
-def test_a_place_is_kept_handed_over_to_who_came_before_and_released() -> None:
+def test_reservation_is_assigned_to_an_earlier_replacement_and_released() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house, handed = House(loop, "a", "b"), list[bool]()
         mover = acting(house, Outside())
@@ -220,7 +220,7 @@ def test_a_place_is_kept_handed_over_to_who_came_before_and_released() -> None:
         assert stand_in.name == "stands"
 
 
-def test_a_place_is_not_handed_over_to_a_pod_that_has_found_one_of_its_own() -> None:
+def test_reservation_is_not_assigned_to_a_placed_pod() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", "b")
         mover = acting(house, Outside())
@@ -237,7 +237,7 @@ def test_a_place_is_not_handed_over_to_a_pod_that_has_found_one_of_its_own() -> 
         assert (mover.replacement(), mover.is_reserved()) == ("", True)
 
 
-def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> None:
+def test_expired_reservation_requeues_pods_waiting_for_its_room() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", "b")
         mover = acting(house, Outside())
@@ -259,7 +259,7 @@ async def evicted(house: House, mover: DomainMover, outside: Outside) -> tuple[E
     return reply.answer, reply.message, bool(outside.sent)
 
 
-def test_a_pod_is_not_evicted_against_what_other_plans_have_decided() -> None:
+def test_mover_does_not_evict_pods_of_other_preemptions() -> None:
     async def scene(house: House) -> None:
         labels = {SP_LABEL: "g", "app": "web"}
         for name in ("stands", "other"):
@@ -284,7 +284,7 @@ def test_a_pod_is_not_evicted_against_what_other_plans_have_decided() -> None:
     simulate(in_house(scene), SimLoop(seed=1))
 
 
-def test_a_pod_whose_eviction_was_not_answered_counts_as_leaving_until_a_read_shows_it() -> None:
+def test_pod_with_an_unanswered_eviction_counts_as_deleting_until_read() -> None:
     async def scene(house: House) -> None:
         house.see_pod("stands", nodeName="a")
         outside = Outside()

@@ -34,7 +34,7 @@ class Registers:
         return [EventRegistration(event) for event in (NODE_ADD, quota, FLUSH)]
 
 
-def test_kinds_are_watched_that_a_plugin_reads_or_whose_events_it_has_registered() -> None:
+def test_kinds_are_watched_if_read_or_registered_by_a_plugin() -> None:
     first, second = (
         PluginSet([BuiltPlugin(each, PluginUse(each.name)) for each in (ByName(), one)])
         for one in (Registers(), Reads())

@@ -24,7 +24,7 @@ async def prepare(cluster: Cluster) -> None:
         await cluster.add_pod(f"pod-{number}")
 
 
-def test_the_audit_tells_no_difference_where_there_is_none() -> None:
+def test_audit_with_opaque_versions_finds_no_false_difference() -> None:
     """Pods come, are bound and go while its lists are on their way."""
 
     async def scene(cluster: Cluster) -> None:
@@ -44,7 +44,7 @@ def test_the_audit_tells_no_difference_where_there_is_none() -> None:
     play(scene, prepare=prepare, configuration=CONFIGURATION + "client: {auditPeriod: 5s}\n")
 
 
-def test_the_audit_finds_a_change_that_the_watch_lost() -> None:
+def test_audit_with_opaque_versions_finds_a_lost_change() -> None:
     async def scene(cluster: Cluster) -> None:
         lost = b'"name":"pod-1"'
         said = cluster.transport.said

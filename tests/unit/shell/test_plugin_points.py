@@ -154,7 +154,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "point"), CASES)
-def test_a_plugin_that_raises_is_named_with_its_point_to_whoever_looks(kind: type[Everywhere], point: str) -> None:
+def test_raising_plugin_is_reported_with_its_extension_point(kind: type[Everywhere], point: str) -> None:
     house = one_pod(kind(point), for_s=5.5 if point == "Bind" else 0.5)  # a binding may have been sent
     where = point if point == "PreBindPreFlight" else f"{point} plugin"
     assert house.told("p") == [f'running {where} "Everywhere": RuntimeError: boom']
@@ -163,14 +163,14 @@ def test_a_plugin_that_raises_is_named_with_its_point_to_whoever_looks(kind: typ
     assert (house.desk.posts, house.node_of("p")) == ([], None)
 
 
-def test_which_pods_a_plugin_is_sensitive_to_is_asked_only_where_one_is_ahead() -> None:
+def test_pod_sensitivity_is_called_only_with_nominated_pods_ahead() -> None:
     house = one_pod(Signing("PodSensitivity"), promised="a")
     assert house.told("p") == ['running PodSensitivity plugin "Everywhere": RuntimeError: boom']
     assert house.domain.heard.failures == [("Everywhere", "PodSensitivity", "boom")]
     assert one_pod(Signing("PodSensitivity")).told("p") == []
 
 
-def test_a_plugin_that_cannot_undo_what_it_reserved_is_told_and_the_pod_hears_why_it_was_turned_back() -> None:
+def test_failed_unreserve_is_logged_and_the_pod_keeps_its_cancel_reason() -> None:
     house = one_pod(Everywhere("Unreserve"), Refuser())
     assert house.domain.heard.failures == [("Everywhere", "Unreserve", "boom")]
     assert house.told("p") == ["0/1 nodes are available: 1 not there."]
@@ -179,14 +179,14 @@ def test_a_plugin_that_cannot_undo_what_it_reserved_is_told_and_the_pod_hears_wh
 @pytest.mark.parametrize(
     ("kind", "more"), [(Everywhere, set()), (Asking, {"Request"}), (Signing, {"Sign", "CacheKey", "PodSensitivity"})]
 )
-def test_the_time_of_every_point_in_the_cycle_is_told_under_its_name(kind: type[Everywhere], more: set[str]) -> None:
+def test_extension_point_durations_are_reported_by_name(kind: type[Everywhere], more: set[str]) -> None:
     house = one_pod(kind(), promised="a")
     found = {point for plugin, point in house.domain.heard.timed if plugin == "Everywhere"}
     assert found == {*IN_CYCLE, "PreBindPreFlight", *more}
 
 
 @pytest.mark.parametrize("kind", [Everywhere, Asking, Signing])
-def test_every_point_is_handed_the_pod_its_rows_and_its_node(kind: type[Everywhere]) -> None:
+def test_every_extension_point_gets_pod_rows_and_node(kind: type[Everywhere]) -> None:
     plugin = kind()
     house = one_pod(plugin, promised="a")
     (node,) = (node for name, node in house.desk.posts if name == "p")

@@ -65,7 +65,7 @@ def used(house: House) -> int:
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued", "sent"])
-def test_what_is_known_of_an_assumed_pod_counts_at_once(where: str) -> None:
+def test_changes_of_an_assumed_pod_count_at_once(where: str) -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [] if where in ("permit", "prebind") else [HELD_S]
         if where == "queued":
@@ -89,7 +89,7 @@ def test_what_is_known_of_an_assumed_pod_counts_at_once(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
-def test_a_pod_that_outgrew_its_node_before_anything_was_sent_is_decided_anew(where: str) -> None:
+def test_pod_that_outgrew_its_node_before_the_bind_is_decided_again(where: str) -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S] if where == "queued" else []
         house.see_pod("first", cpu="1")
@@ -108,7 +108,7 @@ def test_a_pod_that_outgrew_its_node_before_anything_was_sent_is_decided_anew(wh
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
-def test_a_pod_that_grew_and_still_fits_keeps_its_place(where: str) -> None:
+def test_grown_pod_that_still_fits_keeps_its_node(where: str) -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S] if where == "queued" else []
         house.see_pod("first", cpu="1")
@@ -126,7 +126,7 @@ def test_a_pod_that_grew_and_still_fits_keeps_its_place(where: str) -> None:
     play(scene)
 
 
-def test_labels_of_an_assumed_pod_count_as_they_are_now() -> None:
+def test_assumed_pod_counts_with_its_current_labels() -> None:
     """A pod that is relabelled into the reach of a standing pod's anti-affinity is not sent."""
     term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -144,7 +144,7 @@ def test_labels_of_an_assumed_pod_count_as_they_are_now() -> None:
     play(scene)
 
 
-def test_a_status_that_changes_costs_nobody_his_place() -> None:
+def test_status_change_cancels_no_bind() -> None:
     async def scene(house: House) -> None:
         house.see_pod("permit", cpu="1")
         await asyncio.sleep(0.1)
@@ -158,7 +158,7 @@ def test_a_status_that_changes_costs_nobody_his_place() -> None:
     play(scene)
 
 
-def test_a_pod_that_changes_while_answers_are_awaited_is_decided_as_it_is_now() -> None:
+def test_pod_changed_during_a_remote_call_is_decided_with_its_new_state() -> None:
     remote = Remote()
 
     async def scene(house: House) -> None:
@@ -178,7 +178,7 @@ def test_a_pod_that_changes_while_answers_are_awaited_is_decided_as_it_is_now() 
     assert remote.asked[-1] == "p 4000m"
 
 
-def test_room_that_an_assumed_pod_gives_back_wakes_who_waits_for_it() -> None:
+def test_room_freed_by_an_assumed_pod_requeues_waiting_pods() -> None:
     async def scene(house: House) -> None:
         house.see_pod("permit", cpu="4")
         await asyncio.sleep(0.1)
@@ -192,7 +192,7 @@ def test_room_that_an_assumed_pod_gives_back_wakes_who_waits_for_it() -> None:
     play(scene)
 
 
-def test_a_pod_that_cannot_be_scheduled_any_more_is_not_sent() -> None:
+def test_pod_that_became_unschedulable_is_not_bound() -> None:
     """It was read well when it was decided; what it holds counts until it is given up."""
 
     async def scene(house: House) -> None:
@@ -207,7 +207,7 @@ def test_a_pod_that_cannot_be_scheduled_any_more_is_not_sent() -> None:
     play(scene)
 
 
-def test_a_domain_that_is_held_decides_nothing_and_goes_on_with_what_came_meanwhile() -> None:
+def test_paused_domain_schedules_nothing_and_continues_with_later_changes() -> None:
     async def scene(house: House) -> None:
         house.worker.pause_scheduling()
         house.see_pod("p")
@@ -221,7 +221,7 @@ def test_a_domain_that_is_held_decides_nothing_and_goes_on_with_what_came_meanwh
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
-def test_what_was_decided_by_another_history_is_decided_anew(where: str) -> None:
+def test_decisions_of_another_history_are_repeated(where: str) -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S] if where == "queued" else []
         house.see_pod("first", cpu="1")
@@ -237,7 +237,7 @@ def test_what_was_decided_by_another_history_is_decided_anew(where: str) -> None
     play(scene)
 
 
-def test_a_bound_pod_that_was_unreadable_for_a_moment_is_not_decided_again() -> None:
+def test_temporarily_unreadable_bound_pod_is_not_decided_again() -> None:
     """Its labels went past what is read and back, as anybody may write them, before the watch told of its binding."""
     too_many = {"labels": {f"key-{number}": "x" for number in range(LABELS_MAX + 1)}}
 
@@ -258,7 +258,7 @@ def test_a_bound_pod_that_was_unreadable_for_a_moment_is_not_decided_again() -> 
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
-def test_a_pod_that_asks_for_other_devices_before_anything_was_sent_is_decided_anew_and_told_so(where: str) -> None:
+def test_pod_with_changed_device_requests_is_decided_again_and_told(where: str) -> None:
     """The ledger holds for it what it asked for before."""
     loop = SimLoop(seed=3)
 
@@ -284,7 +284,7 @@ def test_a_pod_that_asks_for_other_devices_before_anything_was_sent_is_decided_a
     simulate(main(), loop)
 
 
-def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_is_tried_again() -> None:
+def test_explain_shows_why_a_pod_is_retried_after_a_remote_call() -> None:
     async def scene(house: House) -> None:
         house.see_pod("p", cpu="3")
         await asyncio.sleep(0.1)
@@ -299,7 +299,7 @@ def test_a_pod_whose_node_was_taken_while_answers_were_awaited_is_shown_why_it_i
     play(scene, plugins=[Remote()])
 
 
-def test_nothing_is_sent_for_a_pod_that_somebody_else_has_bound_elsewhere() -> None:
+def test_pod_bound_elsewhere_by_another_scheduler_is_not_bound() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S]
         house.see_pod("first", cpu="1")

@@ -106,7 +106,7 @@ def place(house: House, name: str) -> QueueState | None:
     return house.worker.queue.where(f"uid-{name}")
 
 
-def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_preemptor_takes_their_room() -> None:
+def test_victims_are_marked_and_deleted_with_the_last_one_after_the_others() -> None:
     async def scene(house: House) -> None:
         await asyncio.sleep(1.0)
         two_low(house)
@@ -135,7 +135,7 @@ def test_victims_are_marked_and_deleted_the_last_one_after_the_others_and_the_pr
     play(scene)
 
 
-def test_nobody_goes_for_a_node_that_has_left_the_domain_meanwhile() -> None:
+def test_preemption_is_dropped_if_the_node_left_the_domain() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("mark", "low-1")] = [BUSY]
@@ -155,7 +155,7 @@ def test_nobody_goes_for_a_node_that_has_left_the_domain_meanwhile() -> None:
     play(scene)
 
 
-def test_a_pod_on_its_way_stays_on_a_node_that_has_left_its_preemptors_domain() -> None:
+def test_assumed_victim_stays_if_its_node_left_the_preemptors_domain() -> None:
     async def scene(house: House) -> None:
         for name in ("low-1", "low-2"):
             house.see_pod(name, cpu="1")
@@ -171,7 +171,7 @@ def test_a_pod_on_its_way_stays_on_a_node_that_has_left_its_preemptors_domain() 
     play(scene, HoldLow(), late_s=3.0)
 
 
-def test_the_preemptor_is_held_until_its_last_victim_is_asked_to_go_whatever_happens() -> None:
+def test_preemptor_is_held_until_its_last_victim_deletion_was_sent() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("mark", "low-1")] = [BUSY]
@@ -190,7 +190,7 @@ def test_the_preemptor_is_held_until_its_last_victim_is_asked_to_go_whatever_hap
     play(scene)
 
 
-def test_the_preemptor_goes_on_when_the_watch_has_shown_its_victims_gone_though_the_server_has_not_answered() -> None:
+def test_preemptor_continues_when_the_watch_shows_deletions_before_the_reply() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("delete", "low-2")] = [BUSY]
@@ -211,7 +211,7 @@ def test_the_preemptor_goes_on_when_the_watch_has_shown_its_victims_gone_though_
 
 
 @pytest.mark.parametrize("what", ["mark", "delete"])
-def test_a_victim_that_cannot_be_removed_spares_the_others_and_frees_the_preemptor(
+def test_failed_victim_deletion_spares_the_others_and_releases_the_preemptor(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene(house: House) -> None:
@@ -231,7 +231,7 @@ def test_a_victim_that_cannot_be_removed_spares_the_others_and_frees_the_preempt
     play(scene)
 
 
-def test_a_write_whose_effect_is_not_known_is_sent_again_and_a_victim_that_is_gone_is_no_failure() -> None:
+def test_write_with_unknown_effect_is_retried_and_a_missing_victim_is_no_failure() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("mark", "low-1")] = [LOST, GONE]
@@ -254,7 +254,7 @@ def test_a_write_whose_effect_is_not_known_is_sent_again_and_a_victim_that_is_go
     ],
     ids=["no answers", "told when", "told to come back soon"],
 )
-def test_a_write_is_sent_again_after_twice_as_long_each_time_or_when_the_server_says(
+def test_write_retry_waits_double_or_as_long_as_the_server_says(
     answers: list[WriteReply], waits_s: list[float]
 ) -> None:
     async def scene(house: House) -> None:
@@ -275,9 +275,7 @@ def test_a_write_is_sent_again_after_twice_as_long_each_time_or_when_the_server_
 
 
 @pytest.mark.parametrize(("message", "told"), [("reset", "reset"), ("", "no answer")])
-def test_a_write_that_nobody_answers_is_given_up_after_five_times(
-    message: str, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unanswered_write_fails_after_five_attempts(message: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("delete", "low-1")] = [WriteReply(WriteAnswer.UNKNOWN, message=message)] * ATTEMPTS_MAX
@@ -294,7 +292,7 @@ def test_a_write_that_nobody_answers_is_given_up_after_five_times(
     play(scene)
 
 
-def test_victims_are_told_for_whom_they_go_and_their_writes_have_the_domains_deadline() -> None:
+def test_victim_events_name_the_preemptor_and_writes_have_the_domain_deadline() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -312,7 +310,7 @@ def test_victims_are_told_for_whom_they_go_and_their_writes_have_the_domains_dea
     play(scene)
 
 
-def test_nothing_is_written_without_the_lease() -> None:
+def test_preemptor_writes_nothing_without_the_lease() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.is_leading = False
@@ -324,7 +322,7 @@ def test_nothing_is_written_without_the_lease() -> None:
     play(scene)
 
 
-def test_the_lease_is_looked_at_before_each_write() -> None:
+def test_lease_is_checked_before_each_write() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -336,7 +334,7 @@ def test_the_lease_is_looked_at_before_each_write() -> None:
     play(scene)
 
 
-def test_pods_that_go_already_are_left_alone() -> None:
+def test_deleting_victims_are_not_written() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -348,7 +346,7 @@ def test_pods_that_go_already_are_left_alone() -> None:
     play(scene)
 
 
-def test_a_pod_at_permit_makes_room_in_memory_and_is_tried_again() -> None:
+def test_victim_at_permit_is_cancelled_in_memory_and_requeued() -> None:
     async def scene(house: House) -> None:
         house.see_pod("low", cpu="2")
         await asyncio.sleep(0.1)
@@ -365,7 +363,7 @@ def test_a_pod_at_permit_makes_room_in_memory_and_is_tried_again() -> None:
     play(scene, HoldLow())
 
 
-def test_a_pod_at_pre_bind_makes_room_in_memory() -> None:
+def test_victim_at_pre_bind_is_cancelled_in_memory() -> None:
     async def scene(house: House) -> None:
         house.see_pod("low", cpu="2")
         await asyncio.sleep(0.1)
@@ -378,7 +376,7 @@ def test_a_pod_at_pre_bind_makes_room_in_memory() -> None:
     play(scene, SlowPreBind())
 
 
-def test_a_pod_whose_bind_has_not_been_sent_makes_room_in_memory() -> None:
+def test_victim_with_an_unsent_bind_is_cancelled_in_memory() -> None:
     async def scene(house: House) -> None:
         house.see_pod("first", cpu="10m", priority=200)
         house.desk.replies = [3.0]
@@ -416,7 +414,7 @@ def test_lower_nominations_on_the_node_end_and_equal_ones_stay() -> None:
     play(scene)
 
 
-def test_a_nomination_that_cannot_be_taken_back_is_told_and_a_kept_place_is_nobodys_to_tell(
+def test_failed_nomination_clear_is_logged_and_reservations_are_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Pods go all the same: the node is promised to them no longer, whatever the server says of it."""
@@ -449,7 +447,7 @@ def test_a_nomination_that_cannot_be_taken_back_is_told_and_a_kept_place_is_nobo
     play(scene)
 
 
-def test_a_preemptor_that_waits_for_two_victims_goes_on_after_both() -> None:
+def test_preemptor_with_two_victims_continues_after_both() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -467,7 +465,7 @@ def test_a_preemptor_that_waits_for_two_victims_goes_on_after_both() -> None:
     play(scene)
 
 
-def test_a_preemptor_that_hears_nothing_of_its_victims_is_tried_again_after_a_while() -> None:
+def test_preemptor_without_victim_events_is_requeued_after_a_timeout() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -482,7 +480,7 @@ def test_a_preemptor_that_hears_nothing_of_its_victims_is_tried_again_after_a_wh
     play(scene)
 
 
-def test_a_domain_that_ends_lets_go_of_pods_that_wait_for_their_victims() -> None:
+def test_closed_domain_releases_waiting_preemptors() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -497,7 +495,7 @@ def test_a_domain_that_ends_lets_go_of_pods_that_wait_for_their_victims() -> Non
     play(scene)
 
 
-def test_nobody_goes_for_a_pod_that_was_deleted_before_its_preemption_began() -> None:
+def test_preemption_is_dropped_if_its_pod_was_deleted_before_it() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -512,7 +510,7 @@ def test_nobody_goes_for_a_pod_that_was_deleted_before_its_preemption_began() ->
     play(scene, late_s=0.2)
 
 
-def test_a_stop_waits_for_what_has_begun_and_drops_the_rest() -> None:
+def test_stop_waits_for_started_preemptions_and_drops_the_rest() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -526,7 +524,7 @@ def test_a_stop_waits_for_what_has_begun_and_drops_the_rest() -> None:
     play(scene)
 
 
-def test_a_preemption_that_has_not_begun_is_dropped_by_a_stop() -> None:
+def test_stop_drops_an_unstarted_preemption() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -539,7 +537,7 @@ def test_a_preemption_that_has_not_begun_is_dropped_by_a_stop() -> None:
     play(scene, late_s=0.2)
 
 
-def test_two_preemptors_of_one_victim_delete_it_once() -> None:
+def test_two_preemptors_delete_a_shared_victim_once() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.desk.writes[("delete", "low-1")] = [BUSY]

@@ -148,7 +148,7 @@ def play(flood: Flood) -> LaggingServer:
     ],
     ids=["prompt", "late", "two-victims", "two-late-victims"],
 )
-def test_each_preemptor_is_tried_twice_and_no_victim_goes_in_vain(flood: Flood) -> None:
+def test_each_preemptor_is_tried_twice_and_no_victim_is_deleted_needlessly(flood: Flood) -> None:
     server = play(flood)
 
     assert len(server.posts) == flood.preemptors
@@ -156,7 +156,7 @@ def test_each_preemptor_is_tried_twice_and_no_victim_goes_in_vain(flood: Flood) 
     assert len(server.deleted) == flood.cpu * flood.preemptors
 
 
-def test_a_watch_that_is_too_late_holds_a_preemptor_no_longer_than_its_bound() -> None:
+def test_late_watch_holds_a_preemptor_only_until_the_timeout() -> None:
     server = play(Flood(nodes=1, preemptors=1, lag_s=(3 * SEEN_MAX_S, 3 * SEEN_MAX_S)))
 
     assert [name for name, _ in server.posts] == ["high-0"]
@@ -181,7 +181,7 @@ def with_port(port: int) -> list[dict[str, Any]]:
         "written as of another node, by an older line",
     ],
 )
-def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends: Callable[[House], str]) -> None:
+def test_ended_nomination_requeues_pods_that_yielded(ends: Callable[[House], str]) -> None:
     """The server has not been told of the promise yet, so that no watch tells of its end."""
     loop = SimLoop(seed=1)
 
@@ -204,7 +204,7 @@ def test_who_left_its_room_to_a_preemptor_hears_that_it_is_promised_no_more(ends
     assert simulate(main(), loop) == [None, "n0"]
 
 
-def test_who_left_its_room_to_a_preemptor_hears_that_its_victims_stay() -> None:
+def test_failed_preemption_requeues_pods_that_yielded() -> None:
     """The preemption fails before the server has been told of the promise, so that no watch tells of its end."""
 
     ended: list[list[str]] = []
@@ -219,7 +219,7 @@ def test_who_left_its_room_to_a_preemptor_hears_that_its_victims_stay() -> None:
     assert ended[0][0] == "uid-high", "nor is the server to be told of it from now on"
 
 
-def test_who_left_its_room_to_a_preemptor_hears_that_it_is_deleted() -> None:
+def test_deleted_preemptor_requeues_pods_that_yielded() -> None:
     """Before the server has been told of the promise."""
 
     async def end(house: House, tasks: anyio.abc.TaskGroup) -> None:
@@ -243,7 +243,7 @@ class Broken:
     [lambda house: house.see_node("n0", labels={"domain": "other"}), lambda house: house.lose_node("n0")],
     ids=["to another domain", "for good"],
 )
-def test_a_promise_ends_with_the_stay_of_its_node_in_the_domain(
+def test_nomination_ends_when_its_node_leaves_the_domain(
     leave: Callable[[House], None], plugins: tuple[Broken, ...]
 ) -> None:
     """Others left it the room, those of the node's next domain too; its pod slept, and nothing else woke it."""
@@ -265,7 +265,7 @@ def test_a_promise_ends_with_the_stay_of_its_node_in_the_domain(
     assert simulate(main(), loop) == ["n0", "", QueueState.UNSCHEDULABLE]
 
 
-def test_a_promise_that_nothing_keeps_ends_when_its_last_victim_has_gone() -> None:
+def test_nomination_without_a_keeper_ends_when_its_last_victim_is_deleted() -> None:
     """Somebody took the port meanwhile. The victim's end frees none, so that no hint wakes the preemptor: its rivals wait too."""
     loop = SimLoop(seed=1)
 
@@ -314,7 +314,7 @@ def low_beside_a_preemptor(end: Callable[[House, anyio.abc.TaskGroup], Coroutine
     grace_s=st.sampled_from([0.0, 0.02, 3.0]),
     seed=st.integers(0, 1000),
 )
-def test_whoever_can_be_placed_is_placed_without_the_leftover_flush(
+def test_feasible_pods_are_placed_without_the_leftover_flush(
     nodes: int, per_node: int, preemptors: int, cpu: int, lag_s: float, grace_s: float, seed: int
 ) -> None:
     flood = Flood(nodes, per_node, preemptors, cpu, (0.0, lag_s), grace_s, seed)

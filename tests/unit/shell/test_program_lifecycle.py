@@ -126,7 +126,7 @@ class ProgramSite(Site):
         self, identity: str = "me", configuration: str = CONFIGURATION, *, leases_late_s: float = 0.0
     ) -> tuple[Program, SlowTransport]:
         transport = SlowTransport(self.server)
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             transport,
             self.clock,
             random.Random(1),
@@ -136,7 +136,7 @@ class ProgramSite(Site):
             lease_runner=LateWord(transport, leases_late_s),
             background_threads=VirtualThreads,
         )
-        return Program(loading.parse(configuration, "test"), outside), transport
+        return Program(loading.parse(configuration, "test"), ports), transport
 
 
 def play(scene: Callable[[ProgramSite], Coroutine[Any, Any, None]]) -> None:
@@ -151,7 +151,7 @@ def play(scene: Callable[[ProgramSite], Coroutine[Any, Any, None]]) -> None:
     simulate(main(), loop)
 
 
-def test_a_stopped_program_ends_at_once_and_gives_its_leases_back() -> None:
+def test_stopped_program_ends_at_once_and_releases_its_leases() -> None:
     async def scene(site: ProgramSite) -> None:
         program, _ = site.program()
         running = site.loop.create_task(program.run())
@@ -173,7 +173,7 @@ def test_a_stopped_program_ends_at_once_and_gives_its_leases_back() -> None:
     play(scene)
 
 
-def test_a_stop_waits_for_the_binds_that_are_under_way_and_takes_no_more_in() -> None:
+def test_stop_waits_for_binds_in_flight_and_starts_no_more() -> None:
     async def scene(site: ProgramSite) -> None:
         program, transport = site.program()
         running = site.loop.create_task(program.run())
@@ -194,7 +194,7 @@ def test_a_stop_waits_for_the_binds_that_are_under_way_and_takes_no_more_in() ->
     play(scene)
 
 
-def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
+def test_stop_with_a_hung_bind_lets_its_lease_expire() -> None:
     """A successor of a lease that was given back would not wait for that bind, and might fill the row (I1)."""
 
     async def scene(site: ProgramSite) -> None:
@@ -216,7 +216,7 @@ def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
     play(scene)
 
 
-def test_a_lost_lease_ends_the_program() -> None:
+def test_lost_lease_ends_the_program() -> None:
     async def scene(site: ProgramSite) -> None:
         program, transport = site.program()
         running = site.loop.create_task(program.run())
@@ -230,7 +230,7 @@ def test_a_lost_lease_ends_the_program() -> None:
     play(scene)
 
 
-def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() -> None:
+def test_standby_binds_only_after_the_leader_is_gone_and_then_at_once() -> None:
     async def scene(site: ProgramSite) -> None:
         (first, _), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
@@ -259,7 +259,7 @@ def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() ->
     play(scene)
 
 
-def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
+def test_new_leader_with_stale_watches_sees_the_binds_of_the_old_one() -> None:
     async def scene(site: ProgramSite) -> None:
         (first, transport), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
@@ -289,7 +289,7 @@ def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
     play(scene)
 
 
-def test_who_loses_the_lease_while_it_lists_does_not_lead_by_that_list() -> None:
+def test_process_that_loses_the_lease_during_its_list_does_not_lead() -> None:
     async def scene(site: ProgramSite) -> None:
         (first, _), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
@@ -317,7 +317,7 @@ def test_who_loses_the_lease_while_it_lists_does_not_lead_by_that_list() -> None
     play(scene)
 
 
-def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None:
+def test_new_leader_waits_one_bind_deadline_after_an_expired_lease() -> None:
     async def scene(site: ProgramSite) -> None:
         await site.lose_a_leader()
         died = site.loop.time()
@@ -336,7 +336,7 @@ def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None
     play(scene)
 
 
-def test_a_lease_that_was_lost_before_the_program_heard_of_it_is_led_by_when_it_comes_back() -> None:
+def test_lease_lost_and_regained_unnoticed_is_led() -> None:
     async def scene(site: ProgramSite) -> None:
         program, _ = site.program(leases_late_s=4.0)
         running = site.loop.create_task(program.run())
@@ -356,7 +356,7 @@ def test_a_lease_that_was_lost_before_the_program_heard_of_it_is_led_by_when_it_
     play(scene)
 
 
-def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
+def test_leader_of_all_domains_lists_no_pods_per_node() -> None:
     """Its own list has all binds of the last leader. With thousands of nodes a question about each would take minutes."""
 
     async def scene(site: ProgramSite) -> None:
@@ -377,7 +377,7 @@ def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
 # -- what it shows of itself ---------------------------------------------------------------------------------------------
 
 
-def test_queues_and_readings_show_what_waits_where_and_why() -> None:
+def test_queues_and_metrics_show_pending_pods_with_reasons() -> None:
     async def scene(site: ProgramSite) -> None:
         program, _ = site.program()
         running = site.loop.create_task(program.run())
@@ -428,7 +428,7 @@ def test_queues_and_readings_show_what_waits_where_and_why() -> None:
         ("forecast: job", {"forecast": "forecast", "gpu": "gpu", "job": "forecast"}),
     ],
 )
-def test_domains_with_leases_of_their_own_share_one_where_they_share_rows(loans: str, groups: dict[str, str]) -> None:
+def test_domains_with_own_leases_share_one_if_they_share_rows(loans: str, groups: dict[str, str]) -> None:
     borrowed = dict(pair.split(": ") for pair in loans.split(", ")) if loans else {}
     lines = ["apiVersion: multisched.io/v1", "kind: MultischedConfiguration", "domains:"]
     for name in ("forecast", "gpu", "job"):
@@ -443,11 +443,11 @@ def test_domains_with_leases_of_their_own_share_one_where_they_share_rows(loans:
     assert together == dict.fromkeys(groups, "forecast")
 
 
-def test_all_domains_share_a_lease_so_that_quotas_hold_for_all_of_them() -> None:
+def test_domains_share_a_lease_so_that_quotas_hold_across_them() -> None:
     assert lease_groups_of(loading.default()) == dict.fromkeys(("forecast", "gpu", "job"), "forecast")
 
 
-def test_a_selection_that_does_not_say_how_leases_are_shared_is_of_a_version_that_had_one_for_each_domain() -> None:
+def test_selection_without_lease_groups_has_one_lease_per_domain() -> None:
     default = NodeSelection.of(loading.default())
     assert lease_groups(NodeSelection.read(default.written()) or NodeSelection()) == lease_groups(default)
     before = NodeSelection.read('{"domains":[{"name":"forecast"},{"name":"gpu"}]}')
@@ -455,7 +455,7 @@ def test_a_selection_that_does_not_say_how_leases_are_shared_is_of_a_version_tha
     assert lease_groups(before) == {"forecast": "forecast", "gpu": "gpu"}
 
 
-def test_the_judge_looks_where_it_is_configured_alone() -> None:
+def test_judge_runs_only_if_configured() -> None:
     async def scene(site: ProgramSite) -> None:
         program, _ = site.program()
         assert program.judge is None

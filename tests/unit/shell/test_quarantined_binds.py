@@ -16,7 +16,7 @@ WORDS = 'admission webhook "policy.example.com" denied the request: node a is no
 REJECTED = BindReply(BindAnswer.REJECTED, message=WORDS)
 
 
-def test_a_pod_whose_bind_a_webhook_always_refuses_is_set_aside_and_told_why() -> None:
+def test_pod_with_a_bind_always_refused_by_a_webhook_is_quarantined() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [REJECTED] * 20
         house.see_pod("p")
@@ -35,7 +35,7 @@ def test_a_pod_whose_bind_a_webhook_always_refuses_is_set_aside_and_told_why() -
     play(scene)
 
 
-def test_a_quarantined_pod_leaves_its_room_to_others_and_comes_back_when_it_is_changed() -> None:
+def test_quarantined_pod_frees_its_room_and_returns_when_changed() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [REJECTED] * 5
         house.see_pod("p", cpu="2")
@@ -52,7 +52,7 @@ def test_a_quarantined_pod_leaves_its_room_to_others_and_comes_back_when_it_is_c
     play(scene)
 
 
-def test_the_leftover_flush_tries_a_quarantined_pod_once_in_five_minutes() -> None:
+def test_leftover_flush_retries_a_quarantined_pod_every_five_minutes() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [REJECTED] * 100
         house.see_pod("p")
@@ -62,7 +62,7 @@ def test_the_leftover_flush_tries_a_quarantined_pod_once_in_five_minutes() -> No
     play(scene)
 
 
-def test_a_volume_that_admission_refuses_dooms_its_pod_too() -> None:
+def test_refused_volume_write_quarantines_its_pod() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.pre_bind_status = Status.denied('persistentvolumes "v" is forbidden: quota of class fast is used up')
         house.see_pod("p")
@@ -87,7 +87,7 @@ def test_a_volume_that_admission_refuses_dooms_its_pod_too() -> None:
         ),
     ],
 )
-def test_what_is_about_the_scheduler_and_not_the_pod_is_tried_again_for_ever(reply: BindReply) -> None:
+def test_refusals_about_the_scheduler_are_retried_without_limit(reply: BindReply) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [reply] * 1_000
         house.see_pod("p")

@@ -33,7 +33,7 @@ async def wait_for_the_flush(site: ProgramSite) -> None:
 
 
 @pytest.mark.parametrize("helps", [relabel_pod, relabel_namespace, wait_for_the_flush])
-def test_a_quarantined_pod_is_shown_with_its_reason_and_comes_back(
+def test_quarantined_pod_is_shown_with_its_reason_and_returns(
     helps: Callable[[ProgramSite], Coroutine[Any, Any, None]],
 ) -> None:
     async def scene(site: ProgramSite) -> None:

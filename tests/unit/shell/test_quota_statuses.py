@@ -78,7 +78,7 @@ def play(scene: Callable[[Quotas], Coroutine[Any, Any, None]]) -> None:
     simulate(main(), loop)
 
 
-def test_each_level_of_a_tree_says_what_it_holds_borrows_and_lends_and_what_is_asked_for() -> None:
+def test_tree_status_shows_use_borrowing_lending_and_requests_per_level() -> None:
     async def scene(cluster: Quotas) -> None:
         await cluster.add_tree(tree())
         for number in range(5):
@@ -100,7 +100,7 @@ def test_each_level_of_a_tree_says_what_it_holds_borrows_and_lends_and_what_is_a
     play(scene)
 
 
-def test_pods_that_come_to_wait_and_go_again_are_counted_as_asked_for() -> None:
+def test_pending_pods_are_counted_as_requested() -> None:
     async def scene(cluster: Quotas) -> None:
         await cluster.add_tree(tree())
         await cluster.add_pod("huge", cpu="3", nodeSelector={"no": "where"})
@@ -116,7 +116,7 @@ def test_pods_that_come_to_wait_and_go_again_are_counted_as_asked_for() -> None:
     play(scene)
 
 
-def test_a_broken_tree_says_what_and_where_and_the_last_good_one_keeps_its_figures() -> None:
+def test_broken_tree_status_has_the_problem_and_figures_of_the_last_good_one() -> None:
     async def scene(cluster: Quotas) -> None:
         await cluster.add_tree(tree())
         await cluster.add_pod("p", cpu="1")
@@ -136,7 +136,7 @@ def test_a_broken_tree_says_what_and_where_and_the_last_good_one_keeps_its_figur
     play(scene)
 
 
-def test_a_second_tree_says_so_until_the_first_has_gone_though_nothing_else_happens() -> None:
+def test_second_tree_reports_no_effect_until_the_first_is_deleted() -> None:
     async def scene(cluster: Quotas) -> None:
         await cluster.add_tree(tree())
         await asyncio.sleep(10.0)
@@ -154,7 +154,7 @@ def test_a_second_tree_says_so_until_the_first_has_gone_though_nothing_else_happ
     play(scene)
 
 
-def test_levels_that_were_taken_out_of_a_tree_are_taken_out_of_its_status() -> None:
+def test_removed_levels_disappear_from_the_status() -> None:
     async def scene(cluster: Quotas) -> None:
         await cluster.add_tree(tree())
         await asyncio.sleep(10.0)
@@ -167,7 +167,7 @@ def test_levels_that_were_taken_out_of_a_tree_are_taken_out_of_its_status() -> N
     play(scene)
 
 
-def test_a_quota_of_scheduler_plugins_says_what_is_used() -> None:
+def test_scheduler_plugins_quota_status_shows_use() -> None:
     async def scene(cluster: Quotas) -> None:
         spec = {"min": {"cpu": 4}, "max": {"cpu": 6}}
         await cluster.send("POST", FLAT, {"metadata": {"name": "team"}, "spec": spec})
@@ -179,7 +179,7 @@ def test_a_quota_of_scheduler_plugins_says_what_is_used() -> None:
     play(scene)
 
 
-def test_a_quota_of_koordinator_says_what_is_used_and_notes_runtime_and_request() -> None:
+def test_koordinator_quota_status_shows_use_runtime_and_request() -> None:
     async def scene(cluster: Quotas) -> None:
         annotations = {f"{KOORDINATOR}namespaces": '["default"]'}
         spec = {"min": {"cpu": 1}, "max": {"cpu": 2}}
@@ -198,7 +198,7 @@ def test_a_quota_of_koordinator_says_what_is_used_and_notes_runtime_and_request(
     play(scene)
 
 
-def test_at_rest_nothing_is_written_again() -> None:
+def test_unchanged_quota_status_is_not_rewritten() -> None:
     async def scene(cluster: Quotas) -> None:
         await cluster.add_tree(tree())
         await cluster.add_pod("p", cpu="1")

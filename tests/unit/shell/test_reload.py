@@ -171,7 +171,7 @@ def test_weights_and_arguments_apply_to_the_next_pod() -> None:
     play(scene, configuration=BASE.format(rest=plugins(prefers("a")), more=""))
 
 
-def test_refused_pods_are_tried_again_by_the_new_profile_and_keep_what_they_have_waited() -> None:
+def test_refused_pods_are_retried_by_the_new_profile_and_keep_their_wait() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_node("a")
         await cluster.add_pod("p")
@@ -190,7 +190,7 @@ def test_refused_pods_are_tried_again_by_the_new_profile_and_keep_what_they_have
 
 
 @pytest.mark.parametrize("name", ["held", "slow"])
-def test_pods_in_flight_end_by_the_profile_that_decided_them(name: str) -> None:
+def test_pods_in_flight_finish_with_the_profile_that_decided_them(name: str) -> None:
     async def scene(cluster: Cluster) -> None:
         Refuses.ends.clear()
         await cluster.add_node("a", cpu="8")
@@ -209,7 +209,7 @@ def test_pods_in_flight_end_by_the_profile_that_decided_them(name: str) -> None:
     play(scene, configuration=BASE.format(rest=plugins(refuses("old")), more=""))
 
 
-def test_a_pod_that_its_permit_refuses_after_a_reload_is_undone_by_the_old_and_tried_by_the_new() -> None:
+def test_permit_refusal_after_a_reload_is_undone_by_the_old_profile() -> None:
     async def scene(cluster: Cluster) -> None:
         Refuses.ends.clear()
         await cluster.add_node("a", cpu="8")
@@ -229,7 +229,7 @@ def test_a_pod_that_its_permit_refuses_after_a_reload_is_undone_by_the_old_and_t
     play(scene, configuration=BASE.format(rest=plugins(refuses("old")), more=""))
 
 
-def test_a_plugin_that_cannot_be_built_leaves_everything_as_it_was() -> None:
+def test_unbuildable_plugin_leaves_everything_unchanged() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_node("a", cpu="32")
         await cluster.add_node("b", cpu="32")
@@ -245,7 +245,7 @@ def test_a_plugin_that_cannot_be_built_leaves_everything_as_it_was() -> None:
     play(scene, configuration=BASE.format(rest=plugins(prefers("a")), more=""))
 
 
-def test_what_needs_a_restart_is_named_and_the_rest_applies() -> None:
+def test_restart_requirement_is_named_and_the_rest_applies() -> None:
     async def scene(cluster: Cluster) -> None:
         wanted = configuration(
             "nodes: {selector: {matchLabels: {a: b}}}\n  queue: {maxBackoff: 20s}", "client: {auditPeriod: 2m}"
@@ -285,9 +285,7 @@ def test_what_needs_a_restart_is_named_and_the_rest_applies() -> None:
         ),
     ],
 )
-def test_a_profile_that_does_not_go_with_what_is_held_waits_for_a_restart_whole(
-    before: str, after: str, why: str
-) -> None:
+def test_incompatible_profile_waits_as_a_whole_for_a_restart(before: str, after: str, why: str) -> None:
     async def scene(cluster: Cluster) -> None:
         done = cluster.program.reload(configuration(after + "\n  queue: {maxBackoff: 20s}"))
         assert paths(done) == ["domains[ours].queue.maxBackoff"]
@@ -308,23 +306,23 @@ def test_a_profile_that_does_not_go_with_what_is_held_waits_for_a_restart_whole(
         ("profile: {base: forecast}", "{name: PeakForecast, args: {dimensions: [cpu]}}"),
     ],
 )
-def test_a_plugin_that_cannot_be_built_is_named_where_its_profile_waits_too(before: str, waits: str) -> None:
+def test_unbuildable_plugin_is_named_although_its_profile_waits(before: str, waits: str) -> None:
     """Else the rest of the file came into force, mistake and all. Nothing is left behind of what was tried."""
 
     async def scene(cluster: Cluster) -> None:
-        workshop, in_force = cluster.program.workshop, cluster.program.configuration
-        assert isinstance(workshop, PluginWorkers)
-        workers = len(workshop.threads)
+        worker_factory, in_force = cluster.program.worker_factory, cluster.program.configuration
+        assert isinstance(worker_factory, PluginWorkers)
+        workers = len(worker_factory.threads)
         wanted = plugins(waits, f"{{name: '{MINE}:Raises'}}") + "\n  queue: {maxBackoff: 20s}"
         with pytest.raises(PluginSetupError, match="no licence file"):
             cluster.program.reload(configuration(wanted))
         assert cluster.program.configuration is in_force
-        assert len(workshop.threads) == workers
+        assert len(worker_factory.threads) == workers
 
     play(scene, configuration=BASE.format(rest=before, more=""))
 
 
-def test_tolerations_of_a_policy_reach_pods_that_wait_and_leave_them() -> None:
+def test_reloaded_policy_tolerations_apply_to_and_leave_pending_pods() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_node("a", taints=[TAINT])
         await cluster.add_pod("p")
@@ -346,7 +344,7 @@ def test_tolerations_of_a_policy_reach_pods_that_wait_and_leave_them() -> None:
     play(scene, configuration=BASE.format(rest="", more=""))
 
 
-def test_another_queue_order_sorts_who_waits_anew() -> None:
+def test_new_queue_sort_reorders_pending_pods() -> None:
     async def scene(cluster: Cluster) -> None:
         worker = cluster.program.router.workers()[0]
         worker.pause_scheduling()
@@ -404,7 +402,7 @@ def test_queue_settings_apply_together_with_another_concurrency() -> None:
     play(scene, configuration=BASE.format(rest="", more=""))
 
 
-def test_new_plugin_of_one_domain_says_what_stands_in_statuses() -> None:
+def test_new_plugin_of_one_domain_writes_its_statuses() -> None:
     def says(word: str) -> str:
         """Two domains, of which the first has the plugin, and none has another one for quotas."""
         enabled = f"{{name: '{MINE}:Says', args: {{word: {word}}}}}"
@@ -422,7 +420,7 @@ def test_new_plugin_of_one_domain_says_what_stands_in_statuses() -> None:
     play(scene, configuration=BASE.format(rest=says("old"), more=""))
 
 
-def test_who_asks_while_a_look_is_under_way_gets_another_one_at_once() -> None:
+def test_reload_request_during_a_reload_starts_another_at_once() -> None:
     """The file may have been written again since it was read."""
 
     async def scene(cluster: Cluster) -> None:
@@ -460,7 +458,7 @@ def watch_of(cluster: Cluster, said: list[Configuration | ConfigError | None]) -
     return ConfigurationWatch(cluster.program, look, file="conf.yaml", in_thread=at_once, restart_command=RESTART)
 
 
-def test_what_became_of_the_file_is_told_by_event_view_and_statistics() -> None:
+def test_reload_result_is_reported_by_event_view_and_statistics() -> None:
     async def scene(cluster: Cluster) -> None:
         mistake = ConfigError([Problem("conf.yaml", 3, 1, "x", "unknown key")])
         said: list[Configuration | ConfigError | None] = [
@@ -505,7 +503,7 @@ def test_what_became_of_the_file_is_told_by_event_view_and_statistics() -> None:
     play(scene, configuration=BASE.format(rest="", more=""))
 
 
-def test_the_lease_that_an_event_is_about_is_the_one_that_is_held() -> None:
+def test_reload_event_refers_to_the_held_lease() -> None:
     """`kubectl describe lease` finds events by the uid."""
     led = BASE.replace("enabled: false", "enabled: true")
 

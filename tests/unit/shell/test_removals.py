@@ -20,7 +20,7 @@ def victims(house: House) -> list[str]:
     return sorted(entry.pod.name for entry in house.cache if entry.pod.is_leaving)
 
 
-def test_victims_are_marked_from_the_decision_until_the_watch_shows_them_leaving() -> None:
+def test_victims_are_marked_from_decision_until_seen_deleting() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -40,9 +40,7 @@ def test_victims_are_marked_from_the_decision_until_the_watch_shows_them_leaving
     ("answers", "after_s", "marked"),
     [([REFUSED], 0.5, ["low-1"]), ([LOST] * 5, 3.5, ["low-1", "low-2"]), ([BUSY, REFUSED], 2.5, ["low-1"])],
 )
-def test_a_victim_whose_deletion_did_not_happen_is_no_victim_any_more(
-    answers: list[WriteReply], after_s: float, marked: list[str]
-) -> None:
+def test_victim_whose_deletion_failed_is_released(answers: list[WriteReply], after_s: float, marked: list[str]) -> None:
     """One whose deletion has happened, or may have, goes on to count until the watch shows it."""
 
     async def scene(house: House) -> None:
@@ -56,7 +54,7 @@ def test_a_victim_whose_deletion_did_not_happen_is_no_victim_any_more(
     play(scene)
 
 
-def test_a_victim_that_was_turned_back_is_no_victim_on_its_next_node() -> None:
+def test_cancelled_victim_is_no_victim_on_its_next_node() -> None:
     async def main() -> None:
         cache, pod = ClusterCache(), make_pod("low")
         for name in ("a", "b"):
@@ -76,7 +74,7 @@ def test_a_victim_that_was_turned_back_is_no_victim_on_its_next_node() -> None:
     simulate(main(), SimLoop(seed=1))
 
 
-def test_a_preemption_that_is_dropped_leaves_no_victims() -> None:
+def test_dropped_preemption_leaves_no_victims() -> None:
     async def scene(house: House) -> None:
         two_low(house)
         house.see_pod("high", cpu="2", priority=100)
@@ -88,7 +86,7 @@ def test_a_preemption_that_is_dropped_leaves_no_victims() -> None:
     play(scene, late_s=60.0)
 
 
-def test_a_victim_counts_while_any_plan_removes_it_and_a_sent_deletion_for_a_minute() -> None:
+def test_victim_is_marked_while_any_preemption_needs_it_and_a_minute_after_sending() -> None:
     async def main() -> None:
         cache, pod = ClusterCache(), make_pod("low", node="a")
         cache.set_node(make_node("a"))
@@ -111,7 +109,7 @@ def test_a_victim_counts_while_any_plan_removes_it_and_a_sent_deletion_for_a_min
     simulate(main(), SimLoop(seed=1))
 
 
-def test_preemption_begins_nothing_for_victims_whose_binds_are_turned_back() -> None:
+def test_preemption_does_not_start_for_victims_with_cancelled_binds() -> None:
     """Else it would end at once, and its preemptor be tried again at once, without end."""
 
     async def scene(house: House) -> None:

@@ -165,7 +165,7 @@ async def stopped(*running: tuple[Program, asyncio.Task[None]]) -> None:
         await task
 
 
-def test_a_status_follows_what_its_plugin_has_to_say_with_few_writes() -> None:
+def test_status_follows_its_plugin_with_few_writes() -> None:
     async def scene(office: Office) -> None:
         running = office.start()
         await office.add_budget()
@@ -188,7 +188,7 @@ def test_a_status_follows_what_its_plugin_has_to_say_with_few_writes() -> None:
     play(scene)
 
 
-def test_the_condition_of_a_broken_object_says_what_is_wrong_until_it_is_mended() -> None:
+def test_condition_of_a_broken_object_shows_the_problem_until_fixed() -> None:
     async def scene(office: Office) -> None:
         running = office.start()
         expression = {"key": "x", "operator": "In", "values": ["y"]}
@@ -215,7 +215,7 @@ def test_the_condition_of_a_broken_object_says_what_is_wrong_until_it_is_mended(
     play(scene)
 
 
-def test_what_others_write_into_the_status_stays_and_wakes_no_pod() -> None:
+def test_foreign_status_content_is_kept_and_requeues_no_pod() -> None:
     async def scene(office: Office) -> None:
         running = office.start()
         await office.add_budget()
@@ -243,7 +243,7 @@ def test_what_others_write_into_the_status_stays_and_wakes_no_pod() -> None:
     play(scene)
 
 
-def test_a_standby_writes_nothing_and_the_next_leader_what_has_changed_meanwhile() -> None:
+def test_standby_writes_no_status_and_the_next_leader_writes_changes() -> None:
     async def scene(office: Office) -> None:
         text = configuration("forecast")
         first = office.start("first", text)
@@ -265,7 +265,7 @@ def test_a_standby_writes_nothing_and_the_next_leader_what_has_changed_meanwhile
     play(scene)
 
 
-def test_a_new_leader_leaves_what_stands_as_it_should() -> None:
+def test_new_leader_does_not_rewrite_correct_statuses() -> None:
     async def scene(office: Office) -> None:
         first = office.start("first", configuration("forecast"))
         await office.add_budget()
@@ -279,7 +279,7 @@ def test_a_new_leader_leaves_what_stands_as_it_should() -> None:
     play(scene)
 
 
-def test_nothing_is_written_after_the_deadline_of_the_lease() -> None:
+def test_no_status_is_written_after_the_lease_deadline() -> None:
     async def scene(office: Office) -> None:
         program, task = office.start("first", configuration("forecast"))
         await office.add_budget()
@@ -301,7 +301,7 @@ def test_nothing_is_written_after_the_deadline_of_the_lease() -> None:
     play(scene)
 
 
-def test_of_two_processes_that_lead_different_domains_one_writes() -> None:
+def test_one_of_two_leaders_of_different_domains_writes() -> None:
     """That of the first domain by name, whatever the order in the file: the other says nothing, whatever it knows."""
 
     async def scene(office: Office) -> None:
@@ -331,7 +331,7 @@ def test_of_two_processes_that_lead_different_domains_one_writes() -> None:
     play(scene)
 
 
-def test_two_processes_with_different_configurations_write_less_and_less() -> None:
+def test_two_differing_writers_back_off() -> None:
     """In a rolling update each may think that it is the one. Here they never agree, since one hears nothing of pods."""
 
     async def scene(office: Office) -> None:
@@ -351,7 +351,7 @@ def test_two_processes_with_different_configurations_write_less_and_less() -> No
     play(scene)
 
 
-def test_a_backup_that_takes_statuses_back_has_them_written_anew() -> None:
+def test_restored_backup_has_its_statuses_rewritten() -> None:
     async def scene(office: Office) -> None:
         running = office.start()
         await office.add_budget()
@@ -369,7 +369,7 @@ def test_a_backup_that_takes_statuses_back_has_them_written_anew() -> None:
 
 
 @pytest.mark.parametrize("plugin", ["Failing", "Odd"])
-def test_a_plugin_that_fails_costs_its_own_statuses_alone(plugin: str) -> None:
+def test_failed_plugin_loses_only_its_own_statuses(plugin: str) -> None:
     async def scene(office: Office) -> None:
         text = configuration("forecast", plugin=f"{__name__}:{plugin}", end="lease: {enabled: false}\n")
         running = office.start(text=text)
@@ -395,7 +395,7 @@ def test_two_plugins_that_write_the_same_kind_are_refused() -> None:
     play(scene)
 
 
-def test_a_plugin_is_asked_about_an_object_that_has_gone_and_nothing_is_kept_of_it() -> None:
+def test_deleted_object_leaves_no_status_record() -> None:
     async def scene(office: Office) -> None:
         text = configuration("forecast", plugin=f"{__name__}:Asked", end="lease: {enabled: false}\n")
         running = office.start(text=text)
@@ -416,7 +416,7 @@ def test_a_plugin_is_asked_about_an_object_that_has_gone_and_nothing_is_kept_of_
     play(scene)
 
 
-def test_all_objects_are_looked_at_now_and_then() -> None:
+def test_all_statuses_are_refreshed_periodically() -> None:
     async def scene(office: Office) -> None:
         text = configuration("forecast", plugin=f"{__name__}:Asked", end="lease: {enabled: false}\n")
         running = office.start(text=text)
@@ -430,7 +430,7 @@ def test_all_objects_are_looked_at_now_and_then() -> None:
     play(scene)
 
 
-def test_marks_that_were_dropped_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_marks_are_recovered_by_the_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "DUE_MAX", 2)
     monkeypatch.setattr(statuses_module, "DUE_MAX", 2)
 
@@ -446,7 +446,7 @@ def test_marks_that_were_dropped_are_made_up_for(monkeypatch: pytest.MonkeyPatch
     play(scene)
 
 
-def test_operators_see_writes_by_result() -> None:
+def test_status_writes_are_counted_by_result() -> None:
     async def scene(office: Office) -> None:
         running = office.start()
         await office.add_budget()
@@ -460,7 +460,7 @@ def test_operators_see_writes_by_result() -> None:
     play(scene)
 
 
-def test_a_program_without_such_plugins_has_no_task_for_them() -> None:
+def test_program_without_status_plugins_has_no_task() -> None:
     async def scene(office: Office) -> None:
         program, task = office.start(text=WITHOUT)
         assert program.statuses.kinds == ()

@@ -99,7 +99,7 @@ WITH_PLUGINS = CONFIGURATION.replace(
 )
 
 
-def test_a_hint_that_fails_is_told_under_its_plugins_name_and_the_pod_is_tried() -> None:
+def test_failed_hint_is_reported_for_its_plugin_and_the_pod_is_tried() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("picky")
         await cluster.settle()
@@ -126,7 +126,7 @@ def test_gated_pod_shows_no_retry() -> None:
     play(scene, prepare=one_node, configuration=CONFIGURATION.replace("- name: forecast", gate))
 
 
-def test_a_gate_that_fails_is_told_under_its_own_point_to_whoever_watches_and_to_the_pod() -> None:
+def test_failed_gate_is_reported_under_its_extension_point() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("picky")
         await cluster.settle()
@@ -140,7 +140,7 @@ def test_a_gate_that_fails_is_told_under_its_own_point_to_whoever_watches_and_to
     play(scene, prepare=one_node, configuration=gate)
 
 
-def test_what_plugins_tell_is_shown_and_one_that_fails_costs_its_own_words_alone() -> None:
+def test_health_shows_plugin_messages_and_survives_a_failed_one() -> None:
     async def scene(cluster: Cluster) -> None:
         told = read(cluster.program).domains["forecast"].plugin_metrics
         assert [one.values for one in told if one.name == "told"] == [{(): 7.0}]
@@ -152,7 +152,7 @@ def test_what_plugins_tell_is_shown_and_one_that_fails_costs_its_own_words_alone
     play(scene, prepare=one_node, configuration=WITH_PLUGINS)
 
 
-def test_what_plugins_of_several_domains_say_alike_is_said_once() -> None:
+def test_equal_plugin_messages_of_several_domains_are_shown_once() -> None:
     both = WITH_PLUGINS.replace(
         "- name: gpu", f"- name: gpu\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Telling'}}]}}}}"
     )
@@ -199,7 +199,7 @@ def test_key_of_a_pod_without_effect_gets_one_event_for_its_workload() -> None:
     play(scene, prepare=one_node)
 
 
-def test_a_program_that_doubts_the_servers_lists_says_so() -> None:
+def test_distrusted_lists_are_reported() -> None:
     async def scene(cluster: Cluster) -> None:
         assert "lists are older" not in health_of(cluster.program)
         cluster.program.history.doubt("/api/v1/pods")
@@ -211,7 +211,7 @@ def test_a_program_that_doubts_the_servers_lists_says_so() -> None:
     play(scene, prepare=one_node)
 
 
-def test_kinds_that_cannot_be_read_are_told_each_with_its_reason() -> None:
+def test_unreadable_kinds_are_reported_with_reasons() -> None:
     async def scene(cluster: Cluster) -> None:
         store, watch = cluster.program.cache.objects, cluster.program.objects
         assert watch.unreadable() == ""
@@ -223,7 +223,7 @@ def test_kinds_that_cannot_be_read_are_told_each_with_its_reason() -> None:
     play(scene)
 
 
-def test_a_watch_that_has_ended_is_shown_with_how_long_it_lags() -> None:
+def test_broken_watch_is_shown_with_its_lag() -> None:
     async def scene(cluster: Cluster) -> None:
         refusal = Response(500, b"", {})
         cluster.transport.answer = lambda method, path: refusal if path.startswith("/api/v1/pods?") else None
@@ -235,7 +235,7 @@ def test_a_watch_that_has_ended_is_shown_with_how_long_it_lags() -> None:
     play(scene, prepare=one_node)
 
 
-def test_readings_count_what_happened() -> None:
+def test_readings_count_events() -> None:
     """Three pods are bound, one waits, one cannot be read, one went; a list and a watch of pods failed."""
 
     async def scene(cluster: Cluster) -> None:
@@ -298,7 +298,7 @@ def test_readings_count_what_happened() -> None:
     ("domain", "hint"),
     [("nope", "there are forecast, gpu"), ("forcast", "did you mean forecast?"), ("", "there are forecast, gpu")],
 )
-def test_a_domain_that_is_not_there_has_no_queue(domain: str, hint: str) -> None:
+def test_unknown_domain_has_no_queue(domain: str, hint: str) -> None:
     async def scene(cluster: Cluster) -> None:
         with pytest.raises(NoDomainError) as refused:
             ProgramQueues(cluster.program, "me").queue(domain=domain, limit=10)
@@ -307,7 +307,7 @@ def test_a_domain_that_is_not_there_has_no_queue(domain: str, hint: str) -> None
     play(scene)
 
 
-def test_each_counter_of_a_domain_is_shown_as_itself() -> None:
+def test_each_domain_counter_has_its_own_metric() -> None:
     async def scene(cluster: Cluster) -> None:
         (worker, other) = cluster.program.router.workers()
         worker.cycle.conflicts.true, worker.cycle.conflicts.false = 11, 12
@@ -331,7 +331,7 @@ def test_each_counter_of_a_domain_is_shown_as_itself() -> None:
     play(scene, prepare=one_node)
 
 
-def test_what_could_not_be_told_of_pods_is_counted_by_what_became_of_it() -> None:
+def test_unwritten_pod_reports_are_counted_by_result() -> None:
     """Five pods fit nowhere; of the first two the server takes neither event nor condition."""
 
     async def scene(cluster: Cluster) -> None:
@@ -383,7 +383,7 @@ async def local_disk(cluster: Cluster) -> None:
     await cluster.send("POST", claims, {"metadata": {"name": "data"}, "spec": claim})
 
 
-def test_a_disk_is_bound_to_the_claim_before_the_pod_is_and_the_write_is_counted() -> None:
+def test_volume_is_bound_before_the_pod_and_the_write_is_counted() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("p", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
         await cluster.settle()
@@ -396,7 +396,7 @@ def test_a_disk_is_bound_to_the_claim_before_the_pod_is_and_the_write_is_counted
     play(scene, prepare=local_disk)
 
 
-def test_a_namespace_that_gets_the_label_that_a_pod_goes_by_wakes_the_pod() -> None:
+def test_relabelled_namespace_requeues_the_pod_that_selects_it() -> None:
     """Only who is told what it was before can see that it is another now."""
     term = {
         "labelSelector": {"matchLabels": {"app": "cache"}},
@@ -421,7 +421,7 @@ def test_a_namespace_that_gets_the_label_that_a_pod_goes_by_wakes_the_pod() -> N
     play(scene, prepare=prepare)
 
 
-def test_the_judge_looks_as_often_as_configured_and_tells_of_pods_that_stand_against_a_rule() -> None:
+def test_judge_runs_periodically_and_reports_pods_that_violate_a_rule() -> None:
     async def scene(cluster: Cluster) -> None:
         for name in ("first", "second"):
             await cluster.add_pod(name, cpu="3", scheduler="another")
@@ -450,7 +450,7 @@ def test_the_judge_looks_as_often_as_configured_and_tells_of_pods_that_stand_aga
     play(scene, prepare=one_node, configuration=f"{CONFIGURATION}verify: {{every: 10m}}\n")
 
 
-def test_without_the_setting_nobody_judges() -> None:
+def test_judge_does_not_run_without_the_setting() -> None:
     async def scene(cluster: Cluster) -> None:
         assert cluster.program.judge is None
         assert read(cluster.program).judge is None
@@ -458,7 +458,7 @@ def test_without_the_setting_nobody_judges() -> None:
     play(scene)
 
 
-def test_a_program_has_those_removed_whom_a_pod_displaces_and_tells_them_why() -> None:
+def test_program_deletes_victims_with_the_reason() -> None:
     """Through the API, by its own writers; there is no kubelet here to end them."""
 
     async def scene(cluster: Cluster) -> None:
@@ -494,7 +494,7 @@ class Waits:
         return PermitResult(Status(Code.WAIT), 60.0) if pod.name.startswith("wait") else PermitResult(SUCCESS)
 
 
-def test_pods_at_permit_and_binds_on_their_way_are_shown_apart() -> None:
+def test_pods_at_permit_and_binds_in_flight_are_shown_separately() -> None:
     async def scene(cluster: Cluster) -> None:
         cluster.transport.bind_s = 30.0
         for name in ("wait-1", "wait-2", "slow"):

@@ -69,7 +69,7 @@ def plans_of(cluster: Cluster, in_thread: object = at_once) -> RepairPlans:
     return RepairPlans(cluster.program, in_thread=in_thread)  # type: ignore[arg-type]
 
 
-def test_a_view_is_asked_of_the_domain_that_is_named_and_of_none_by_chance() -> None:
+def test_view_is_read_from_the_named_domain_only() -> None:
     async def scene(cluster: Cluster) -> None:
         views = ProgramViews(cluster.program, at_once)
 
@@ -95,7 +95,7 @@ def test_a_view_is_asked_of_the_domain_that_is_named_and_of_none_by_chance() -> 
     play(scene, prepare=a_node, configuration=TWO)
 
 
-def test_few_documents_are_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask_again() -> None:
+def test_number_of_concurrent_views_is_limited_with_a_retry_hint() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         gate = Gate()
@@ -126,7 +126,7 @@ def test_few_documents_are_made_at_a_time_and_who_comes_while_many_wait_is_told_
         (NONE, "", "no domain has a plugin that plans repairs; enable PeakForecast in one", 404),
     ],
 )
-def test_a_plan_is_asked_of_a_domain_that_can_be_repaired(
+def test_plan_is_made_for_a_domain_that_can_be_repaired(
     configuration: str, domain: str, words: str, status: int
 ) -> None:
     async def scene(cluster: Cluster) -> None:
@@ -141,7 +141,7 @@ def test_a_plan_is_asked_of_a_domain_that_can_be_repaired(
     play(scene, configuration=configuration)
 
 
-def test_a_plan_is_made_with_the_plugins_that_the_program_has() -> None:
+def test_plan_is_made_with_the_running_plugins() -> None:
     """Whoever runs a program may give it other plugins than those that ship."""
     registry, shipped, built = Registry(), plugin_registry(), list[str]()
 
@@ -161,7 +161,7 @@ def test_a_plan_is_made_with_the_plugins_that_the_program_has() -> None:
     play(scene, prepare=a_node, configuration=TWO)
 
 
-def test_a_plan_says_who_would_be_asked_outside() -> None:
+def test_plan_names_remote_plugins_it_did_not_call() -> None:
     extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
     asking = TWO.replace("- name: forecast\n", f"- {{name: forecast, {extender}}}\n")
     words = "Extender would send requests to decide where pods fit; their responses are not known here"
@@ -178,7 +178,7 @@ def test_a_plan_says_who_would_be_asked_outside() -> None:
     assert said == [False, True]
 
 
-def test_a_domain_whose_repair_is_off_says_so() -> None:
+def test_domain_with_repair_off_reports_it() -> None:
     async def scene(cluster: Cluster) -> None:
         plans = plans_of(cluster)
         assert plans.status("second") == RepairStatus(domain="second", mode="off", is_open=False)
@@ -190,7 +190,7 @@ def test_a_domain_whose_repair_is_off_says_so() -> None:
     play(scene, configuration=TWO)
 
 
-def test_no_plan_is_made_before_the_caches_are_in_step() -> None:
+def test_no_plan_is_made_before_the_caches_are_synced() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         await cluster.add_node("a")
@@ -209,7 +209,7 @@ def test_no_plan_is_made_before_the_caches_are_in_step() -> None:
     play(scene, prepare=too_early, configuration=TWO)
 
 
-def test_one_plan_is_made_at_a_time_and_who_comes_while_many_wait_is_told_to_ask_again() -> None:
+def test_plans_are_made_one_at_a_time_with_a_retry_hint() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         gate = Gate()

@@ -209,7 +209,7 @@ def requested(cache: ClusterCache, node: str) -> int:
     return int(cache.nodes.requested(CPU)[row])
 
 
-def test_the_watch_may_confirm_before_the_answer_to_the_bind_comes() -> None:
+def test_watch_confirms_a_pod_before_the_bind_is_answered() -> None:
     cache = make_cache()
     cache.set_node(make_node("n"))
     assumed(cache, "p", "n")
@@ -218,7 +218,7 @@ def test_the_watch_may_confirm_before_the_answer_to_the_bind_comes() -> None:
     assert requested(cache, "n") == 1000
 
 
-def test_another_scheduler_was_faster() -> None:
+def test_bind_of_another_scheduler_replaces_the_assumption() -> None:
     cache = make_cache()
     cache.set_node(make_node("ours"))
     cache.set_node(make_node("theirs"))
@@ -230,7 +230,7 @@ def test_another_scheduler_was_faster() -> None:
     assert cache.forget("p") is False
 
 
-def test_a_pod_may_come_before_its_node() -> None:
+def test_pod_is_added_before_its_node() -> None:
     cache = make_cache()
     cache.place(make_pod("p", node="late"))
     assert cache.stray_count() == 1
@@ -239,7 +239,7 @@ def test_a_pod_may_come_before_its_node() -> None:
     assert cache.stray_count() == 0
 
 
-def test_a_node_deleted_under_its_pods_takes_them_back_until_they_are_deleted_themselves() -> None:
+def test_recreated_node_gets_back_the_pods_of_the_deleted_one() -> None:
     cache = make_cache()
     cache.set_node(make_node("n"))
     cache.place(make_pod("p", node="n"))
@@ -251,7 +251,7 @@ def test_a_node_deleted_under_its_pods_takes_them_back_until_they_are_deleted_th
     assert (requested(cache, "n"), len(cache)) == (0, 0)
 
 
-def test_an_assumption_on_a_node_that_was_made_anew_is_known_to_be_uprooted() -> None:
+def test_assumption_is_marked_when_its_node_is_recreated() -> None:
     cache = make_cache()
     cache.set_node(make_node("n"))
     entry = assumed(cache, "p", "n")
@@ -262,7 +262,7 @@ def test_an_assumption_on_a_node_that_was_made_anew_is_known_to_be_uprooted() ->
     assert requested(cache, "n") == 0
 
 
-def test_a_resized_pod_is_counted_anew() -> None:
+def test_resized_pod_is_counted_with_its_new_size() -> None:
     cache = make_cache()
     cache.set_node(make_node("n"))
     spec = make_spec(1000)
@@ -273,7 +273,7 @@ def test_a_resized_pod_is_counted_anew() -> None:
     assert requested(cache, "n") == 1000
 
 
-def test_a_domain_that_joins_late_sees_the_nodes_that_are_there() -> None:
+def test_domain_added_late_sees_existing_nodes() -> None:
     cache = make_cache()
     cache.set_node(make_node("n"))
     rows = DomainRows("late", lambda node: True)
@@ -281,7 +281,7 @@ def test_a_domain_that_joins_late_sees_the_nodes_that_are_there() -> None:
     assert rows.rows.tolist() == [0]
 
 
-def test_a_node_that_cannot_be_read_is_in_no_domain() -> None:
+def test_unreadable_node_is_in_no_domain() -> None:
     cache = make_cache()
     rows = DomainRows("test", lambda node: True)
     cache.add_domain(rows)
@@ -293,7 +293,7 @@ def test_a_node_that_cannot_be_read_is_in_no_domain() -> None:
     assert rows.generation > generation
 
 
-def test_rows_that_stayed_are_told_from_those_that_left_or_changed_hands() -> None:
+def test_has_stayed_is_false_for_rows_that_left_or_changed_domain() -> None:
     cache = make_cache()
     rows = DomainRows("test", lambda node: True)
     cache.add_domain(rows)
@@ -311,7 +311,7 @@ def test_rows_that_stayed_are_told_from_those_that_left_or_changed_hands() -> No
 
 @pytest.mark.parametrize("before", [{}, {"tickets": "1"}])
 @pytest.mark.parametrize("after", [{}, {"tickets": "1"}])
-def test_a_revised_pod_stays_assumed_where_no_ledger_held_or_holds_anything_for_it(
+def test_revised_pod_stays_assumed_if_no_ledger_holds_anything_for_it(
     before: dict[str, str], after: dict[str, str]
 ) -> None:
     cache = make_cache(Tickets())
@@ -320,7 +320,7 @@ def test_a_revised_pod_stays_assumed_where_no_ledger_held_or_holds_anything_for_
     assert cache.revise(make_pod("p", annotations=after)) is not bool(before or after)
 
 
-def test_ledgers_are_bounded_and_shared_by_name() -> None:
+def test_ledger_count_is_limited_and_names_are_shared() -> None:
     book = LedgerRegistry()
     first = Tickets()
     assert book.register(first) is first
@@ -335,7 +335,7 @@ def test_ledgers_are_bounded_and_shared_by_name() -> None:
         book.register(ledger)
 
 
-def test_a_pod_that_takes_nothing_any_more_gives_back_what_it_held() -> None:
+def test_pod_that_needs_nothing_any_more_releases_its_holds() -> None:
     tickets = Tickets()
     cache = make_cache(tickets)
     cache.set_node(make_node("n0"))
@@ -346,7 +346,7 @@ def test_a_pod_that_takes_nothing_any_more_gives_back_what_it_held() -> None:
 
 
 @pytest.mark.parametrize("point", ["restore", "release", "set_node", "version", "concerns"])
-def test_a_ledger_that_fails_when_it_is_told_is_not_asked_again_until_it_is_mended(point: str) -> None:
+def test_ledger_that_failed_on_an_update_is_skipped_until_repaired(point: str) -> None:
     flaky = FlakyTickets()
     cache = make_cache(flaky)
     cache.set_node(make_node("n0"))

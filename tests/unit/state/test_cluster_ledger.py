@@ -91,7 +91,7 @@ class Scene:
 # -- commit ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_cluster_refuses_at_commit_is_a_conflict_of_which_no_row_is_looked_at() -> None:
+def test_cluster_ledger_refusal_at_commit_is_a_conflict_without_a_row_check() -> None:
     scene = Scene()
     late = pod_of("late")
     candidates = scene.read(late, 0)
@@ -108,7 +108,7 @@ def test_what_the_cluster_refuses_at_commit_is_a_conflict_of_which_no_row_is_loo
     assert not isinstance(scene.commit(other, 0, scene.read(other, 0)), NotTaken), "another namespace has its own room"
 
 
-def test_a_decision_whose_quota_moved_is_looked_at_again_and_stands_where_there_is_room() -> None:
+def test_changed_quota_is_checked_again_at_commit() -> None:
     scene = Scene()
     pod = pod_of("p", cpu=300)
     candidates = scene.read(pod, 0)
@@ -118,7 +118,7 @@ def test_a_decision_whose_quota_moved_is_looked_at_again_and_stands_where_there_
     assert scene.rechecks == 1
 
 
-def test_a_pod_that_is_forgotten_or_deleted_gives_its_room_back() -> None:
+def test_forgotten_or_deleted_pod_releases_its_quota() -> None:
     scene = Scene()
     for number in range(2):
         assume(scene.cache, pod_of(f"p{number}"), 0, choose_nothing)
@@ -134,7 +134,7 @@ def test_a_pod_that_is_forgotten_or_deleted_gives_its_room_back() -> None:
     scene.must_agree()
 
 
-def test_a_pod_whose_node_is_gone_or_unknown_holds_what_it_held() -> None:
+def test_pod_on_a_deleted_or_unknown_node_keeps_its_quota() -> None:
     scene = Scene()
     scene.cache.place(pod_of("stands", node="n0", annotations={"tickets": "1"}))
     scene.cache.place(pod_of("early", node="n9"))
@@ -171,7 +171,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_no_interleaving_of_domains_passes_the_room_of_a_namespace(history: list[tuple[str, str, int, int]]) -> None:
+def test_no_interleaving_of_domains_exceeds_a_namespace_quota(history: list[tuple[str, str, int, int]]) -> None:
     scene = Scene()
     cache = scene.cache
     decided: list[tuple[Pod, int, list[Candidate]]] = []
@@ -222,7 +222,7 @@ def rows_of(candidates: list[Candidate]) -> list[int]:
 # -- the registry ------------------------------------------------------------------------------------------------------
 
 
-def test_domains_share_a_ledger_about_the_cluster_by_its_name() -> None:
+def test_domains_share_a_cluster_ledger_by_name() -> None:
     registry = LedgerRegistry()
     room = NamespaceRoom(1)
     assert registry.register(room) is room
@@ -232,7 +232,7 @@ def test_domains_share_a_ledger_about_the_cluster_by_its_name() -> None:
     assert (kept.name, kept.cluster, kept.empty_copy().cluster is room) == ("namespace-room", room, False)
 
 
-def test_it_is_asked_about_no_row_and_apart_from_those_of_rows() -> None:
+def test_cluster_ledger_is_checked_separately_from_row_ledgers() -> None:
     scene = Scene()
     pod = pod_of("p", cpu=1200)
     assert scene.cache.ledgers.fits(pod, 0) == ""
@@ -251,7 +251,7 @@ class FailsAfterwards(FlakyTickets):
         raise ConnectionError("down")
 
 
-def test_what_another_ledger_fails_to_take_is_released_here_too() -> None:
+def test_refusal_of_another_ledger_releases_the_cluster_ledger() -> None:
     registry = LedgerRegistry()
     room = NamespaceRoom(MAX_MILLI)
     registry.register(room)
@@ -281,7 +281,7 @@ class FlakyRoom(NamespaceRoom):
 
 
 @pytest.mark.parametrize("point", ["restore", "release"])
-def test_one_that_fails_as_it_is_told_takes_no_pod_until_it_is_mended(point: str) -> None:
+def test_cluster_ledger_that_failed_takes_no_pod_until_repaired(point: str) -> None:
     registry, room = LedgerRegistry(), FlakyRoom(MAX_MILLI)
     registry.register(room)
     cache = ClusterCache(registry)

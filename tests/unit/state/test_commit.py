@@ -54,7 +54,7 @@ class Scene:
         return self.conflicts.true, self.conflicts.false
 
 
-def test_nothing_moved_and_nobody_looks_again() -> None:
+def test_unchanged_row_is_committed_without_a_second_check() -> None:
     scene = Scene([1000])
     pod = make_pod("p")
     assert scene.commit(pod, scene.read(pod, 0)) == "n0"
@@ -62,7 +62,7 @@ def test_nothing_moved_and_nobody_looks_again() -> None:
     assert scene.rechecks == 0
 
 
-def test_a_row_that_moved_and_still_fits_is_a_false_conflict() -> None:
+def test_changed_row_that_still_fits_is_a_false_conflict() -> None:
     scene = Scene([2000])
     pod = make_pod("p")
     candidates = scene.read(pod, 0)
@@ -71,7 +71,7 @@ def test_a_row_that_moved_and_still_fits_is_a_false_conflict() -> None:
     assert scene.counted() == (0, 1)
 
 
-def test_a_row_that_no_longer_fits_is_a_true_conflict_and_the_next_candidate_is_taken() -> None:
+def test_full_row_is_a_true_conflict_and_the_next_candidate_is_taken() -> None:
     scene = Scene([1000, 1000])
     pod = make_pod("late")
     candidates = scene.read(pod, 0, 1)
@@ -80,7 +80,7 @@ def test_a_row_that_no_longer_fits_is_a_true_conflict_and_the_next_candidate_is_
     assert scene.counted() == (1, 0)
 
 
-def test_none_left_is_none_and_nothing_is_held() -> None:
+def test_commit_without_a_fitting_candidate_holds_nothing() -> None:
     scene = Scene([1000])
     pod = make_pod("late")
     candidates = scene.read(pod, 0)
@@ -89,7 +89,7 @@ def test_none_left_is_none_and_nothing_is_held() -> None:
     assert scene.cache.placed("late") is None
 
 
-def test_a_row_that_left_the_domain_is_no_candidate() -> None:
+def test_row_that_left_the_domain_is_skipped() -> None:
     scene = Scene([1000, 1000])
     pod = make_pod("p")
     candidates = scene.read(pod, 0, 1)
@@ -98,7 +98,7 @@ def test_a_row_that_left_the_domain_is_no_candidate() -> None:
     assert scene.counted() == (1, 0)
 
 
-def test_a_ledger_that_moved_counts_as_the_row_does() -> None:
+def test_changed_ledger_version_causes_a_second_check() -> None:
     scene = Scene([4000, 4000])
     held = {"tickets": "1"}
     first, second = (make_pod(uid, annotations=held) for uid in ("p", "q"))
@@ -129,7 +129,7 @@ steps = st.lists(
 
 
 @given(st.lists(pods, min_size=1, max_size=10), steps)
-def test_no_interleaving_of_decisions_and_commits_overcommits_a_row(
+def test_no_interleaving_of_commits_overcommits_a_row(
     drawn: list[tuple[object, dict[str, str]]], history: list[tuple[str, object]]
 ) -> None:
     scene = Scene([1000, 1500, 600])
@@ -159,7 +159,7 @@ def test_no_interleaving_of_decisions_and_commits_overcommits_a_row(
     scene.cache.validate()
 
 
-def test_a_ledgers_reason_against_the_best_candidate_that_passed_otherwise_is_told() -> None:
+def test_commit_reports_the_ledger_reason_of_the_best_candidate() -> None:
     scene = Scene([1000, 4000, 4000])
     for row in (1, 2):
         for number in range(scene.tickets.per_row):

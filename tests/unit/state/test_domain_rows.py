@@ -77,7 +77,7 @@ class Telling:
 
 
 @given(steps)
-def test_rows_join_leave_and_wait_as_they_are_told(story: list[tuple[Any, ...]]) -> None:
+def test_domain_rows_follow_withhold_and_admit(story: list[tuple[Any, ...]]) -> None:
     rows, told = DomainRows("ours", lambda one: one.labels["kind"] in ("ours", "slow", "odd")), Telling()
     rows.may_join = lambda one: one.labels["kind"] != "slow"
     for row in ROWS:  # a table knows its rows before anything is said of them

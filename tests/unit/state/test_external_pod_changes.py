@@ -22,7 +22,7 @@ LARGE = PodSpec(size_bytes=NEWS_BYTES_MAX // 3)
 SPECS = (PLAIN, AWAY, NEAR, LARGE)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(("came", "left")), st.integers(0, 3)),
+        st.tuples(st.sampled_from(("log_added", "log_removed")), st.integers(0, 3)),
         st.tuples(st.just("moved"), st.sampled_from((0, 1, 3, NEWS_MAX // 2, NEWS_MAX // 2 + 1)), st.integers(0, 1)),
         st.tuples(st.just("lose")),
     ),
@@ -31,19 +31,19 @@ steps = st.lists(
 
 
 @given(steps)
-def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tuple[Any, ...]]) -> None:
+def test_since_returns_all_changes_or_none_if_some_were_dropped(story: list[tuple[Any, ...]]) -> None:
     news, log, demanding, lost_until = ExternalPodChanges(), list[Pod | None](), 0, 0
     for number, step in enumerate(story):
         match step:
-            case ("came" | "left" as what, spec):
+            case ("log_added" | "log_removed" as what, spec):
                 pod = make_pod(f"p{number}", SPECS[spec])
                 getattr(news, what)(pod)
                 log.append(pod)
-                if what == "came" and spec == 1:
+                if what == "log_added" and spec == 1:
                     demanding = len(log)
             case ("moved", count, spec):
                 pods = [make_pod(f"p{number}-{at}", SPECS[spec]) for at in range(count)]
-                news.moved(pods, count)
+                news.log_moved(pods, count)
                 if count > NEWS_MAX // 2:
                     log.append(None)
                     demanding = lost_until = len(log)
@@ -51,7 +51,7 @@ def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tu
                     log.extend(pods)
                     demanding = len(log) if spec == 1 and count else demanding
             case ("lose",):
-                news.lose()
+                news.log_unknown()
                 log.append(None)
                 demanding = lost_until = len(log)
         assert (news.end, news.demanding) == (len(log), demanding)
@@ -70,16 +70,16 @@ def test_who_asks_hears_all_news_since_or_that_some_are_forgotten(story: list[tu
             assert kept[0] == lost_until, "nothing is forgotten before it has to be"
 
 
-def test_annotations_are_not_kept() -> None:
+def test_log_keeps_no_annotations() -> None:
     news = ExternalPodChanges()
-    news.came(make_pod("p", annotations={"large": "x"}))
+    news.log_added(make_pod("p", annotations={"large": "x"}))
     (pod,) = news.since(0) or ()
     assert not pod.annotations
     assert external_pod_changes.keeps_away(make_pod("q", AWAY))
     assert not external_pod_changes.keeps_away(make_pod("q", NEAR))
 
 
-def test_a_row_counts_the_pods_that_others_brought_to_it_or_changed_there() -> None:
+def test_row_counts_external_pod_changes() -> None:
     cache = ClusterCache()
     for name in ("a", "b"):
         cache.set_node(make_node(name))

@@ -23,7 +23,7 @@ from multisched.model.gang import (
 from multisched.model.objects import Owner, Pod, PodSpec
 from multisched.state import gang_roster
 from multisched.state.gang_roster import Gang, GangRoster
-from multisched.state.gang_roster_state import recall, remembered
+from multisched.state.gang_roster_state import gang_state, restore_gang_state
 
 
 def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:
@@ -56,7 +56,7 @@ def the(roster: GangRoster, key: str = "team/g") -> Gang:
     return gang
 
 
-def test_members_that_stand_or_have_finished_count() -> None:
+def test_placed_and_finished_members_count() -> None:
     roster = roster_of(*(member(name, 3) for name in "abc"))
     assert the(roster).needs == 3
     roster.set_member_node("uid-a", "node")
@@ -72,7 +72,7 @@ def of_job(name: str, run: str, least: int = 2) -> Pod:
     return replace(member(name, least), owner=Owner("Job", "train", run))
 
 
-def test_finished_members_count_though_nobody_of_the_gang_lives_for_a_while() -> None:
+def test_finished_members_count_while_the_gang_has_no_pods() -> None:
     """KAI#1968: the survivors' successors would wait for ever."""
     roster = roster_of(of_job("a", "run"), of_job("b", "run"))
     roster.finish(of_job("a", "run"))
@@ -86,7 +86,7 @@ def test_finished_members_count_though_nobody_of_the_gang_lives_for_a_while() ->
     assert roster.statistics() == {"gangs": 0, "members": 0, "finished": 0}
 
 
-def test_a_member_counts_once_however_often_and_late_it_is_told() -> None:
+def test_member_counts_once_after_repeated_and_late_events() -> None:
     """Assumed, confirmed, told anew, finished, and told once more by a watch that lags: one member."""
     roster = roster_of(member("a", 3), member("b", 3))
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_finished_members_of_an_earlier_run_do_not_count() -> None:
     assert the(roster).surplus == 0
 
 
-def test_of_finished_members_without_an_owner_those_count_that_the_server_still_has() -> None:
+def test_finished_members_without_an_owner_count_if_the_server_still_has_them() -> None:
     heard = list[str]()
     roster = roster_of(member("a"), member("b"))
     roster.finish(member("a"))
@@ -141,11 +141,11 @@ def test_a_copy_of_a_roster_counts_the_same_finished_members() -> None:
     for pod in (of_job("a", "run-1", 3), of_job("b", "run-2", 3)):
         roster.finish(pod)
         roster.finished_is_gone(pod.key)
-    recall(copy, remembered(roster))
+    restore_gang_state(copy, gang_state(roster))
     assert [(the(one).succeeded, the(one).needs) for one in (roster, copy)] == [(1, 2)] * 2
 
 
-def test_a_pod_recreated_under_the_name_of_a_finished_one_is_another_member() -> None:
+def test_recreated_pod_is_another_member_than_the_finished_one() -> None:
     roster = roster_of(member("a", 3), member("b", 3))
     roster.finish(member("a", 3))
     roster.set(replace(member("a", 3), uid="uid-again"))
@@ -156,7 +156,7 @@ def test_a_pod_recreated_under_the_name_of_a_finished_one_is_another_member() ->
     assert the(roster).needs == 2
 
 
-def test_a_member_that_has_not_finished_in_a_restored_backup_lives_again() -> None:
+def test_unfinished_member_of_a_restored_backup_counts_as_running() -> None:
     roster = roster_of(member("a", 3), member("b", 3))
     roster.finish(member("a", 3))
     roster.finished_is_gone("team/a")
@@ -164,7 +164,7 @@ def test_a_member_that_has_not_finished_in_a_restored_backup_lives_again() -> No
     assert (the(roster).present, len(the(roster).finished), the(roster).needs) == (2, 0, 3)
 
 
-def test_a_gang_that_starts_once_has_done_so_when_its_minimum_is_bound_and_not_when_it_is_assumed() -> None:
+def test_gang_started_once_when_its_minimum_is_bound_not_assumed() -> None:
     """What a transaction assumes may be taken back."""
     roster = GangRoster()
     for name in "ab":
@@ -180,7 +180,7 @@ def test_a_gang_that_starts_once_has_done_so_when_its_minimum_is_bound_and_not_w
     assert the(roster).needs == 0
 
 
-def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_started() -> None:
+def test_gang_with_a_running_member_has_started_before_this_process() -> None:
     roster = GangRoster()
     roster.set(once("a"))
     roster.set_member_node("uid-a", "n", is_bound=True)
@@ -188,7 +188,7 @@ def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_st
 
 
 @pytest.mark.parametrize("make", [member, once])
-def test_members_that_are_being_deleted_do_not_count(make: Callable[[str], Pod]) -> None:
+def test_members_being_deleted_do_not_count(make: Callable[[str], Pod]) -> None:
     roster, heard = GangRoster(), list[str]()
     for name in "ab":
         roster.set(make(name))
@@ -205,7 +205,7 @@ def test_members_that_are_being_deleted_do_not_count(make: Callable[[str], Pod])
     assert (roster.why_not_yet("team/g"), the(roster).needs) == ("", 2)
 
 
-def test_a_gang_that_starts_once_and_of_which_a_member_stays_stays_started() -> None:
+def test_started_gang_with_one_remaining_member_stays_started() -> None:
     roster = GangRoster()
     for name in "ab":
         roster.set(once(name))
@@ -267,7 +267,7 @@ def test_success_of_a_member_that_never_ran_starts_nothing(monkeypatch: pytest.M
     assert the(roster).has_started
 
 
-def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> None:
+def test_gang_is_not_overdue_at_once_after_it_loses_a_member_again() -> None:
     roster = roster_of(member("a"), member("b"))
     roster.note_overdue("team/g")
     roster.note_refusal("team/g", "no room")
@@ -278,7 +278,7 @@ def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> 
     assert not the(roster).refusal
 
 
-def test_gangs_that_start_together_have_no_more_levels_than_one_may_have() -> None:
+def test_linked_gangs_share_the_limit_of_topology_levels() -> None:
     """Each of them is looked at in one attempt: 32 gangs of 8 would keep all others waiting."""
 
     def of(name: str, *keys: str) -> Pod:
@@ -291,7 +291,7 @@ def test_gangs_that_start_together_have_no_more_levels_than_one_may_have() -> No
     assert why == "gang team/x: names 9 topology levels with those it starts with; 8 is the most"
 
 
-def test_a_gang_whose_object_is_listed_after_its_running_members_has_started() -> None:
+def test_gang_object_listed_after_running_members_means_started() -> None:
     """Kinds are listed side by side when we start: whichever comes first, the gang is the same."""
 
     def of(name: str) -> Pod:
@@ -313,7 +313,7 @@ def test_a_gang_whose_object_is_listed_after_its_running_members_has_started() -
     assert [(gang.has_started, gang.needs) for gang in gangs] == [(True, 0)] * 2
 
 
-def test_a_gang_whose_minimum_is_lowered_to_those_that_run_has_had_its_minimum() -> None:
+def test_lowered_minimum_that_running_members_meet_means_started() -> None:
     roster = GangRoster()
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(3))
     roster.set(Pod("team", "a", "uid-a", 1, labels={SP_LABEL: "g"}))
@@ -323,7 +323,7 @@ def test_a_gang_whose_minimum_is_lowered_to_those_that_run_has_had_its_minimum()
     assert the(roster).has_started
 
 
-def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
+def test_gangs_are_separate_and_linked_gangs_are_notified() -> None:
     roster, heard = GangRoster(), list[str]()
     roster.on_change = heard.append
     roster.set(together("a", "x"))
@@ -344,7 +344,7 @@ def test_members_held_by_a_paused_attempt_do_not_count_as_started() -> None:
     assert the(roster).needs == 1
 
 
-def test_gangs_hear_that_one_they_start_with_lost_its_member() -> None:
+def test_linked_gangs_are_notified_when_one_loses_a_member() -> None:
     roster, heard = roster_of(together("a", "x"), together("b", "y")), list[str]()
     roster.on_change = heard.append
     roster.remove("uid-b")
@@ -370,7 +370,7 @@ def test_later_version_of_a_victim_leaves_it_a_victim() -> None:
     assert roster.placed_members("team/g") == ["uid-b"]
 
 
-def test_a_gang_of_an_object_waits_for_it() -> None:
+def test_gang_waits_for_its_pod_group_object() -> None:
     roster = GangRoster()
     pod = Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"})
     roster.set(pod)
@@ -386,7 +386,7 @@ def test_a_gang_of_an_object_waits_for_it() -> None:
     assert the(roster).problem == missing
 
 
-def test_members_hear_why_no_pod_group_is_known_and_when_that_ends() -> None:
+def test_members_report_why_their_pod_group_is_unknown() -> None:
     roster = GangRoster()
     roster.set(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
     roster.set(Pod("team", "q", "uid-q", 1, labels={SIGS_LABEL: "h"}))
@@ -400,13 +400,13 @@ def test_members_hear_why_no_pod_group_is_known_and_when_that_ends() -> None:
         roster.why_not_yet("team/h") == "gang team/h: PodGroup team/h of scheduling.sigs.k8s.io is missing; create it"
     )
     copy = roster_of(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
-    recall(copy, remembered(roster))
+    restore_gang_state(copy, gang_state(roster))
     assert copy.why_not_yet("team/g") == why
     roster.note_kind(GangApi.SCHEDULER_PLUGINS, "")
     assert (heard[1:], roster.why_not_yet("team/g").endswith("; create it")) == (["team/g"], True)
 
 
-def test_an_object_that_came_first_counts() -> None:
+def test_pod_group_listed_before_its_members_applies() -> None:
     roster = GangRoster()
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(4))
     roster.set(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
@@ -424,17 +424,17 @@ def test_an_object_that_came_first_counts() -> None:
         ([member("b")], ""),
     ],
 )
-def test_members_that_contradict_each_other_are_told(others: list[Pod], words: str) -> None:
+def test_contradicting_members_are_reported(others: list[Pod], words: str) -> None:
     assert the(roster_of(member("a"), *others)).problem == words
 
 
-def test_a_contradiction_ends_with_who_made_it() -> None:
+def test_contradiction_ends_when_the_contradicting_member_is_deleted() -> None:
     roster = roster_of(member("a"), member("b", 3))
     roster.remove("uid-b")
     assert the(roster).problem == ""
 
 
-def test_a_pod_that_changes_its_gang_leaves_the_other() -> None:
+def test_pod_that_changes_its_gang_leaves_the_old_one() -> None:
     roster = roster_of(member("a"))
     roster.set(member("a", gang="other"))
     assert roster.gang("team/g") is None
@@ -453,7 +453,7 @@ class Known(NamedTuple):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_counts_are_those_of_a_walk_over_all_members(seed: int) -> None:
+def test_counts_equal_a_recount_of_all_members(seed: int) -> None:
     rng, roster = random.Random(seed), GangRoster()
     known: dict[str, Known] = {}
     finished: dict[str, set[str]] = {"team/g": set(), "team/h": set()}
@@ -503,7 +503,7 @@ def check_counts(roster: GangRoster, key: str, members: list[Known], finished: s
         assert gang.surplus == min(max(staying + len(finished) - 2, 0), staying)
 
 
-def test_a_gang_is_told_nothing_about_other_namespaces() -> None:
+def test_gang_messages_name_no_pods_of_other_namespaces() -> None:
     """Neither of a gang of the same name, nor of one that it names as its fellow."""
     roster = GangRoster()
     heard: list[str] = []
@@ -525,7 +525,7 @@ def test_a_gang_is_told_nothing_about_other_namespaces() -> None:
         assert roster.why_not_yet("here/spy") == why
 
 
-def test_who_waits_hears_that_a_member_has_gone() -> None:
+def test_waiting_members_are_notified_when_a_member_is_deleted() -> None:
     roster = roster_of(member("a"), member("b"))
     heard: list[str] = []
     roster.on_change = heard.append
@@ -534,7 +534,7 @@ def test_who_waits_hears_that_a_member_has_gone() -> None:
     assert (heard, roster.why_not_yet("team/g")) == (["team/g"], "gang team/g: waits until 2 members are there")
 
 
-def test_one_member_that_contradicts_its_pod_group_is_told_though_others_agree() -> None:
+def test_member_that_contradicts_its_pod_group_is_reported() -> None:
     roster = GangRoster()
     for name, least in (("a", 3), ("b", 2)):
         roster.set(replace(member(name, least), labels={ACK_NAME: "g", ACK_MIN: str(least), SP_LABEL: "g"}))
@@ -544,7 +544,7 @@ def test_one_member_that_contradicts_its_pod_group_is_told_though_others_agree()
     )
 
 
-def test_why_members_found_no_nodes_is_forgotten_once_enough_have_them() -> None:
+def test_refusal_is_forgotten_once_enough_members_have_nodes() -> None:
     roster = roster_of(member("a"), member("b"))
     heard: list[str] = []
     roster.on_count = heard.append

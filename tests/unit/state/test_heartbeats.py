@@ -18,7 +18,7 @@ def versions(table: NodeTable, row: int) -> tuple[int, int, int]:
     return table.nodes_version, table.version(row), table.node_log.sequence
 
 
-def test_a_heartbeat_raises_no_version_and_the_newest_object_is_kept() -> None:
+def test_heartbeat_keeps_the_row_version_and_stores_the_newest_object() -> None:
     table = NodeTable()
     row = table.set_node(NODE)
     before = versions(table, row)
@@ -40,7 +40,7 @@ def test_a_heartbeat_raises_no_version_and_the_newest_object_is_kept() -> None:
         {"malformed": "status: broken"},
     ],
 )
-def test_whatever_is_read_of_a_node_is_news(change: dict[str, Any]) -> None:
+def test_every_field_read_of_a_node_changes_the_row_version(change: dict[str, Any]) -> None:
     table = NodeTable()
     row = table.set_node(NODE)
     before = versions(table, row)

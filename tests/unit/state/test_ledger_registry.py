@@ -85,7 +85,7 @@ def book_of(*ledgers: Noting) -> LedgerRegistry:
     return book
 
 
-def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
+def test_all_ledgers_get_the_pod_and_the_row() -> None:
     first, second = Noting("first"), Noting("second")
     book = book_of(first, second)
     assert book.fits(POD, 3) == ""
@@ -109,7 +109,7 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
     assert [ledger.name for ledger in book] == ["first", "second"]
 
 
-def test_a_ledger_that_is_not_concerned_is_told_to_release_and_asked_nothing() -> None:
+def test_unconcerned_ledger_is_only_asked_to_release() -> None:
     stranger = Noting("stranger", is_concerned=False, reason="full")
     book = book_of(stranger)
     assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.has_ledger(POD)) == ("", {}, (), False)
@@ -117,7 +117,7 @@ def test_a_ledger_that_is_not_concerned_is_told_to_release_and_asked_nothing() -
     assert stranger.heard == [("release", "p")]
 
 
-def test_a_decision_asks_each_ledger_once_whether_it_is_concerned() -> None:
+def test_decision_calls_concerns_once_per_ledger() -> None:
     cache = ClusterCache()
     concerned, stranger = Noting("concerned"), Noting("stranger", is_concerned=False, reason="full")
     for ledger in (concerned, stranger):
@@ -133,13 +133,13 @@ def test_a_decision_asks_each_ledger_once_whether_it_is_concerned() -> None:
     assert stranger.heard == []
 
 
-def test_the_first_reason_counts() -> None:
+def test_first_ledger_reason_is_reported() -> None:
     book = book_of(Noting("fine"), Noting("full", reason="no room"), Noting("fuller", reason="none at all"))
     assert book.fits(POD, 3) == "no room"
 
 
 @pytest.mark.parametrize("point", ["fits", "take"])
-def test_a_ledger_that_raises_when_it_is_asked_is_named_and_nothing_is_held(point: str) -> None:
+def test_ledger_that_raises_in_fits_is_named_and_nothing_is_held(point: str) -> None:
     before, failing, after = Noting("before"), Noting("failing", fails_at=point), Noting("after")
     book = book_of(before, failing, after)
     with pytest.raises(PluginFailure) as failed:
@@ -155,7 +155,7 @@ def test_a_ledger_that_raises_when_it_is_asked_is_named_and_nothing_is_held(poin
 
 
 @pytest.mark.parametrize("point", ["restore", "release", "set_node", "version"])
-def test_a_ledger_that_raises_when_it_is_told_is_broken_alone_until_it_is_trusted_again(point: str) -> None:
+def test_ledger_that_raises_on_an_update_is_broken_until_trusted_again(point: str) -> None:
     failing, after = Noting("failing", fails_at=point), Noting("after")
     book = book_of(failing, after)
     match point:

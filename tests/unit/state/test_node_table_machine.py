@@ -185,7 +185,7 @@ TableMachine.TestCase.settings = settings(stateful_step_count=10)
 TestTableMachine = TableMachine.TestCase
 
 
-def test_the_table_grows_by_doubling_and_keeps_what_it_knows() -> None:
+def test_table_grows_by_doubling_and_keeps_its_contents() -> None:
     table = NodeTable()
     for number in range(3 * ROWS_INITIAL):
         row = table.set_node(make_node(f"n{number}", cpu_milli=number, labels={"zone": str(number % 3)}))
@@ -196,7 +196,7 @@ def test_the_table_grows_by_doubling_and_keeps_what_it_knows() -> None:
     table.validate()
 
 
-def test_columns_handed_out_cannot_be_written() -> None:
+def test_returned_columns_are_read_only() -> None:
     table = NodeTable()
     table.set_node(make_node("n"))
     arrays = (table.allocatable(CPU), table.requested(GPU), table.scoring_requested(MEMORY), table.pod_count)
@@ -205,14 +205,14 @@ def test_columns_handed_out_cannot_be_written() -> None:
             array[0] = 1
 
 
-def test_a_row_that_pods_stand_on_is_not_freed() -> None:
+def test_row_with_pods_is_not_freed() -> None:
     table = NodeTable()
     table.add_pod(table.set_node(make_node("n")), make_pod("p"))
     with pytest.raises(AssertionError, match="1 pods"):
         table.remove_node("n")
 
 
-def test_a_freed_row_is_used_again_lowest_first_with_a_higher_version() -> None:
+def test_lowest_freed_row_is_reused_with_a_higher_version() -> None:
     table = NodeTable()
     rows = [table.set_node(make_node(name)) for name in ("a", "b", "c")]
     before = table.version(rows[0])
@@ -223,7 +223,7 @@ def test_a_freed_row_is_used_again_lowest_first_with_a_higher_version() -> None:
     assert table.set_node(make_node("e")) == rows[2]
 
 
-def test_pods_make_no_columns_so_that_their_authors_cannot_use_them_up() -> None:
+def test_pods_create_no_resource_columns() -> None:
     """Found by review: 256 made-up names on pods left no column for a real device."""
     table = NodeTable()
     row = table.set_node(make_node("n"))
@@ -240,7 +240,7 @@ def test_pods_make_no_columns_so_that_their_authors_cannot_use_them_up() -> None
 
 
 @pytest.mark.parametrize("change", [{"labels": {"a": "b"}}, {"annotations": {"a": "b"}}, {"is_deleting": True}])
-def test_a_pod_that_changes_in_what_plugins_read_touches_its_row(change: dict[str, object]) -> None:
+def test_changed_pod_raises_the_row_version(change: dict[str, object]) -> None:
     table = NodeTable()
     row = table.set_node(make_node("n"))
     pod = make_pod("p", name="p")
@@ -252,7 +252,7 @@ def test_a_pod_that_changes_in_what_plugins_read_touches_its_row(change: dict[st
     assert table.version(row) == before + 1
 
 
-def test_a_node_whose_capacity_shrinks_keeps_its_pods_and_shows_no_room() -> None:
+def test_shrunken_node_keeps_its_pods_and_has_no_room() -> None:
     table = NodeTable()
     row = table.set_node(make_node("n"))
     table.add_pod(row, make_pod("p", make_spec(3000)))
@@ -261,7 +261,7 @@ def test_a_node_whose_capacity_shrinks_keeps_its_pods_and_shows_no_room() -> Non
     assert np.array_equal(table.pod_count[[row]], [1])
 
 
-def test_a_port_that_two_pods_hold_is_free_when_the_last_of_them_goes() -> None:
+def test_port_is_free_after_the_last_of_two_users_leaves() -> None:
     """Unlike kube-scheduler's HostPortInfo, a set that forgets the port with the first of them."""
     table = NodeTable()
     row = table.set_node(make_node("n"))
@@ -273,7 +273,7 @@ def test_a_port_that_two_pods_hold_is_free_when_the_last_of_them_goes() -> None:
     assert table.port_users("TCP", 80) == {}
 
 
-def test_of_a_resource_that_no_node_has_every_row_has_none_and_so_it_stays_as_rows_come() -> None:
+def test_resource_of_no_node_is_zero_on_every_row() -> None:
     table = NodeTable()
     for number in range(ROWS_INITIAL + 1):
         for column in (table.allocatable("example.com/none"), table.requested("example.com/none")):
@@ -283,7 +283,7 @@ def test_of_a_resource_that_no_node_has_every_row_has_none_and_so_it_stays_as_ro
         table.set_node(make_node(f"n{number}", cpu_milli=1))
 
 
-def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_count_when_it_does() -> None:
+def test_requests_of_placed_pods_count_when_a_column_is_created_later() -> None:
     """A device plugin that starts late, or again: some of the node's pods have its devices, others never asked for one."""
     table = NodeTable()
     row = table.set_node(make_node("n"))
@@ -293,7 +293,7 @@ def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_coun
     assert (table.requested(GPU)[row], table.allocatable(GPU)[row]) == (3, 8)
 
 
-def test_a_label_that_no_node_has_any_more_is_forgotten() -> None:
+def test_label_of_no_node_is_forgotten() -> None:
     table = NodeTable()
     for name in ("a", "b"):
         table.set_node(Node(name, name, 1, labels={"zone": "x"}))
@@ -305,7 +305,7 @@ def test_a_label_that_no_node_has_any_more_is_forgotten() -> None:
     assert set(columns._nodes_with) == set(columns._columns) == set()
 
 
-def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_columns_are_limited_and_stay_correct(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((resources, "BLOCKS_MAX"), (derived, "DERIVED_MAX"), (labels, "LABEL_COLUMNS_MAX")):
         monkeypatch.setattr(module, name, 2)
     table = NodeTable()

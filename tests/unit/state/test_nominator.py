@@ -27,7 +27,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(0, 7), st.sampled_from([0, 5, 9]))
-def test_columns_tell_what_the_pods_themselves_ask_for(story: list[Any], asker: int, priority: int) -> None:
+def test_nominated_request_columns_equal_the_sums_of_pods(story: list[Any], asker: int, priority: int) -> None:
     nominator, table = Nominator(), NodeTable()
     for name in NODES[:3]:
         table.set_node(make_node(name))
@@ -57,7 +57,7 @@ def test_columns_tell_what_the_pods_themselves_ask_for(story: list[Any], asker: 
         assert found == expected
 
 
-def test_a_promise_made_here_outlives_versions_of_the_pod_that_do_not_know_of_it() -> None:
+def test_nomination_survives_pod_versions_without_it() -> None:
     nominator, before = Nominator(), make_pod("p")
     nominator.nominate(before, "n0")
     nominator.set(make_pod("p", phase="Pending"), before)
@@ -68,7 +68,7 @@ def test_a_promise_made_here_outlives_versions_of_the_pod_that_do_not_know_of_it
     assert (nominator.node_of("uid-p"), len(nominator)) == ("", 0)
 
 
-def test_what_changed_is_told_as_long_as_it_is_remembered() -> None:
+def test_changed_since_returns_changes_still_in_the_log() -> None:
     nominator = Nominator()
     nominator.nominate(make_pod("p"), "n0")
     mark = nominator.sequence
@@ -80,7 +80,7 @@ def test_what_changed_is_told_as_long_as_it_is_remembered() -> None:
     assert nominator.changed_since(mark) is None
 
 
-def test_nominations_to_nodes_that_are_gone_promise_nothing() -> None:
+def test_nominations_to_deleted_nodes_reserve_nothing() -> None:
     nominator, table = Nominator(), NodeTable()
     table.set_node(make_node("n0"))
     nominator.nominate(make_pod("first", cpu_milli=1), "gone")
@@ -92,7 +92,7 @@ def test_nominations_to_nodes_that_are_gone_promise_nothing() -> None:
     assert nominator.requests(make_pod("second", cpu_milli=1), table) is None, "nobody leaves room for itself"
 
 
-def test_a_rank_of_its_own_decides_who_leaves_a_nominated_pod_its_place() -> None:
+def test_nomination_rank_decides_which_pods_yield() -> None:
     nominator, table = Nominator(), NodeTable()
     table.set_node(make_node("n0"))
     reclaims = make_pod("reclaims", cpu_milli=100, priority=0)
@@ -109,7 +109,7 @@ def test_a_rank_of_its_own_decides_who_leaves_a_nominated_pod_its_place() -> Non
     assert nominator.requests(reclaims, table) is None, "its own place is no hindrance to it"
 
 
-def test_a_rank_lasts_as_long_as_the_pod_is_nominated_to_the_same_node() -> None:
+def test_nomination_rank_lasts_while_the_node_is_the_same() -> None:
     nominator, pod = Nominator(), make_pod("reclaims", priority=0)
     nominator.nominate(pod, "n0", rank=50)
     nominator.nominate(pod, "n0")

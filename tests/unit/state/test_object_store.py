@@ -32,7 +32,7 @@ PV, PVC, CAPACITY, ATTACHMENT, SERVICE = (
 )
 
 
-def test_an_object_is_found_by_name_and_gone_when_removed() -> None:
+def test_object_is_found_by_name_until_removed() -> None:
     store = ObjectStore()
     claim = PersistentVolumeClaim(name="data", namespace="team", uid="u", version=3)
 
@@ -45,7 +45,7 @@ def test_an_object_is_found_by_name_and_gone_when_removed() -> None:
     assert len(store) == 0
 
 
-def test_objects_are_found_by_what_plugins_ask_for() -> None:
+def test_objects_are_found_by_the_keys_of_plugins() -> None:
     store = ObjectStore()
     store.set(PV, PersistentVolume(name="a", storage_class="fast"))
     store.set(PV, PersistentVolume(name="b", storage_class="slow"))
@@ -62,7 +62,7 @@ def test_objects_are_found_by_what_plugins_ask_for() -> None:
     assert not store.services("none")
 
 
-def test_a_version_stands_still_while_nothing_that_is_kept_changes() -> None:
+def test_version_changes_only_with_stored_content() -> None:
     store = ObjectStore()
     store.set(PV, PersistentVolume(name="a", version=1, phase="Available"))
     before = store.version(PV)
@@ -80,7 +80,7 @@ def test_a_version_stands_still_while_nothing_that_is_kept_changes() -> None:
     assert store.changed_since(PV, before) == [("", "a")]
 
 
-def test_a_kind_that_cannot_be_read_says_why_until_it_can() -> None:
+def test_unreadable_kind_has_a_reason_until_readable() -> None:
     store = ObjectStore()
     assert store.unreadable(PV) == ""
     before = store.sequence
@@ -119,7 +119,7 @@ def test_indexes_and_versions_agree_with_what_was_written(changes: list[tuple[bo
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
-def test_every_kind_has_a_shelf(kind: ObjectKind) -> None:
+def test_every_kind_has_a_store(kind: ObjectKind) -> None:
     store = ObjectStore()
     item: ClusterObject = _any_object(kind)
     store.set(kind, item)
@@ -161,7 +161,7 @@ def test_each_kind_is_found_by_its_namespace() -> None:
     assert len(store) == 2 * len(kinds)
 
 
-def test_objects_filed_by_something_else_are_found_by_their_namespace_too() -> None:
+def test_objects_indexed_by_other_keys_are_also_found_by_namespace() -> None:
     store = ObjectStore()
     for namespace in ("team", "other"):
         store.set(CAPACITY, CsiStorageCapacity(name="c", namespace=namespace, storage_class="fast"))
@@ -170,7 +170,7 @@ def test_objects_filed_by_something_else_are_found_by_their_namespace_too() -> N
     assert [one.name for one in store.volumes()] == ["a"]
 
 
-def test_a_kind_that_becomes_readable_or_not_has_changed_and_one_that_stays_so_has_not() -> None:
+def test_kind_version_changes_when_it_becomes_readable_or_unreadable() -> None:
     store = ObjectStore()
     versions = []
     for why in ("", "forbidden", "still forbidden", "", ""):

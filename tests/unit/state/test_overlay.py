@@ -45,7 +45,7 @@ changes = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 4)
 
 
 @given(changes)
-def test_an_overlay_shows_what_a_changed_table_would_and_leaves_the_base_untouched(
+def test_overlay_equals_a_changed_table_and_leaves_the_base_untouched(
     drawn: list[tuple[bool, int, int, Any]],
 ) -> None:
     base, changed = make_table(), make_table()
@@ -74,7 +74,7 @@ def test_an_overlay_shows_what_a_changed_table_would_and_leaves_the_base_untouch
     assert [base.version(row) for row in range(3)] == versions
 
 
-def test_what_pods_cannot_change_is_read_through() -> None:
+def test_fields_that_pods_cannot_change_are_read_through() -> None:
     table = make_table()
     overlay = Overlay(table)
     assert np.array_equal(overlay.allocatable(CPU), table.allocatable(CPU))
@@ -83,12 +83,12 @@ def test_what_pods_cannot_change_is_read_through() -> None:
     assert np.array_equal(overlay.label_codes("zone"), table.label_codes("zone"))
 
 
-def test_a_pod_that_is_not_there_cannot_be_removed_in_thought() -> None:
+def test_overlay_refuses_removal_of_an_absent_pod() -> None:
     with pytest.raises(KeyError):
         Overlay(make_table()).remove_pod(0, "nobody")
 
 
-def test_the_columns_of_an_overlay_cannot_be_written() -> None:
+def test_overlay_columns_are_read_only() -> None:
     overlay = Overlay(make_table())
     overlay.add_pod(0, make_pod("p"))
     for array in (overlay.requested(CPU), overlay.scoring_requested(CPU), overlay.pod_count):
@@ -100,7 +100,7 @@ def test_the_columns_of_an_overlay_cannot_be_written() -> None:
 
 
 @given(st.lists(st.integers(0, 20), max_size=60), st.integers(0, 60))
-def test_the_log_tells_the_distinct_rows_since_then_in_order(rows: list[int], since: int) -> None:
+def test_change_log_returns_distinct_rows_in_order(rows: list[int], since: int) -> None:
     log = ChangeLog()
     for row in rows:
         log.note(row)
@@ -110,7 +110,7 @@ def test_the_log_tells_the_distinct_rows_since_then_in_order(rows: list[int], si
     assert found.tolist() == sorted(set(rows[since:]))
 
 
-def test_the_log_wraps_and_knows_what_it_has_forgotten() -> None:
+def test_change_log_reports_forgotten_changes_after_wrapping() -> None:
     log = ChangeLog()
     for number in range(CHANGES_KEPT + 10):
         log.note(number % 1000)
@@ -126,7 +126,7 @@ def test_the_log_wraps_and_knows_what_it_has_forgotten() -> None:
 # -- nominations -------------------------------------------------------------------------------------------------------
 
 
-def test_nominations_are_kept_by_node_and_only_for_those_who_come_before() -> None:
+def test_nominations_are_kept_by_node_and_returned_by_rank() -> None:
     nominator = Nominator()
     high, low = (make_pod(uid, type(SPECS[0])(priority=p), nominated_node="n") for uid, p in (("high", 9), ("low", 1)))
     nominator.set(high)

@@ -73,9 +73,7 @@ def pods_of(drawn: Sequence[tuple[int, bool, int, int]]) -> list[tuple[Pod, int]
 
 
 @given(st.lists(members, min_size=1, max_size=6), st.integers(-1, 6))
-def test_all_pods_are_assumed_as_one_by_one_or_nothing_is_left_of_any(
-    drawn: list[tuple[int, bool, int, int]], failing: int
-) -> None:
+def test_transaction_assumes_all_pods_or_none(drawn: list[tuple[int, bool, int, int]], failing: int) -> None:
     ledger = FailsAt(f"p{failing}")
     cache = a_cache(ledger)
     cache.assume(make_pod("before", make_spec(200, port=80), annotations={"tickets": "1"}), 1)
@@ -101,7 +99,7 @@ def test_all_pods_are_assumed_as_one_by_one_or_nothing_is_left_of_any(
     cache.validate()
 
 
-def test_the_first_pod_that_finds_no_place_is_named_with_what_a_ledger_says() -> None:
+def test_transaction_names_the_first_pod_refused_and_the_ledger_reason() -> None:
     ledger = Tickets(per_row=1)
     cache = a_cache(ledger)
     places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(3)]
@@ -110,7 +108,7 @@ def test_the_first_pod_that_finds_no_place_is_named_with_what_a_ledger_says() ->
     assert not cache.uids()
 
 
-def test_a_block_that_ends_without_keeping_takes_all_back_the_last_first() -> None:
+def test_transaction_without_keep_is_undone_in_reverse_order() -> None:
     cache = a_cache(Tickets())
     gone: list[str] = []
     forget = cache.forget
@@ -126,7 +124,7 @@ def test_a_block_that_ends_without_keeping_takes_all_back_the_last_first() -> No
     assert list(cache.uids()) == ["kept"]
 
 
-def test_versions_rise_by_a_transaction_that_was_undone() -> None:
+def test_undone_transaction_raises_row_versions() -> None:
     """Who waits outside with what it read before looks at the row again: it may have read of the pods that are gone."""
     ledger = Tickets(per_row=1)
     cache = a_cache(ledger)
@@ -137,7 +135,7 @@ def test_versions_rise_by_a_transaction_that_was_undone() -> None:
     assert ledger.version(0) > held
 
 
-def test_a_pod_that_stands_already_costs_the_others_nothing() -> None:
+def test_pod_that_is_already_placed_does_not_fail_the_others() -> None:
     cache = a_cache(Tickets())
     standing = make_pod("standing", make_spec(100))
     cache.assume(standing, 0)

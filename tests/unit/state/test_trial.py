@@ -121,7 +121,7 @@ def act(
 
 
 @given(pods, steps, st.booleans())
-def test_after_a_trial_nothing_shows_that_there_was_one(
+def test_trial_leaves_no_trace(
     standing: list[tuple[int, int, bool, bool]], story: list[tuple[str, int, int]], stops: bool
 ) -> None:
     town = Town()
@@ -139,7 +139,7 @@ def test_after_a_trial_nothing_shows_that_there_was_one(
     assert town.state() == before
 
 
-def test_within_the_block_pods_that_are_away_take_nothing() -> None:
+def test_removed_pods_use_nothing_inside_a_trial() -> None:
     town = Town()
     town.fill([(0, 1000, True, False), (0, 1000, True, True), (6, 1000, False, False)])
     with Trial(town.cache, town.nominator) as trial:
@@ -149,7 +149,7 @@ def test_within_the_block_pods_that_are_away_take_nothing() -> None:
         assert list(town.tickets.held()) == ["p1"], "which ticket a pod on its way got, nobody else knows"
 
 
-def test_a_pod_stands_where_no_ledger_refuses_it() -> None:
+def test_trial_places_a_pod_where_no_ledger_refuses() -> None:
     town = Town(Tickets(per_row=1))
     town.room.max_milli = 2000
     wanting = [make_pod(f"w{number}", annotations={"tickets": "1"}) for number in range(3)]
@@ -162,7 +162,7 @@ def test_a_pod_stands_where_no_ledger_refuses_it() -> None:
 
 
 @pytest.mark.parametrize("what", ["fits", "take"])
-def test_a_ledger_that_raises_leaves_nothing_behind(what: str) -> None:
+def test_trial_with_a_raising_ledger_leaves_no_trace(what: str) -> None:
     tickets = FlakyTickets()
     town = Town(tickets)
     town.fill([(0, 1000, True, False), (1, 1000, False, True)])
@@ -180,7 +180,7 @@ def test_a_ledger_that_raises_leaves_nothing_behind(what: str) -> None:
     assert town.state() == before
 
 
-def test_what_was_chosen_for_a_pod_is_kept_with_its_stand() -> None:
+def test_trial_placement_keeps_the_choices_of_ledgers() -> None:
     town, asked = Town(), list[str]()
 
     def choose(pod: Pod, row: int) -> Choices:

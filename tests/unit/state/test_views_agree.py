@@ -104,7 +104,7 @@ def seen(view: NodeView) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_overlay_shows_all_that_its_table_would_show(seed: int) -> None:
+def test_overlay_equals_its_table(seed: int) -> None:
     table, twin = filled(seed), filled(seed)
     overlay = Overlay(table)
     assert seen(overlay) == seen(table)
@@ -141,7 +141,7 @@ def room(view: NodeView) -> Any:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("reads_first", [False, True])
-def test_columns_moved_at_once_are_those_of_pods_moved_one_by_one(seed: int, reads_first: bool) -> None:
+def test_column_overlay_equals_moving_pods_one_by_one(seed: int, reads_first: bool) -> None:
     rng, table = random.Random(seed), filled(seed)
     (pods,) = PodsByPriority(table).blocks(ROWS)
     stands = pods.priority != ABOVE_EVERY_PRIORITY
@@ -168,7 +168,7 @@ def test_columns_moved_at_once_are_those_of_pods_moved_one_by_one(seed: int, rea
     assert room(columns) == room(plain)
 
 
-def test_pods_that_were_promised_a_row_count_there_with_their_ports() -> None:
+def test_nominated_pods_count_on_their_row_with_ports() -> None:
     table, nominator = filled(1), Nominator()
     promised = make_pod("promised", make_spec(300, gpu=1, port=80), nominated_node="n4")
     nominator.set(promised)
@@ -181,7 +181,7 @@ def test_pods_that_were_promised_a_row_count_there_with_their_ports() -> None:
     assert room(columns) == room(plain)
 
 
-def test_label_sets_of_pods_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_sets_of_deleted_pods_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pods_by_priority, "LABEL_SETS_MAX", 3)
     table, row = make_table(), int(ROWS[0])
     standing = PodsByPriority(table)
@@ -212,9 +212,7 @@ def told(blocks: list[PodColumns]) -> list[Any]:
 
 @pytest.mark.parametrize("widest", [128, 2, 1])
 @pytest.mark.parametrize("seed", range(4))
-def test_standing_pods_renewed_where_rows_changed_are_those_written_anew(
-    seed: int, widest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renewed_pod_columns_equal_rebuilt_ones(seed: int, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pods_by_priority, "WIDTH_MAX", widest)
     monkeypatch.setattr(pods_by_priority, "WIDTH_STEP", 1)
     monkeypatch.setattr(pods_by_priority, "LABEL_SETS_MAX", seed)
@@ -278,9 +276,7 @@ def with_column(name: str, amount: int) -> Callable[[NodeTable], None]:
         (with_node(labels={"zone": "z0"}), "label zone is 'z1', the node says 'z0'"),
     ],
 )
-def test_a_row_that_is_not_the_sum_of_its_node_and_pods_is_told_with_both_sides(
-    change: Callable[[NodeTable], None], fault: str
-) -> None:
+def test_row_fault_reports_expected_and_actual_sums(change: Callable[[NodeTable], None], fault: str) -> None:
     table = make_table()
     table.add_pod(1, make_pod("p"))
     assert table.label_codes("zone")[1]
@@ -292,7 +288,7 @@ def test_a_row_that_is_not_the_sum_of_its_node_and_pods_is_told_with_both_sides(
     assert row_faults(table, [0, 2]) == {}
 
 
-def test_a_row_without_a_node_has_no_fault() -> None:
+def test_row_without_a_node_has_no_fault() -> None:
     table = make_table()
     table.remove_node("n1")
     assert row_faults(table, ROWS.tolist()) == {}
@@ -308,7 +304,7 @@ def one_pod() -> ClusterCache:
     return cache
 
 
-def test_a_cache_at_odds_with_its_rows_is_told() -> None:
+def test_cache_that_differs_from_its_rows_is_reported() -> None:
     cache = one_pod()
     with pytest.raises(CacheCorruptedError, match=r"^pod default/p \(p\) is assumed while CONFIRMED$"):
         cache.assume(make_pod("p"), 0)

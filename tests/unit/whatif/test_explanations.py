@@ -24,7 +24,7 @@ def on_node(node: str, *documents: Document) -> str:
     return view.on_node.text
 
 
-def test_the_winner_and_its_runners_up_are_told_plugin_by_plugin() -> None:
+def test_winner_and_runners_up_are_shown_per_plugin() -> None:
     attempt = now(*(node_document(f"n{cpu}", cpu=str(cpu)) for cpu in (2, 4, 8)), small_pod("late", cpu="1"))
     assert attempt.winner is not None
     assert (attempt.winner.node, attempt.ties, attempt.feasible) == ("n8", 1, 3)
@@ -33,7 +33,7 @@ def test_the_winner_and_its_runners_up_are_told_plugin_by_plugin() -> None:
         assert sum(part.score * part.weight for part in scored.parts) == scored.total
 
 
-def test_each_node_is_counted_once_with_who_refused_it_first() -> None:
+def test_each_node_is_counted_once_for_its_first_rejector() -> None:
     cordoned = node_document("n0", cpu="100m")
     cordoned["spec"]["unschedulable"] = True
     attempt = now(cordoned, node_document("n1", cpu="100m"), node_document("n2"), small_pod("late", cpu="1"))
@@ -45,14 +45,14 @@ def test_each_node_is_counted_once_with_who_refused_it_first() -> None:
     assert (attempt.outcome, attempt.node) == ("placed", "n2")
 
 
-def test_names_are_told_up_to_the_number_asked_for() -> None:
+def test_node_names_are_shown_up_to_the_limit() -> None:
     nodes = [node_document(f"n{index:02}", cpu="100m") for index in range(15)]
     few = explained(*nodes, small_pod("late", cpu="1"), query=ExplainQuery("default", "late", names=3)).now
     assert few is not None
     assert (few.refused[0].count, few.refused[0].nodes) == (15, ("n00", "n01", "n02"))
 
 
-def test_a_refusal_everywhere_ends_the_asking() -> None:
+def test_evaluation_ends_when_every_node_is_refused() -> None:
     attempt = now(node_document("n1"), small_pod("late", volumes=[CLAIM]))
     said = {point.plugin: point.said for point in attempt.points if point.point == "PreFilter"}
     refusal = 'refuses the pod everywhere: persistentvolumeclaim "nope" not found'
@@ -61,7 +61,7 @@ def test_a_refusal_everywhere_ends_the_asking() -> None:
     assert (attempt.domain_nodes, attempt.looked_at) == (1, 0)
 
 
-def test_one_node_is_told_in_a_sentence() -> None:
+def test_one_node_is_explained_in_a_sentence() -> None:
     small, large, other = (
         node_document("small", cpu="100m"),
         node_document("large", cpu="16"),
@@ -84,14 +84,14 @@ def test_one_node_is_told_in_a_sentence() -> None:
         ("gpu", "node gpu is not known here: none of the 3 nodes has a name like that"),
     ],
 )
-def test_a_node_that_is_not_there_is_refused_with_the_nearest_names(node: str, message: str) -> None:
+def test_unknown_node_is_refused_with_suggestions(node: str, message: str) -> None:
     nodes = (node_document("worker-1"), node_document("worker-2"), node_document("worker-13"))
     with pytest.raises(NotExplainedError) as told:
         on_node(node, *nodes, small_pod("late"))
     assert (str(told.value), told.value.status) == (message, 404)
 
 
-def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:
+def test_nodes_left_out_by_pre_filter_or_not_evaluated_are_explained() -> None:
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
     narrowed = small_pod("late", affinity={"nodeAffinity": required})
@@ -105,7 +105,7 @@ def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:
     )
 
 
-def test_a_node_of_another_domain_is_said_to_be_one() -> None:
+def test_node_of_another_domain_is_explained() -> None:
     foreign = node_document("n2", labels={"multisched.io/domain": "elsewhere"})
     late = small_pod("late")
     assert on_node("n2", node_document("n1"), foreign, late) == (
@@ -114,20 +114,20 @@ def test_a_node_of_another_domain_is_said_to_be_one() -> None:
     )
 
 
-def test_a_node_that_cannot_be_read_is_said_to_be_one() -> None:
+def test_unreadable_node_is_explained() -> None:
     unreadable = node_document("n2", cpu="lots")
     text = on_node("n2", node_document("n1"), unreadable, small_pod("late"))
     assert text.startswith("Node n2 cannot be read: status.allocatable")
 
 
-def test_whom_a_pod_would_preempt_is_told() -> None:
+def test_preemption_victims_are_shown() -> None:
     attempt = now(
         node_document("n1", cpu="2"), small_pod("low", cpu="2", node="n1"), small_pod("late", cpu="1", priority=9)
     )
     assert (attempt.outcome, attempt.nominated_node, attempt.victims) == ("refused", "n1", ("default/low",))
 
 
-def test_a_placed_pod_is_tried_as_if_it_were_not_there() -> None:
+def test_placed_pod_is_tried_as_if_absent() -> None:
     view = explained(node_document("n1", cpu="2"), small_pod("late", cpu="2", node="n1"), query=PLAIN)
     assert view.now is not None
     assert (view.state, view.node, view.now.outcome, view.now.node) == ("bound", "n1", "placed", "n1")
@@ -135,13 +135,13 @@ def test_a_placed_pod_is_tried_as_if_it_were_not_there() -> None:
     assert told == ("default", "late", "uid-late", "default-scheduler", "all", "")
 
 
-def test_a_pod_that_cannot_be_read_is_said_to_be_refused() -> None:
+def test_unreadable_pod_is_explained_as_refused() -> None:
     view = explained(node_document("n1"), small_pod("late", overhead={"cpu": "lots"}), query=PLAIN)
     assert view.state == "refused"
     assert view.waiting_for.startswith("a change of the pod itself: spec.overhead: cpu: 'lots'")
 
 
-def test_a_pod_of_nobody_is_an_error() -> None:
+def test_pod_of_no_domain_is_an_error() -> None:
     with pytest.raises(NotExplainedError, match="is not in the dump"):
         explained(node_document("n1"), query=PLAIN)
     other = small_pod("late")
@@ -152,7 +152,7 @@ def test_a_pod_of_nobody_is_an_error() -> None:
         explained(node_document("n1"), other, query=PLAIN)
 
 
-def test_rows_kept_for_nominated_pods_add_up_to_the_sentence() -> None:
+def test_refusals_for_nominated_pods_sum_to_the_message() -> None:
     promised = small_pod("promised", cpu="2", priority=9)
     promised["status"]["nominatedNodeName"] = "n1"
     attempt = now(node_document("n1", cpu="2"), node_document("n2", cpu="100m"), promised, small_pod("late", cpu="1"))

@@ -249,7 +249,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_all_fixes_are_told_word_for_word_the_smallest_first(scene: str) -> None:
+def test_fixes_have_exact_texts_smallest_first(scene: str) -> None:
     cluster, spec, told = SCENES[scene]
     view = explained(*cluster, small_pod("late", **spec))
     found = [(fix.kind, fix.text, fix.size, fix.node, fix.change, fix.command) for fix in view.fixes or ()]

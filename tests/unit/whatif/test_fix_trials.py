@@ -23,7 +23,7 @@ HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 
 
 @given(clusters(), st.integers(0, 3))
-def test_the_pod_that_is_tried_is_the_one_that_doing_so_would_make(documents: list[Document], gib: int) -> None:
+def test_trial_pod_equals_the_pod_after_the_fix(documents: list[Document], gib: int) -> None:
     late = next(one for one in documents if one["metadata"]["name"] == "late")
     if gib:
         late["spec"]["containers"][0]["resources"]["requests"]["memory"] = f"{gib * 4}Gi"
@@ -285,7 +285,7 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_fix_that_helps_is_told_and_none_that_does_not(scene: str) -> None:
+def test_only_helpful_fixes_are_shown(scene: str) -> None:
     cluster, late, texts = SCENES[scene]
     assert sorted(fix.text for fix in explained(*cluster, late).fixes or ()) == texts
 
@@ -305,7 +305,7 @@ CHOOSY = small_pod("late", nodeSelector={f"l{at}": "1" for at in range(5)})
         (2, 12, 3, {"selector": 2}),
     ],
 )
-def test_so_many_are_tried_and_told_and_no_more(
+def test_number_of_tried_and_shown_fixes_is_limited(
     in_all: int, of_a_kind: int, told_of_a_kind: int, kinds: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five labels are lacking, each on a node of its own."""
@@ -317,7 +317,7 @@ def test_so_many_are_tried_and_told_and_no_more(
 
 
 @pytest.mark.parametrize("tried", [0, 1, 2, 3])
-def test_so_many_nodes_are_looked_at_for_a_change_of_one(tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_nodes_tried_for_a_node_change_is_limited(tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixes, "NODES_TRIED", tried)
     nodes = [tainted("a", ("x", "NoSchedule")), tainted("b", ("y", "NoSchedule")), tainted("c", ("z", "NoSchedule"))]
     found = [fix.node for fix in explained(*nodes, small_pod("late")).fixes or () if fix.kind == "node"]
@@ -332,7 +332,7 @@ def test_so_many_nodes_are_looked_at_for_a_change_of_one(tried: int, monkeypatch
 @pytest.mark.parametrize(
     "wrong", [{"tolerations": [{"key": f"t{at}"} for at in range(300)]}, {"resourceClaims": [{"name": "x"}]}]
 )
-def test_a_pod_that_cannot_be_scheduled_at_all_is_not_said_to_fit(wrong: dict[str, Any]) -> None:
+def test_unschedulable_pod_is_not_reported_as_fitting(wrong: dict[str, Any]) -> None:
     sandbox = dump_of(node_document("n1"), small_pod("late", **wrong))._sandbox
     pod = sandbox.pending["default", "late"]
     worker = sandbox.worker_of(pod)

@@ -19,7 +19,7 @@ from tests.unit.whatif.clusters import ASKED, applied, clusters, dump_of, explai
 
 @pytest.mark.timeout(240)  # two whole programs are built for each example
 @given(clusters(), st.integers(0, 11))
-def test_a_fix_done_to_the_cluster_makes_the_pod_fit(documents: list[Document], choice: int) -> None:
+def test_fix_applied_to_the_cluster_makes_the_pod_fit(documents: list[Document], choice: int) -> None:
     dump = dump_of(*documents)
     cache = dump._sandbox.cache
     pods, nodes = set(cache.uids()), [node for _, node in cache.nodes.live_rows()]
@@ -91,14 +91,14 @@ CASES: dict[str, tuple[list[Document], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_plain_fix_is_found(case: str) -> None:
+def test_simple_fix_is_found(case: str) -> None:
     cluster, spec, text = CASES[case]
     view = explained(*cluster, small_pod("late", **spec))
     assert view.fixes is not None
     assert text in [fix.text for fix in view.fixes]
 
 
-def test_a_single_taint_may_be_taken_off_its_node() -> None:
+def test_fix_can_remove_a_single_taint() -> None:
     view = explained(tainted("n1", "team"), small_pod("late"))
     assert view.fixes is not None
     (fix,) = [one for one in view.fixes if one.kind == "node"]
@@ -106,13 +106,13 @@ def test_a_single_taint_may_be_taken_off_its_node() -> None:
     assert (fix.command, fix.change) == ("kubectl taint node n1 team:NoSchedule-", {"taint": "team", "node": "n1"})
 
 
-def test_taints_of_two_keys_are_no_matter_of_one_toleration() -> None:
+def test_one_toleration_does_not_cover_taints_of_two_keys() -> None:
     node = tainted("n1", "team")
     node["spec"]["taints"] += tainted("n1", "maintenance")["spec"]["taints"]
     assert explained(node, small_pod("late")).fixes == ()
 
 
-def test_what_a_pod_asks_beside_an_expression_still_counts_when_that_is_dropped() -> None:
+def test_remaining_requirements_count_after_dropping_an_expression() -> None:
     wanted = {"rack": "a", "system": "linux"}
     expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()]
     terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
@@ -124,14 +124,14 @@ def test_what_a_pod_asks_beside_an_expression_still_counts_when_that_is_dropped(
     assert both == ()
 
 
-def test_a_spread_is_loosened_by_its_skew_or_as_a_whole() -> None:
+def test_spread_fix_raises_max_skew_or_drops_the_constraint() -> None:
     cluster, spec, _ = CASES["a spread"]
     fixes = explained(*cluster, small_pod("late", **spec)).fixes
     changes = [fix.change for fix in fixes or () if fix.kind == "spread"]
     assert {"constraint": 0, "maxSkew": 2} in changes
 
 
-def test_it_says_so_when_no_single_change_helps() -> None:
+def test_explanation_reports_that_no_single_change_helps() -> None:
     node = tainted("n1", "team")
     node["spec"]["unschedulable"] = True
     view = explained(node, small_pod("late", cpu="8", nodeSelector={"disk": "ssd"}))
@@ -139,7 +139,7 @@ def test_it_says_so_when_no_single_change_helps() -> None:
 
 
 @pytest.mark.parametrize("selector", [{"kubernetes.io/hostname": "n2"}, {"topology.kubernetes.io/zone": "b"}])
-def test_no_fix_turns_a_node_into_another_or_moves_it(selector: dict[str, str]) -> None:
+def test_fixes_do_not_change_the_identity_or_topology_of_a_node(selector: dict[str, str]) -> None:
     view = explained(
         node_document("n1", labels={"topology.kubernetes.io/zone": "a"}), small_pod("late", nodeSelector=selector)
     )
@@ -147,13 +147,13 @@ def test_no_fix_turns_a_node_into_another_or_moves_it(selector: dict[str, str]) 
     assert [fix.kind for fix in view.fixes] == ["selector"]
 
 
-def test_a_zone_that_a_node_lacks_may_be_set() -> None:
+def test_fix_can_set_a_missing_zone() -> None:
     view = explained(node_document("n1"), small_pod("late", nodeSelector={"topology.kubernetes.io/zone": "b"}))
     assert view.fixes is not None
     assert [fix.kind for fix in view.fixes] == ["selector", "node"]
 
 
-def test_a_gate_is_told_where_it_holds_the_pod_back() -> None:
+def test_gate_is_reported_if_it_holds_the_pod() -> None:
     view = explained(node_document("n1"), small_pod("late", schedulingGates=[{"name": "hold"}]))
     assert view.now is not None
     gates = [(said.plugin, said.said) for said in view.now.points if said.point == "PreEnqueue"]
@@ -178,7 +178,7 @@ class Quota:
         return Status.unschedulable("quota is used up")
 
 
-def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_are_not_asked() -> None:
+def test_gates_before_the_refusing_one_admit_and_later_ones_are_not_called() -> None:
     profile = f"\n  profile: {{plugins: {{enabled: [{{name: {__name__}:Quota}}]}}}}"
     configured = loading.parse(GATED + profile, "test")
     for gates, said in (((), "Quota"), (("hold",), "SchedulingGates")):
@@ -195,14 +195,14 @@ def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_ar
 @pytest.mark.parametrize(
     ("free", "told"), [("3Gi", "3Gi"), ("2047Mi", "2047Mi"), ("1025Ki", "1025Ki"), ("1000", "1000"), ("2Ti", "2Ti")]
 )
-def test_a_smaller_memory_request_is_told_in_the_largest_whole_unit(free: str, told: str) -> None:
+def test_memory_fix_uses_the_largest_whole_unit(free: str, told: str) -> None:
     late = small_pod("late", cpu="100m")
     late["spec"]["containers"][0]["resources"]["requests"]["memory"] = "4Ti"
     fixes = explained(node_document("n1", memory=free), late).fixes
     assert [fix.text for fix in fixes or ()] == [f"lower the memory request from 4Ti to {told}"]
 
 
-def test_several_taints_of_one_key_take_one_wide_toleration_beside_those_the_pod_has() -> None:
+def test_several_taints_of_one_key_get_one_wide_toleration() -> None:
     node = tainted("n1", "team")
     node["spec"]["taints"].append({"key": "team", "value": "b", "effect": "NoExecute"})
     late = small_pod("late", tolerations=[{"key": "other", "operator": "Exists"}])
@@ -218,7 +218,7 @@ def test_several_taints_of_one_key_take_one_wide_toleration_beside_those_the_pod
     ("operator", "values", "label"),
     [("Gt", ["7"], "8"), ("Lt", ["7"], "6"), ("Exists", [], "true"), ("In", ["a", "b"], "a")],
 )
-def test_a_label_that_would_do_is_named_for_every_operator(operator: str, values: list[str], label: str) -> None:
+def test_label_fix_exists_for_every_operator(operator: str, values: list[str], label: str) -> None:
     expression = {"key": "gen", "operator": operator, "values": values}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -227,7 +227,7 @@ def test_a_label_that_would_do_is_named_for_every_operator(operator: str, values
     assert fix.change == {"node": "n1", "label": "gen", "value": label}
 
 
-def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
+def test_victim_fixes_are_tried_only_where_deletions_may_help() -> None:
     """A node that is refused for its labels is not opened by a deletion; one that is merely full is."""
     full, other = node_document("full", cpu="1", labels={"disk": "ssd"}), node_document("other", cpu="1")
     documents = [full, other, small_pod("on-full", cpu="1", node="full"), small_pod("on-other", cpu="1", node="other")]
@@ -236,7 +236,7 @@ def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
     assert victims == ["on-full"]
 
 
-def test_nodes_that_no_deletion_opens_do_not_crowd_out_one_that_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_without_helpful_deletions_do_not_hide_one_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many nodes are looked at for victims and no more, those first that fewest plugins refuse."""
     monkeypatch.setattr(fixes, "NODES_TRIED", 1)
     twice = node_document("b", cpu="1")
@@ -247,7 +247,7 @@ def test_nodes_that_no_deletion_opens_do_not_crowd_out_one_that_it_does(monkeypa
     assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-c"]
 
 
-def test_nodes_that_fewest_plugins_refuse_are_looked_at_first_for_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_with_the_fewest_rejectors_are_tried_first_for_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixes, "NODES_TRIED", 1)
     port = [{"containerPort": 80, "hostPort": 80}]
     documents = [node_document(name, cpu="1") for name in "ab"]
@@ -256,7 +256,7 @@ def test_nodes_that_fewest_plugins_refuse_are_looked_at_first_for_victims(monkey
     assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-b"]
 
 
-def test_a_node_that_two_plugins_refuse_is_not_mended_for_one_of_them() -> None:
+def test_node_refused_by_two_plugins_gets_no_single_fix() -> None:
     first, second = tainted("first", "team"), tainted("second", "team")
     second["spec"]["unschedulable"] = True
     view = explained(second, first, small_pod("late"))
@@ -264,21 +264,21 @@ def test_a_node_that_two_plugins_refuse_is_not_mended_for_one_of_them() -> None:
     assert nodes == ["first"]
 
 
-def test_a_dump_without_nodes_is_called_so() -> None:
+def test_dump_without_nodes_is_reported() -> None:
     assert any("has no nodes" in note for note in explained(small_pod("late")).notes)
 
 
-def test_a_pod_that_a_dump_lacks_may_be_one_that_cannot_be_read() -> None:
+def test_missing_pod_of_a_dump_may_be_unreadable() -> None:
     with pytest.raises(NotExplainedError, match="default/late is not in the dump, or has ended; an object of the dump"):
         explained(node_document("n1"), {**small_pod("late"), "metadata": 5})
 
 
-def test_a_gate_and_something_else_are_two_changes() -> None:
+def test_gate_and_another_reason_need_two_changes() -> None:
     view = explained(tainted("n1", "team"), small_pod("late", schedulingGates=[{"name": "hold"}]))
     assert view.fixes == ()
 
 
-def test_the_smallest_fix_comes_first() -> None:
+def test_smallest_fix_is_first() -> None:
     view = explained(
         node_document("n1", cpu="4"), small_pod("other", cpu="2", node="n1"), small_pod("late", cpu="2100m")
     )
@@ -287,17 +287,17 @@ def test_the_smallest_fix_comes_first() -> None:
     assert view.fixes[1].command == "kubectl -n default delete pod other"
 
 
-def test_a_pod_that_fits_needs_no_fix() -> None:
+def test_feasible_pod_gets_no_fix() -> None:
     view = explained(node_document("n1"), small_pod("late"))
     assert (view.fixes, view.notes) == ((), ("it fits now, on n1, and only has to be retried",))
 
 
-def test_a_placed_pod_needs_no_fix_either() -> None:
+def test_placed_pod_gets_no_fix() -> None:
     view = explained(node_document("n1"), small_pod("late", node="n1"))
     assert (view.fixes, view.notes) == (None, ("it has a node, so there is nothing to fix",))
 
 
-def test_of_many_tolerations_the_one_that_opens_most_nodes_is_told() -> None:
+def test_toleration_that_opens_the_most_nodes_is_shown() -> None:
     """Though it is the last by its name."""
     nodes = [tainted(f"n{number}", f"key-{number}") for number in range(fixes.FIXES_PER_KIND)]
     view = explained(*nodes, tainted("y", "most"), tainted("z", "most"), small_pod("late"))
@@ -306,7 +306,7 @@ def test_of_many_tolerations_the_one_that_opens_most_nodes_is_told() -> None:
     assert "most" in wanted
 
 
-def test_a_request_of_the_pod_as_a_whole_is_lowered_as_such() -> None:
+def test_pod_level_request_is_lowered_as_such() -> None:
     late = small_pod("late", cpu="3", resources={"requests": {"cpu": "6"}})
     (fix,) = [one for one in explained(node_document("n1", cpu="4"), late).fixes or () if one.kind == "request"]
     assert fix.change == {"resource": "cpu", "from": 6000, "to": 4000}

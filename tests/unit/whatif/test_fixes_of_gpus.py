@@ -82,7 +82,7 @@ ASKING: dict[str, tuple[list[Document], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", ASKING)
-def test_less_of_a_gpu_is_found_and_makes_the_pod_fit(case: str) -> None:
+def test_smaller_gpu_request_is_found_and_fits(case: str) -> None:
     documents, texts = ASKING[case]
     found = smaller(*documents)
     assert list(found) == texts
@@ -92,13 +92,13 @@ def test_less_of_a_gpu_is_found_and_makes_the_pod_fit(case: str) -> None:
         assert view.now.outcome == "placed", fix
 
 
-def test_an_annotation_can_be_lowered_where_the_pod_waits() -> None:
+def test_annotation_request_is_lowered_if_the_pod_is_pending() -> None:
     (fix,) = smaller(*ASKING["a fraction"][0]).values()
     assert fix.command == "kubectl -n default annotate pod late multisched.io/gpu-milli=300 --overwrite"
     assert (fix.kind, fix.size) == ("annotation", 0.5)
 
 
-def test_gpu_sentence_ends_with_its_own_words() -> None:
+def test_gpu_message_ends_with_the_plugin_text() -> None:
     """Behind another plugin's refusal kube-scheduler's DynamicResources says "not found", which is about its own state."""
     pod = pod_document("late", container(), annotations={COUNT: "2"}, **MINE)
     view = dump_of(node("n1", 1), pod, configured=configured()).pod(ASKED)

@@ -32,7 +32,7 @@ def nodes(*names: str, cpu: str = "1") -> list[Document]:
     return [node_document(name, cpu=cpu, labels={"rack": name}) for name in names]
 
 
-def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a_node() -> None:
+def test_member_of_an_incomplete_gang_is_gated_without_a_fix() -> None:
     view = explained(*nodes("n1"), small_pod("other", cpu="1", node="n1"), member("late", least=3))
     assert view.now is not None
     assert ("PreEnqueue", "GangScheduling", "gates it: gang default/crew: waits until 3 members are there") in [
@@ -41,7 +41,7 @@ def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a
     assert view.fixes == ()
 
 
-def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() -> None:
+def test_feasible_member_of_an_infeasible_gang_does_not_fit() -> None:
     view = explained(*nodes("n1"), member("early", least=2), member("late", least=2))
     note, no_fix = view.notes
     assert no_fix == "none of the tried single changes lets it start with its gang"
@@ -52,19 +52,19 @@ def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() ->
     assert view.fixes == ()
 
 
-def test_a_member_that_would_fit_alone_and_lacks_others_hears_that_nothing_helps() -> None:
+def test_feasible_member_of_an_incomplete_gang_gets_no_fix() -> None:
     view = explained(*nodes("n1"), member("late", least=3))
     assert view.fixes == ()
     assert view.notes[-1] == "none of the tried single changes lets it start with its gang"
 
 
-def test_a_gang_that_fits_only_in_two_racks_does_not_fit_where_it_must_stay_in_one() -> None:
+def test_gang_spanning_racks_does_not_fit_a_required_rack() -> None:
     crew = [member(name, least=2, annotations=RACK) for name in ("early", "late")]
     view = explained(*nodes("n1", "n2"), *crew)
     assert any("no domain of rack has room for the 2 members" in note for note in view.notes), view.notes
 
 
-def test_a_fix_counts_the_room_of_all_members() -> None:
+def test_fix_counts_the_room_of_all_members() -> None:
     view = explained(
         *nodes("n1", "n2"), small_pod("other", cpu="1", node="n1"), member("early", least=2), member("late", least=2)
     )
@@ -75,7 +75,9 @@ def test_a_fix_counts_the_room_of_all_members() -> None:
 
 
 @pytest.mark.parametrize(("members_tried_max", "attempts"), [(5, 2), (1, 1), (100, 6)])
-def test_a_large_gang_has_few_attempts(members_tried_max: int, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_gang_gets_few_trial_attempts(
+    members_tried_max: int, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[str] = []
     genuine = SchedulerSandbox.fits
 
@@ -90,13 +92,13 @@ def test_a_large_gang_has_few_attempts(members_tried_max: int, attempts: int, mo
     assert len(tried) - 1 == attempts, "the first is about the cluster as it is"
 
 
-def test_a_gang_that_fits_says_so() -> None:
+def test_feasible_gang_is_reported() -> None:
     view = explained(*nodes("n1", "n2"), member("early", least=2), member("late", least=2))
     assert view.notes[0].startswith("it is placed with its gang, on n")
     assert view.notes[-1].startswith("it fits now, on n")
 
 
-def test_a_member_that_stands_waits_for_nobody() -> None:
+def test_placed_member_is_not_gated() -> None:
     view = explained(*nodes("n1"), member("late", least=3, node="n1"), query=ExplainQuery("default", "late"))
     assert not any("gates it" in note for note in view.notes)
 
@@ -117,24 +119,24 @@ def asked(replicas: int, *documents: Document, least: int, **fields: Any) -> Wha
 
 
 @pytest.mark.parametrize(("replicas", "placed"), [(1, 0), (2, 2), (3, 2)])
-def test_a_planned_gang_goes_whole_or_nowhere(replicas: int, placed: int) -> None:
+def test_planned_gang_is_placed_whole_or_not_at_all(replicas: int, placed: int) -> None:
     view = asked(replicas, *nodes("n1", "n2"), least=2)
     assert sum(bool(one.node) for one in view.placements) == placed
     assert all(one.node or one.message for one in view.placements)
 
 
-def test_a_planned_gang_without_room_for_all_goes_nowhere() -> None:
+def test_planned_gang_without_room_for_all_is_not_placed() -> None:
     view = asked(3, *nodes("n1", "n2"), least=3)
     assert [one.node for one in view.placements] == ["", "", ""]
     assert view.placements[0].message.startswith("gang default/crew: 2 of the 3 members")
 
 
-def test_planned_members_join_those_that_wait() -> None:
+def test_planned_members_join_pending_ones() -> None:
     view = asked(1, *nodes("n1", "n2"), member("early", least=2), least=2)
     assert view.placements[0].node
 
 
-def test_a_planned_gang_preempts_what_all_of_it_needs() -> None:
+def test_planned_gang_shows_all_its_victims() -> None:
     standing = [small_pod(name, cpu="1", node=node, priority=-1) for name, node in (("a", "n1"), ("b", "n2"))]
     view = asked(2, *nodes("n1", "n2"), *standing, least=2, priority=5)
     assert sorted(one.node for one in view.placements) == ["n1", "n2"]
@@ -146,7 +148,7 @@ def test_a_planned_gang_preempts_what_all_of_it_needs() -> None:
 KOORDINATOR = "gang.scheduling.koordinator.sh/"
 
 
-def test_a_running_program_tells_what_its_gangs_have_been_through() -> None:
+def test_program_exports_the_history_of_its_gangs() -> None:
     """A gang that has started stays started where its members say so, and finished members count."""
 
     async def told(cluster: Cluster, name: str) -> PodView:

@@ -49,7 +49,7 @@ async def read(answers: Mapping[str, Any], *kinds: Any) -> ClusterSnapshot:
 CLUSTER = {"/api/v1/nodes": [node()], "/api/v1/pods": pods("a", 2, 1)}
 
 
-async def test_objects_of_all_kinds_are_read_and_those_of_one_name_kept_apart() -> None:
+async def test_all_kinds_are_read_and_equal_names_kept_separate() -> None:
     quotas = {
         "/apis/scheduling.x-k8s.io/v1alpha1/elasticquotas": [flat("a", 1, 2)],
         "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": [linked("b", 1, 2)],
@@ -63,7 +63,7 @@ async def test_objects_of_all_kinds_are_read_and_those_of_one_name_kept_apart() 
     assert found.notes == (), "a definition that is not installed is nothing to be said"
 
 
-async def test_a_kind_that_may_not_be_read_is_noted() -> None:
+async def test_forbidden_kind_is_noted() -> None:
     found = await read(CLUSTER | {QUOTAS[0].path: 403}, NODES, PODS, QUOTAS[0], listed(ObjectKind.SERVICE))
     assert [note.partition(":")[0] for note in found.notes] == [
         "ElasticQuotaTree objects cannot be listed",
@@ -72,26 +72,26 @@ async def test_a_kind_that_may_not_be_read_is_noted() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 500])
-async def test_without_pods_nothing_can_be_said(status: int) -> None:
+async def test_missing_pod_permission_is_an_error(status: int) -> None:
     with pytest.raises(RefusedError, match="Pod objects cannot be listed") as raised:
         await read(CLUSTER | {"/api/v1/pods": status})
     assert raised.value.code is ExitCode.NO_CLUSTER
     assert ("renew the token or certificate" in str(raised.value)) == (status == 401)
 
 
-async def test_a_list_that_expires_begins_anew_and_at_last_is_given_up() -> None:
+async def test_expired_list_restarts_and_finally_fails() -> None:
     found = await read(CLUSTER | {"/api/v1/pods": iter([410, CLUSTER["/api/v1/pods"]])})
     assert (len(found.nodes), len(found.placed)) == (1, 2), "nothing is read twice"
     with pytest.raises(RefusedError, match="try again"):
         await read(CLUSTER | {"/api/v1/pods": iter([410] * LIST_TRIES)})
 
 
-async def test_an_object_that_cannot_be_read_is_noted() -> None:
+async def test_unreadable_object_is_noted() -> None:
     found = await read({"/api/v1/pods": [{"spec": {}}]}, PODS)
     assert found.placed == ()
     assert "cannot be read" in found.notes[0]
 
 
-def test_all_that_scheduling_reads_is_asked_for_once() -> None:
+def test_every_scheduling_kind_is_listed_once() -> None:
     paths = [one.path for one in all_kinds()]
     assert len(paths) == len(set(paths)) == len(ObjectKind) + 3

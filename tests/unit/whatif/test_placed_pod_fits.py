@@ -68,7 +68,7 @@ def crowded(draw: st.DrawFn) -> list[Document]:
 
 @settings(max_examples=settings().max_examples * 3 // 10)
 @given(crowded())
-def test_every_filter_but_room_is_asked_about_every_node(documents: list[Document]) -> None:
+def test_every_filter_except_fit_is_evaluated_on_every_node(documents: list[Document]) -> None:
     sandbox, worker = sandbox_of(*documents)
     fits = PlacedPodFits(sandbox, worker, PLANNER)
     rows = sandbox.program.router.rows_of(worker).rows
@@ -80,7 +80,7 @@ def test_every_filter_but_room_is_asked_about_every_node(documents: list[Documen
     sandbox.cache.validate()
 
 
-def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_about() -> None:
+def test_pods_with_mutual_anti_affinity_are_removed_before_evaluation() -> None:
     repelling = {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -102,13 +102,13 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
     assert found == {"web-0": ["a", "b", "d"], "web-1": ["c", "d"]}
 
 
-def test_a_full_node_still_fits_as_room_is_counted_by_the_planner() -> None:
+def test_full_node_fits_because_the_planner_counts_resources() -> None:
     nodes = [node_document("a", cpu="1"), node_document("full", cpu="100m")]
     sandbox, worker = sandbox_of(*nodes, small_pod("web", node="a", cpu="500m"))
     assert PlacedPodFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).all()
 
 
-def test_pods_alike_share_one_answer() -> None:
+def test_equal_pods_share_one_result() -> None:
     nodes = [node_document(f"n{number}") for number in range(3)]
     pods = [small_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
     sandbox, worker = sandbox_of(*nodes, *pods)
@@ -117,7 +117,7 @@ def test_pods_alike_share_one_answer() -> None:
     assert all(answer is answers[0] for answer in answers)
 
 
-def test_answers_are_kept_within_a_bound_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_results_are_limited_and_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placed_pod_fits, "ANSWERS_MAX", 2)
     nodes = [node_document(f"n{number}", labels={"disk": "a" if number else "b"}) for number in range(3)]
     pods = [
@@ -151,7 +151,7 @@ class Fails:
         return np.zeros(len(rows), np.uint8)
 
 
-def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> None:
+def test_pod_with_a_failed_plugin_fits_nowhere_and_the_plan_notes_it() -> None:
     text = CONFIGURATION.replace("nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:Fails'}}]}}}}, nodes:")
     labels = {"team": "bad"}
     pods = [small_pod("good", node="a"), *(small_pod(f"bad-{number}", node="a", labels=labels) for number in range(2))]
@@ -169,7 +169,7 @@ def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> No
     assert "boom" in note
 
 
-def test_of_plugins_that_fail_the_first_three_are_told() -> None:
+def test_first_three_failed_plugins_are_noted() -> None:
     text = CONFIGURATION.replace(
         "nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:FailsEach'}}]}}}}, nodes:"
     )
@@ -195,7 +195,7 @@ class FailsEach(Fails):
         raise ValueError(f"no room for {pod.labels['team']}")
 
 
-def test_a_pod_that_is_refused_before_any_node_is_looked_at_fits_nowhere() -> None:
+def test_pod_refused_by_pre_filter_fits_nowhere() -> None:
     """Its claim is gone by now."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}]
     sandbox, worker = sandbox_of(node_document("a"), node_document("b"), small_pod("web", node="a", volumes=volumes))

@@ -61,7 +61,7 @@ async def two_nodes(cluster: Cluster) -> None:
     await cluster.add_pod("late", cpu="8")
 
 
-def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> None:
+def test_pending_pod_is_explained_with_nodes_and_fixes() -> None:
     async def scene(cluster: Cluster) -> None:
         explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         asked = ExplainQuery("default", "late")
@@ -109,7 +109,7 @@ def test_explanations_do_not_repeat_log_lines_of_the_program() -> None:
     assert (said.count("built"), said.count("asked")) == (1, 2), "the program asks once for each pod"
 
 
-def test_each_pod_is_told_what_it_waits_for() -> None:
+def test_each_pod_shows_what_it_waits_for() -> None:
     async def scene(cluster: Cluster) -> None:
         explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         await cluster.add_pod("foreign", cpu="100m", scheduler="another")
@@ -142,7 +142,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
         assert late.retry_in_s == pytest.approx(285.0, abs=6.0)
         assert late.waiting_for == "an event that can help NodeResourcesFit"
         assert late.since_s == pytest.approx(15.0, abs=6.0)
-        assert [step.place for step in late.history][-1] == "unschedulable"
+        assert [step.state for step in late.history][-1] == "unschedulable"
         words = {event for wake in late.wakes for event in wake.events}
         assert any(one.startswith("a node ") for one in words)
         with pytest.raises(NotExplainedError) as unknown:
@@ -166,7 +166,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
     play(scene, prepare=two_nodes)
 
 
-def test_a_pod_on_its_way_is_told_so() -> None:
+def test_assumed_pod_is_explained() -> None:
     async def scene(cluster: Cluster) -> None:
         explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         cluster.transport.bind_s = 3.0
@@ -233,7 +233,7 @@ class Waits:
         ]
 
 
-def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
+def test_fixes_are_explained_for_every_reason() -> None:
     async def scene(cluster: Cluster) -> None:
         explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         for name in ("silent", "listens", "held", "broken"):
@@ -275,7 +275,7 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
     play(scene, prepare=two_nodes, configuration=with_plugins)
 
 
-def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
+def test_planned_pod_is_tried_on_a_copy() -> None:
     async def scene(cluster: Cluster) -> None:
         explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         containers = [{"name": "c", "image": "app", "resources": {"requests": {"cpu": "1500m"}}}]
@@ -290,7 +290,7 @@ def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
     play(scene, prepare=two_nodes)
 
 
-def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
+def test_surplus_queries_get_a_retry_hint() -> None:
     go_on = asyncio.Event()
 
     async def late(work: Callable[[], T]) -> T:
@@ -313,7 +313,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
     play(scene, prepare=two_nodes)
 
 
-def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
+def test_program_makes_plans_in_a_thread() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         plan = await cluster.program.repairs.plan(RepairRequest(domain="forecast"))
@@ -323,7 +323,7 @@ def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
     play(scene, prepare=two_nodes)
 
 
-def test_a_program_without_a_planner_refuses_to_plan() -> None:
+def test_program_without_a_planner_refuses_plans() -> None:
     async def scene(cluster: Cluster) -> None:
         clock, observer = SimClock(cluster.loop), lambda domain: cluster.observer
         ports = ProgramPorts(cluster.transport, clock, random.Random(1), "other", "kube-system", observer)
@@ -334,7 +334,7 @@ def test_a_program_without_a_planner_refuses_to_plan() -> None:
     play(scene, prepare=two_nodes)
 
 
-def test_a_plan_is_made_on_a_copy_of_what_stands() -> None:
+def test_plan_is_made_on_a_copy_of_the_current_state() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
         plans = RepairPlans(cluster.program, in_thread=at_once)

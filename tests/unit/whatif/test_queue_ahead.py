@@ -49,12 +49,12 @@ DELETION = "delete the pod default/small (priority 0) from n1"
     ],
     ids=["takes the room", "leaves room", "lower priority", "fits nowhere", "gated", "higher priority", "younger"],
 )
-def test_fix_names_no_deletion_that_helps_a_pod_in_front(first: Document, is_named: bool) -> None:
+def test_fix_ignores_deletions_that_help_a_pod_ahead_in_the_queue(first: Document, is_named: bool) -> None:
     late = waiting("late", "2026-01-01T00:00:30Z", cpu="1")
     assert (DELETION in fixes_of(first, late)) is is_named
 
 
-def test_explanation_says_that_pods_in_front_go_first() -> None:
+def test_explanation_names_pods_ahead_in_the_queue() -> None:
     node, first = node_document("n1", cpu="2"), waiting("first", EARLIER, cpu="1500m")
     view = explained(node, first, waiting("late", LATER, cpu="1"))
     assert "it would fit n1, but pods in front of it in the queue are placed there first" in view.notes
@@ -63,14 +63,14 @@ def test_explanation_says_that_pods_in_front_go_first() -> None:
     assert not any("delete" in fix.text for fix in view.fixes or ()), "the pod in front stands in thought only"
 
 
-def test_pods_in_front_beyond_the_bound_are_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omitted_pods_ahead_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_ahead, "AHEAD_MAX", 1)
     others = [waiting(f"first-{at}", EARLIER, cpu="1500m") for at in range(2)]
     view = explained(*FULL, *others, waiting("late", LATER, cpu="1"))
     assert any(note.endswith("; the further ones in front of it were not tried") for note in view.notes), view.notes
 
 
-def test_fix_names_the_domain_that_takes_the_pod() -> None:
+def test_fix_names_a_domain_that_accepts_the_pod() -> None:
     gpus = node_document("g1", labels={"pool": "gpu"}, extra={GPU: 4})
     pod = pod_document("late", container(extra={GPU: 1}), schedulerName="work-scheduler")
     dump = dump_of(node_document("n1"), gpus, pod, configured=loading.parse(TWO_DOMAINS, "test"))
@@ -115,14 +115,14 @@ def planned(name: str, cpu: str, kind: str = "Pod", **fields: Any) -> Document:
     return {"kind": kind, "metadata": {"name": name}, "spec": {"template": {"spec": document["spec"]}}}
 
 
-def test_planned_pod_gets_what_the_queue_in_front_leaves() -> None:
+def test_planned_pod_gets_what_pods_ahead_leave() -> None:
     dump = dump_of(node_document("n1", cpu="2"), waiting("first", EARLIER, cpu="1500m"))
     view = dump.what_if(planned("new", "1"), 1)
     assert [one.node for one in view.placements] == [""]
     assert "1 pod that waits in front of it in the queue was placed first" in view.notes
 
 
-def test_manifests_of_one_file_are_tried_together_the_more_important_first() -> None:
+def test_manifests_of_one_file_are_tried_together_by_importance() -> None:
     config = {"kind": "ConfigMap", "metadata": {"name": "settings"}}
     file = (config, planned("web", "1"), planned("web", "1500m", "Deployment", priority=10))
     view = dump_of(node_document("n1", cpu="2")).what_if_list(file, 1)
@@ -130,7 +130,7 @@ def test_manifests_of_one_file_are_tried_together_the_more_important_first() -> 
     assert view.notes == ("these contain no pod and were left out: ConfigMap settings",)
 
 
-def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
+def test_gang_and_group_of_one_file_start_together() -> None:
     group = {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
         "kind": "PodGroup",
@@ -156,7 +156,7 @@ def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
         ),
     ],
 )
-def test_list_that_is_no_plan_is_refused(items: list[Any], message: str) -> None:
+def test_list_of_other_objects_is_refused(items: list[Any], message: str) -> None:
     with pytest.raises(NotExplainedError, match=message) as told:
         dump_of(node_document("n1")).what_if_list(items, 1)
     assert told.value.status == 422

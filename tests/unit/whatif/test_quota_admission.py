@@ -46,11 +46,11 @@ def fields(response: dict[str, Any]) -> list[str]:
     return [cause["field"] for cause in response["status"]["details"]["causes"]]
 
 
-def test_a_good_tree_is_let_through_without_a_word() -> None:
+def test_valid_tree_is_admitted_without_a_message() -> None:
     assert answer(review(quota_tree(acks_example()))) == {"uid": "705ab4f5", "allowed": True}
 
 
-def test_a_broken_one_is_refused_with_every_rule_path_and_fix() -> None:
+def test_invalid_tree_is_refused_with_rules_paths_and_fixes() -> None:
     broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}, leaf("a", 3, 9), leaf("b", 3, 2)))
     found = answer(review(broken), node())
     assert fields(found) == ["root.min.cpu", "root.min.cpu", "root.a.max.cpu", "root.b.min.cpu"]
@@ -62,14 +62,14 @@ def test_a_broken_one_is_refused_with_every_rule_path_and_fix() -> None:
         assert str(one) in status["message"]
 
 
-def test_many_problems_are_counted_beyond_a_few() -> None:
+def test_number_of_shown_problems_is_limited() -> None:
     leaves = [leaf(f"l{number}", 2, 1) for number in range(50)]
     found = answer(review(quota_tree(level("root", {"cpu": 100}, {"cpu": 100}, *leaves))))
     assert len(fields(found)) == quota_admission.PROBLEMS_SHOWN
     assert found["status"]["message"].endswith("30 more; multisched quota lint shows all")
 
 
-def test_who_would_be_evicted_is_said_by_quota_and_no_pod_is_named() -> None:
+def test_evictions_are_warned_about_by_quota_without_pod_names() -> None:
     cluster = walk_through(3, 3, 2, 0)
     without = [one for one in cluster if one["kind"] != "ElasticQuotaTree"]
     found = answer(review(quota_tree(acks_example())), *without)
@@ -82,14 +82,14 @@ def test_who_would_be_evicted_is_said_by_quota_and_no_pod_is_named() -> None:
     ]
 
 
-def test_a_change_of_nothing_is_let_through_whatever_is_wrong() -> None:
+def test_unchanged_object_is_admitted_despite_problems() -> None:
     broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}))
     labelled = broken | {"metadata": broken["metadata"] | {"labels": {"a": "b"}}}
     assert answer(review(labelled, broken), broken) == {"uid": "705ab4f5", "allowed": True}
     assert answer(review(broken, quota_tree(level("root", {"cpu": 4}, {"cpu": 4}))), node())["allowed"] is False
 
 
-def test_a_second_tree_is_refused_and_the_first_can_be_changed_beside_it() -> None:
+def test_second_tree_is_refused_and_the_first_can_be_changed() -> None:
     first, second = quota_tree(acks_example()), quota_tree(acks_example(), "second")
     assert fields(answer(review(second), first)) == ["metadata.name"]
     smaller = quota_tree(level("root", {"cpu": 4}, {"cpu": 4}))
@@ -98,7 +98,7 @@ def test_a_second_tree_is_refused_and_the_first_can_be_changed_beside_it() -> No
     assert "not in force: ElasticQuotaTree kube-system/teams: metadata.name" in found["warnings"][0]
 
 
-def test_what_was_wrong_with_others_keeps_nobody_from_mending() -> None:
+def test_existing_problems_of_others_do_not_block_a_fix() -> None:
     orphan, other = linked("web", 2, 4, "company"), linked("batch", 2, 4, "company")
     found = answer(review(linked("web", 2, 4), orphan), orphan, other)
     assert found["allowed"] is True
@@ -106,7 +106,7 @@ def test_what_was_wrong_with_others_keeps_nobody_from_mending() -> None:
     assert fields(answer(review(orphan), other)) == ["metadata.labels[quota.scheduling.koordinator.sh/parent]"]
 
 
-def test_what_becomes_wrong_with_others_is_refused() -> None:
+def test_new_problems_of_others_are_refused() -> None:
     parent, child = linked("company", 4, 8, is_parent="true"), linked("web", 2, 4, "company")
     found = answer(review(linked("company", 1, 8, is_parent="true"), parent), parent, child)
     assert fields(found) == ["spec.min.cpu"]
@@ -115,11 +115,11 @@ def test_what_becomes_wrong_with_others_is_refused() -> None:
     assert fields(found) == [f"ElasticQuota kube-system/web: {label}"], "the parent would be one no more"
 
 
-def test_an_api_that_is_not_read_now_is_refused() -> None:
+def test_quota_of_an_unused_api_is_refused() -> None:
     assert fields(answer(review(flat("a", 1, 2)), quota_tree(acks_example()))) == ["apiVersion"]
 
 
-def test_nothing_is_refused_for_being_deleted() -> None:
+def test_deletions_are_admitted() -> None:
     tree, second = quota_tree(acks_example()), quota_tree(acks_example(), "second")
     gone = answer(review(None, tree, "DELETE"), tree)
     assert gone["allowed"] is True
@@ -145,11 +145,11 @@ def test_nothing_is_refused_for_being_deleted() -> None:
         {},
     ],
 )
-def test_other_kinds_are_let_through(document: Json) -> None:
+def test_other_kinds_are_admitted(document: Json) -> None:
     assert answer(review(document)) == {"uid": "705ab4f5", "allowed": True}
 
 
-def test_a_large_cluster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_cluster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota_admission, "PODS_TRIED_MAX", 3)
     cluster = [one for one in walk_through(4) if one["kind"] != "ElasticQuotaTree"]
     found = answer(review(quota_tree(acks_example())), *cluster)
@@ -170,7 +170,7 @@ def test_a_large_cluster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         (orjson.dumps(review(None, operation="DELETE")), "request.object is not an object"),
     ],
 )
-def test_a_body_that_is_no_review_is_an_error_that_says_so(body: bytes, why: str) -> None:
+def test_malformed_review_is_an_error(body: bytes, why: str) -> None:
     with pytest.raises(NotReviewedError, match=why):
         reviewed(body, snapshot_of([]), CONFIGURATION)
 
@@ -189,7 +189,7 @@ anything = st.recursive(
 
 @settings(max_examples=40, deadline=None)
 @given(anything, anything, st.sampled_from([quota_tree(acks_example()), flat("a", 1, 2), linked("a", 1, 2)]))
-def test_any_object_is_answered(metadata: object, spec: object, good: Json) -> None:
+def test_every_object_gets_a_response(metadata: object, spec: object, good: Json) -> None:
     found = answer(review({**good, "metadata": metadata, "spec": spec}))
     assert found["allowed"] or all(cause["message"] for cause in found["status"]["details"]["causes"])
     assert answer(review(good, {**good, "metadata": metadata, "spec": spec}))["allowed"] is True

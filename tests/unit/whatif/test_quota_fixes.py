@@ -47,7 +47,7 @@ def halves(whole: int, most: int) -> Json:
     return level("root", {"cpu": whole}, {"cpu": whole}, leaf("a", whole // 2, most), leaf("b", whole // 2, most))
 
 
-def test_a_gang_that_its_quota_holds_is_told_the_max_that_lets_all_of_it_in() -> None:
+def test_gang_over_its_quota_gets_the_max_that_admits_all_members() -> None:
     crew = {"pod-group.scheduling.sigs.k8s.io/name": "crew", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
     waiting = pods("a", 0, 3, labels=crew)
     for name in ("a/pod-0", "a/pod-2"):
@@ -55,7 +55,7 @@ def test_a_gang_that_its_quota_holds_is_told_the_max_that_lets_all_of_it_in() ->
         assert "The smallest fix: raise max of root.a to 15 CPU; it is then placed on n" in pod_text(view)
 
 
-def test_the_level_the_numbers_and_the_smallest_fix_are_said() -> None:
+def test_quota_level_numbers_and_smallest_fix_are_shown() -> None:
     view = explained(node(), quota_tree(halves(80, 40)), *pods("a", 8, 1), name="a/pod-8")
     text = pod_text(view)
     assert "quota root.a: cpu 40 used, 5 requested, max 40" in text
@@ -70,7 +70,7 @@ def test_the_level_the_numbers_and_the_smallest_fix_are_said() -> None:
     assert view.fixes[0].change == {"object": "ElasticQuotaTree kube-system/teams", "max": {"root.a": {"cpu": "45"}}}
 
 
-def test_a_pod_is_not_in_its_own_way() -> None:
+def test_pod_does_not_count_against_itself() -> None:
     """It is nominated, and counts for no more than it asks for."""
     cluster = pods("a", 8, 1)
     cluster[-1]["status"] = {"phase": "Pending", "nominatedNodeName": "n"}
@@ -78,7 +78,7 @@ def test_a_pod_is_not_in_its_own_way() -> None:
     assert fix.text == "raise max of root.a to 45 CPU"
 
 
-def test_all_levels_that_hold_a_pod_back_are_raised_in_one_edit() -> None:
+def test_one_edit_raises_all_limiting_levels() -> None:
     (fix,) = fixes_of(node(), quota_tree(halves(40, 40)), *pods("a", 8, 1), name="a/pod-8")
     assert fix.text == "raise max of root.a to 45 CPU and min and max of root to 45 CPU"
     operations = json.loads(shlex.split(fix.command)[-1])
@@ -89,7 +89,7 @@ def test_all_levels_that_hold_a_pod_back_are_raised_in_one_edit() -> None:
     ]
 
 
-def test_the_command_finds_a_level_behind_a_sibling_that_has_children() -> None:
+def test_command_finds_a_level_behind_a_sibling_with_children() -> None:
     first = level("first", {"cpu": 2}, {"cpu": 4}, leaf("a1", 1, 4), leaf("a2", 1, 4))
     root = level("root", {"cpu": 40}, {"cpu": 40}, first, level("second", {"cpu": 2}, {"cpu": 40}, leaf("b", 1, 5)))
     (fix, *_) = fixes_of(node(), quota_tree(root), *pods("b", 1, 1), name="b/pod-1")
@@ -97,7 +97,7 @@ def test_the_command_finds_a_level_behind_a_sibling_that_has_children() -> None:
     assert operation["path"] == "/spec/root/children/1/children/0/max/cpu"
 
 
-def test_a_smaller_request_fits_into_what_is_left() -> None:
+def test_smaller_request_fits_the_remaining_quota() -> None:
     running = pods("a", 1, cpu="8")
     late = pods("a", 0, 1, cpu="5")
     late[0]["metadata"] |= {"name": "late", "uid": "late"}
@@ -106,11 +106,11 @@ def test_a_smaller_request_fits_into_what_is_left() -> None:
     assert [fix.text for fix in found] == ["lower the cpu request from 5 to 2", "raise max of root.a to 13 CPU"]
 
 
-def test_a_quota_that_is_no_help_without_a_node_is_not_named() -> None:
+def test_quota_fix_is_omitted_without_a_feasible_node() -> None:
     assert fixes_of(node("n", "40"), quota_tree(halves(80, 40)), *pods("a", 8, 1), name="a/pod-8") == []
 
 
-def test_quotas_of_other_apis_are_edited_where_they_are() -> None:
+def test_quota_fixes_edit_the_objects_of_their_api() -> None:
     held = [node(), *pods("a", 2, 1, cpu="1")]
     (fix,) = fixes_of(*held, flat("a", 1, 2), flat("b", 4, 9), name="a/pod-2")
     assert fix.text == "raise max of a/quota to 3 CPU"
@@ -122,7 +122,7 @@ def test_quotas_of_other_apis_are_edited_where_they_are() -> None:
     assert fix.command.startswith("kubectl patch elasticquotas.scheduling.sigs.k8s.io web -n kube-system --type=merge")
 
 
-def test_a_pod_without_a_quota_has_no_such_fix() -> None:
+def test_pod_without_a_quota_gets_no_quota_fix() -> None:
     found = fixes_of(node("n", "4"), quota_tree(halves(80, 40)), *pods("free", 1, 1, cpu="3"), name="free/pod-1")
     assert [fix.kind for fix in found if fix.kind == "quota"] == []
 
@@ -142,7 +142,7 @@ def applied(documents: Sequence[Document], fix: Fix) -> list[Document]:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 3), st.integers(1, 4))
-def test_a_pod_fits_after_the_edit_and_the_tree_has_no_problem(running: int, beside: int, cpu: int, most: int) -> None:
+def test_pod_fits_after_the_edit_and_the_tree_is_valid(running: int, beside: int, cpu: int, most: int) -> None:
     whole = (running + beside) * cpu
     root = level(
         "root",
@@ -165,7 +165,7 @@ def test_a_pod_fits_after_the_edit_and_the_tree_has_no_problem(running: int, bes
             assert (after.now.outcome, after.now.node) == ("placed", fix.node)
 
 
-def test_planned_pods_go_as_far_as_their_quota_lets_them() -> None:
+def test_planned_pods_are_placed_within_their_quota() -> None:
     items = [msgspec.Raw(orjson.dumps(one)) for one in (node(), quota_tree(halves(80, 40)), *pods("a", 6))]
     (planned,) = pods("a", 0, 1)
     view = DumpExplanations(configuration(), DumpedCluster(items, NOW)).what_if(planned, 4)

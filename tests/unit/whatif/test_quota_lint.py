@@ -33,12 +33,12 @@ def named(found: Sequence[Finding]) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in found]
 
 
-def test_a_good_tree_has_nothing_to_be_said_of() -> None:
+def test_valid_tree_has_no_findings() -> None:
     found = linted(ACK, [quota_tree(acks_example())])
     assert (found.problems, found.warnings, found.after) == ((), (), None)
 
 
-def test_every_rule_is_named_with_path_and_fix() -> None:
+def test_every_rule_is_reported_with_path_and_fix() -> None:
     root = level(
         "root",
         {"cpu": 5},
@@ -64,7 +64,7 @@ def test_every_rule_is_named_with_path_and_fix() -> None:
     ]
 
 
-def test_only_one_tree_in_one_namespace_has_effect() -> None:
+def test_only_one_tree_in_one_namespace_is_valid() -> None:
     elsewhere = linted(ACK, [quota_tree(acks_example(), namespace="default")])
     assert named(elsewhere.problems) == [("ElasticQuotaTree default/teams", "metadata.namespace")]
     second = linted(ACK, [quota_tree(acks_example(), "second")], quota_tree(acks_example()), node())
@@ -75,14 +75,14 @@ def test_only_one_tree_in_one_namespace_has_effect() -> None:
     assert {path for _, path in named(both.problems)} == {"metadata.name"}
 
 
-def test_one_api_is_read_at_a_time() -> None:
+def test_one_quota_api_is_in_force() -> None:
     found = linted(FLAT, [flat("a", 1, 2)], quota_tree(acks_example()))
     assert named(found.problems) == [("ElasticQuota a/quota", "apiVersion")]
     assert "multisched quota convert" in found.problems[0].fix
     assert linted(ACK, [quota_tree(acks_example())], flat("a", 1, 2), node("n", "900")).problems == ()
 
 
-def test_what_the_cluster_has_is_looked_at_too() -> None:
+def test_cluster_objects_are_checked_too() -> None:
     child = linked("web", 2, 4, "company", namespaces=["web"])
     assert named(linted(KOORDINATOR, [child]).problems) == [
         ("ElasticQuota kube-system/web", "metadata.labels[quota.scheduling.koordinator.sh/parent]")
@@ -95,7 +95,7 @@ def test_what_the_cluster_has_is_looked_at_too() -> None:
     ]
 
 
-def test_quotas_of_kueue_are_looked_at_as_the_tree_that_they_become() -> None:
+def test_kueue_quotas_are_checked_as_a_tree() -> None:
     queue = test_kueue.queue("web", "", [test_kueue.quota("cpu", 9)])
     found = linted(KUEUE, [queue, test_kueue.local("web", "web")], quota_tree(acks_example()), node(), namespace("web"))
     assert (found.problems, found.warnings) == ((), ())
@@ -126,7 +126,7 @@ def test_a_malformed_document_is_a_problem(api: QuotaApi, document: Json, path: 
     assert path in [found for _, found in named(linted(api, [document]).problems)]
 
 
-def test_what_is_odd_is_warned_of() -> None:
+def test_unusual_settings_are_warnings() -> None:
     root = level("root", {"cpu": 9}, {"cpu": 9}, leaf("a", 1, 2, "x"), level("b", {"cpu": 1}, {"cpu": 2}))
     found = linted(ACK, [quota_tree(root)], node("n", "4"), namespace("y"), *pods("x", 3, cpu="1"))
     assert found.problems == ()
@@ -144,12 +144,12 @@ def test_what_is_odd_is_warned_of() -> None:
     ]
 
 
-def test_a_quota_that_is_just_full_is_nothing_odd() -> None:
+def test_full_quota_is_no_warning() -> None:
     root = level("root", {"cpu": 4}, {"cpu": 4}, leaf("x", 1, 3))
     assert linted(ACK, [quota_tree(root)], node("n", "4"), namespace("x"), *pods("x", 3, cpu="1")).warnings == ()
 
 
-def test_a_misspelt_field_is_warned_of_with_the_one_that_was_meant() -> None:
+def test_misspelt_field_is_a_warning_with_a_suggestion() -> None:
     """The API server takes any field below the root."""
     team = leaf("team", 1, 4, "team", attributes={"multisched.io/weigth": "2", "resourceflavors": ["a"]})
     team["mim"] = {"cpu": 1}
@@ -169,14 +169,14 @@ def test_a_misspelt_field_is_warned_of_with_the_one_that_was_meant() -> None:
     assert [one.path for one in with_cluster.warnings][:3] == [one.path for one in found.warnings]
 
 
-def test_warnings_of_one_sort_are_counted_beyond_a_few() -> None:
+def test_equal_warnings_are_counted_beyond_a_limit() -> None:
     leaves = [level(f"l{number}", {}, {}) for number in range(NAMED_MAX + 5)]
     found = linted(ACK, [quota_tree(level("root", {}, {}, *leaves))])
     assert len(found.warnings) == NAMED_MAX + 1
     assert found.warnings[-1].text == "5 more like those above"
 
 
-def test_the_cluster_as_it_would_be_has_the_objects_in_it() -> None:
+def test_resulting_cluster_contains_the_objects() -> None:
     root = level("root", {"cpu": 9}, {"cpu": 9}, leaf("a", 1, 2, "namespace1"))
     found = linted(ACK, [quota_tree(root)], *walk_through(4))
     assert found.after is not None

@@ -32,7 +32,7 @@ def two(first: tuple[int, int], second: tuple[int, int], whole: int, **more: Any
     return level("root", {"cpu": whole}, {"cpu": whole}, leaf("a", *first), leaf("b", *second, **more))
 
 
-def test_the_last_step_of_the_walk_through_evicts_one_of_each_that_borrows() -> None:
+def test_last_walk_through_step_evicts_one_pod_per_borrower() -> None:
     found = trial_of(acks_example(), *walk_through(3, 3, 2, 0))
     assert [(one.leaf, one.pod, one.node) for one in found.evictions] == [
         ("root.a.1", "namespace1/pod-2", "n"),
@@ -43,12 +43,12 @@ def test_the_last_step_of_the_walk_through_evicts_one_of_each_that_borrows() -> 
     assert found.placed == 2, "who comes for the place of the others is over its min"
 
 
-def test_nobody_goes_while_nobody_else_is_entitled() -> None:
+def test_nothing_is_evicted_without_an_entitled_pod() -> None:
     assert trial_of(acks_example(), *walk_through(2, 2, 2, 2)).evictions == ()
     assert trial_of(two((1, 4), (3, 4), 4), node(), *pods("a", 4, cpu="1")).evictions == ()
 
 
-def test_an_edit_that_gives_others_more_evicts_who_borrows_then() -> None:
+def test_edit_in_favour_of_others_evicts_borrowers() -> None:
     before = [node(), *pods("a", 3, 2, cpu="1"), *pods("b", 1, 2, cpu="1")]
     assert trial_of(two((3, 4), (1, 4), 4), *before).evictions == ()
     found = trial_of(two((1, 4), (3, 4), 4), *before)
@@ -62,7 +62,7 @@ def test_an_edit_that_gives_others_more_evicts_who_borrows_then() -> None:
     ]
 
 
-def test_of_pods_of_one_priority_the_oldest_is_tried_first() -> None:
+def test_oldest_pod_of_a_priority_is_tried_first() -> None:
     """Whatever their uids: there is room that one of them is entitled to."""
     waiting = pods("b", 0, 2, cpu="1")
     waiting[0]["metadata"]["uid"] = "z"
@@ -70,7 +70,7 @@ def test_of_pods_of_one_priority_the_oldest_is_tried_first() -> None:
     assert [(one.pod, one.preemptor) for one in found.evictions] == [("a/pod-3", "b/pod-0")]
 
 
-def test_a_pod_of_the_same_quota_goes_by_priority() -> None:
+def test_pod_of_the_same_quota_is_preempted_by_priority() -> None:
     running = pods("a", 2, cpu="2")
     late = pods("a", 0, 1, cpu="2", priority=1000)
     late[0]["metadata"] |= {"name": "late", "uid": "late"}
@@ -80,14 +80,14 @@ def test_a_pod_of_the_same_quota_goes_by_priority() -> None:
     ]
 
 
-def test_who_goes_by_priority_outside_of_quotas_is_not_named() -> None:
+def test_preemptions_outside_quotas_are_not_listed() -> None:
     low, high = pods("free", 1, cpu="3"), pods("free", 0, 1, cpu="3", priority=1000)
     high[0]["metadata"] |= {"name": "high", "uid": "high"}
     found = trial_of(two((1, 4), (3, 4), 4), node("n", "4"), *low, *high)
     assert (found.evictions, found.placed) == ((), 1)
 
 
-def test_pods_that_are_not_ours_or_gated_are_not_tried() -> None:
+def test_foreign_and_gated_pods_are_not_tried() -> None:
     gated = pods("b", 0, 1, cpu="1", schedulingGates=[{"name": "hold"}])
     foreign = pods("b", 0, 1, cpu="1")
     foreign[0]["spec"]["schedulerName"] = "another"
@@ -96,7 +96,7 @@ def test_pods_that_are_not_ours_or_gated_are_not_tried() -> None:
     assert (found.evictions, found.placed, found.waiting) == ((), 0, 0)
 
 
-def test_a_dump_without_nodes_says_so() -> None:
+def test_quota_trial_without_nodes_reports_it() -> None:
     found = trial_of(two((1, 4), (3, 4), 4), *pods("b", 0, 1))
     assert found.evictions == ()
     assert "no node is known" in found.notes[-1]

@@ -26,7 +26,7 @@ def figures(found: QuotaUse, resource: str = "cpu") -> dict[str, tuple[int, int,
     return {path: (use.used // 1000, use.borrowed // 1000, use.lent // 1000) for path, use in uses.items()}
 
 
-def test_each_step_of_the_walk_through_borrows_what_others_lend() -> None:
+def test_each_walk_through_step_borrows_what_others_lend() -> None:
     assert figures(use_of(*walk_through(4))) == {
         "root": (20, 0, 0),
         "root.a": (20, 0, 0),
@@ -48,14 +48,14 @@ def test_each_step_of_the_walk_through_borrows_what_others_lend() -> None:
     assert {(borrowed, lent) for _, borrowed, lent in figures(use_of(*walk_through(2, 2, 2, 2))).values()} == {(0, 0)}
 
 
-def test_what_waits_is_requested_and_has_a_fair_share() -> None:
+def test_pending_pods_are_requested_and_have_a_fair_share() -> None:
     found = use_of(*walk_through(3, 3, 2, 0))
     uses = {one.path: one.resources["cpu"] for one in found.levels}
     assert (uses["root"].requested, uses["root"].fair_share) == (100_000, 40_000)
     assert (uses["root.b.4"].requested, uses["root.b.4"].fair_share, uses["root.b.4"].used) == (25_000, 10_000, 0)
 
 
-def test_idle_min_is_lent_in_proportion_and_a_guarantee_is_not() -> None:
+def test_idle_min_is_lent_proportionally_and_guarantees_are_not() -> None:
     guaranteed = leaf("c", 4, 4, attributes={"multisched.io/guarantee": "cpu=3"})
     root = level("root", {"cpu": 9}, {"cpu": 9}, leaf("a", 1, 9), leaf("b", 2, 9), guaranteed)
     found = use_of(node(), quota_tree(root), *pods("a", 3, cpu="1"))
@@ -71,7 +71,7 @@ def test_idle_min_is_lent_in_proportion_and_a_guarantee_is_not() -> None:
     }
 
 
-def test_quotas_of_other_apis_and_objects_without_effect_are_said() -> None:
+def test_other_apis_and_ineffective_objects_are_noted() -> None:
     found = use_of(node(), flat("a", 2, 3), flat("b", 2, 3), *pods("a", 1, cpu="1"))
     assert found.source == "ElasticQuotas (scheduling.x-k8s.io/v1alpha1)"
     assert figures(found)["root.a"] == (1, 0, 0)
@@ -83,7 +83,7 @@ def test_quotas_of_other_apis_and_objects_without_effect_are_said() -> None:
     assert "min 5 is over max 4" in broken.trouble["kube-system/teams"]
 
 
-def test_of_a_tree_with_a_mistake_the_last_good_one_is_shown_and_said_to_be_that() -> None:
+def test_invalid_tree_shows_the_last_good_one_and_notes_it() -> None:
     good = level("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 2, 4, "a"))
     broken = quota_tree(level("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 9, 4, "a")))
     assert use_of(node(), broken).source == ""
@@ -93,7 +93,7 @@ def test_of_a_tree_with_a_mistake_the_last_good_one_is_shown_and_said_to_be_that
     assert list(found.trouble) == ["kube-system/teams"]
 
 
-def test_the_document_has_quantities() -> None:
+def test_quota_document_has_quantities() -> None:
     found = use_of(*walk_through(4)).document()
     (first,) = [one for one in found["levels"] if one["path"] == "root.a.1"]
     assert first["namespaces"] == ["namespace1"]
@@ -138,7 +138,7 @@ def renamed(root: Json) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(levels(), st.data())
-def test_idle_min_below_a_level_is_idle_there_too_or_lent(root: Json, data: st.DataObject) -> None:
+def test_idle_min_of_children_is_idle_or_lent_at_their_level(root: Json, data: st.DataObject) -> None:
     names = renamed(root)
     running = [one for name in names for one in pods(name, data.draw(st.integers(0, 4)), cpu="1")]
     uses = {one.path: one.resources["cpu"] for one in use_of(quota_tree(root), *running).levels}
@@ -153,6 +153,6 @@ def test_idle_min_below_a_level_is_idle_there_too_or_lent(root: Json, data: st.D
             assert sum(uses[name].lent for name in below) == min(whole, max(0, whole - idle[path]) + use.lent)
 
 
-def test_a_level_use_names_its_namespaces() -> None:
+def test_level_use_lists_its_namespaces() -> None:
     found: tuple[LevelUse, ...] = use_of(*walk_through(1)).levels
     assert [one.namespaces for one in found if one.namespaces] == [(f"namespace{number}",) for number in range(1, 5)]

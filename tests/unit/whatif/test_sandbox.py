@@ -37,7 +37,7 @@ def dumped(*documents: Any) -> DumpedCluster:
     return DumpedCluster([msgspec.Raw(orjson.dumps(document)) for document in documents], NOW, 7.0)
 
 
-def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
+def test_dump_contains_nodes_pods_objects_and_classes() -> None:
     promised = small_pod("promised")
     promised["status"]["nominatedNodeName"] = "n1"
     ended = small_pod("ended", node="n1")
@@ -64,7 +64,7 @@ def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
     assert (clock.monotonic(), clock.now()) == (7.0, NOW)
 
 
-def test_a_pod_with_a_quota_keeps_its_nominated_node_from_any_other() -> None:
+def test_nominated_pod_with_a_quota_keeps_its_node() -> None:
     """As in the program that nominated it; a dump says no more than the node's name."""
     claim, plain = small_pod("claim"), small_pod("plain")
     for pod in (claim, plain):
@@ -83,7 +83,7 @@ def test_a_pod_with_a_quota_keeps_its_nominated_node_from_any_other() -> None:
 
 
 @pytest.mark.parametrize("count", [1, UNREADABLE_SHOWN, UNREADABLE_SHOWN + 1, UNREADABLE_SHOWN + 5])
-def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_counted(count: int) -> None:
+def test_number_of_listed_unreadable_objects_is_limited(count: int) -> None:
     broken = [{"kind": "Node", "metadata": {"name": 7}} for _ in range(count)]
     notes = SchedulerSandbox(configuration(), dumped(node_document("n1"), *broken)).notes
     told = [note for note in notes if note.startswith("an object of the dump cannot be read: ")]
@@ -92,7 +92,7 @@ def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_count
     assert list(notes[len(told) :]) == ([f"{more} more objects of the dump cannot be read"] if more > 0 else [])
 
 
-def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
+def test_incomplete_dump_names_the_missing_kind() -> None:
     empty = SchedulerSandbox(configuration(), dumped(small_pod("p")))
     assert empty.classes is None
     assert empty.notes == (
@@ -100,7 +100,7 @@ def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
     )
 
 
-def test_an_object_of_a_dump_is_told_by_its_group_where_it_names_one() -> None:
+def test_object_of_a_dump_is_identified_with_its_group() -> None:
     def service(name: str, **version: str) -> dict[str, Any]:
         return {"kind": "Service", **version, "metadata": {"name": name, "namespace": "default", "uid": name}}
 
@@ -109,7 +109,7 @@ def test_an_object_of_a_dump_is_told_by_its_group_where_it_names_one() -> None:
     assert [one.name for one in sandbox.cache.objects.services("default")] == ["core", "bare"]
 
 
-async def test_a_sandbox_reaches_no_network() -> None:
+async def test_sandbox_uses_no_network() -> None:
     transport = SchedulerSandbox(configuration(), dumped(node_document("n1"))).program.transport
     with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a sandbox has no network$"):
         await transport.request("DELETE", "/api/v1/pods")
@@ -118,7 +118,7 @@ async def test_a_sandbox_reaches_no_network() -> None:
             pass
 
 
-def test_a_snapshot_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> None:
+def test_snapshot_has_the_state_of_its_moment() -> None:
     async def prepare(cluster: Cluster) -> None:
         for name in ("a", "b"):
             await cluster.add_node(name, cpu="4")
@@ -182,7 +182,7 @@ def test_a_snapshot_of_a_program_is_all_that_it_knows_then_and_nothing_later() -
     ],
     ids=["with room", "without room", "gated", "malformed", "unsupported"],
 )
-def test_a_pod_fits_where_the_program_would_place_it_and_leaves_no_trace(pod: Any, fits: bool) -> None:
+def test_sandbox_places_a_pod_like_the_program_without_a_trace(pod: Any, fits: bool) -> None:
     sandbox = SchedulerSandbox(configuration(), dumped(node_document("n1"), pod))
     late = sandbox.pending["default", "late"]
     worker = sandbox.worker_of(late)
@@ -201,7 +201,7 @@ class Closed:
         return Status.unschedulable("closed")
 
 
-def test_a_sandbox_builds_its_plugins_as_the_program_does() -> None:
+def test_sandbox_builds_plugins_like_the_program() -> None:
     """Whoever runs a program may give it other plugins than those that ship."""
     registry, shipped = Registry(), plugin_registry()
     for name in shipped.names():
@@ -213,7 +213,7 @@ def test_a_sandbox_builds_its_plugins_as_the_program_does() -> None:
     assert sandbox.gate(worker, late) == Status.unschedulable("closed").by("Closed")
 
 
-def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
+def test_remote_plugins_are_named_and_not_called() -> None:
     extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
     text = DUMPED.replace("nodes:", f"{extender}, nodes:")
     dump = dump_of(node_document("n1"), small_pod("late"), configured=loading.parse(text, "test"))
@@ -225,7 +225,7 @@ def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
     assert plain.notes == ()
 
 
-def test_a_deleted_tree_is_in_force_in_the_copy_only_as_long_as_it_is_in_the_program() -> None:
+def test_kept_deleted_tree_is_in_force_in_the_copy_as_in_the_program() -> None:
     def deleted(cluster: Cluster) -> list[str]:
         return [one.key for kind, one in ClusterSnapshot.of(cluster.program).removed if kind is TREE]
 

@@ -46,7 +46,7 @@ def workload(kind: str, spec: Document) -> Document:
         workload("CronJob", {"jobTemplate": {"spec": {"template": {"spec": SPEC}}}}),
     ],
 )
-def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> None:
+def test_pod_or_workload_template_is_placed(document: Document) -> None:
     view = dump_of(node_document("n1", cpu="2")).what_if(document, 3)
     assert (view.namespace, view.name) == ("default", "new")
     assert [one.node for one in view.placements] == ["n1", "n1", ""]
@@ -73,7 +73,7 @@ def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> No
         ({"metadata": {"name": 5}, "spec": SPEC}, "cannot be read"),
     ],
 )
-def test_what_is_no_plan_is_refused(document: Any, message: str) -> None:
+def test_invalid_manifest_is_refused(document: Any, message: str) -> None:
     with pytest.raises(NotExplainedError, match=message) as told:
         dump_of(node_document("n1")).what_if(document, 1)
     assert told.value.status == 422
@@ -89,12 +89,27 @@ PARTS = st.recursive(
 
 
 @given(PARTS)
-def test_no_document_does_more_than_be_refused(document: Any) -> None:
+def test_arbitrary_manifests_are_at_worst_refused(document: Any) -> None:
     with suppress(NotExplainedError):
         planned_pod(document, Decoder())
 
 
-def test_the_labels_of_a_plan_count_between_its_replicas() -> None:
+def test_limits_count_as_requests_as_the_api_server_stores_them() -> None:
+    limited = [{"name": "main", "image": "app", "resources": {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}}]
+    view = dump_of(node_document("n1", cpu="3")).what_if(workload("Pod", {**SPEC, "containers": limited}), 2)
+    assert [one.node for one in view.placements] == ["n1", ""]
+    assert "Insufficient cpu" in view.placements[1].message
+
+
+def test_a_plan_may_be_tried_without_preemptions() -> None:
+    document = {"metadata": {"name": "new"}, "spec": {**SPEC, "priority": 100}}
+    world = (node_document("n1", cpu="1"), small_pod("small", node="n1", cpu="1"))
+    assert dump_of(*world).what_if(document, 1).placements[0].victims
+    alone = dump_of(*world).what_if(document, 1, preempts=False).placements[0]
+    assert (alone.node, alone.victims) == ("", ())
+
+
+def test_labels_of_planned_replicas_count_between_them() -> None:
     apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     document = {"metadata": {"labels": {"app": "web"}}, "spec": {**SPEC, "affinity": affinity}}
@@ -102,14 +117,14 @@ def test_the_labels_of_a_plan_count_between_its_replicas() -> None:
     assert sorted(one.node for one in view.placements) == ["", "n1", "n2"]
 
 
-def test_a_gated_pod_would_wait() -> None:
+def test_gated_pod_is_reported_as_waiting() -> None:
     document = {"spec": {**SPEC, "schedulingGates": [{"name": "hold"}]}}
     view = dump_of(node_document("n1")).what_if(document, 2)
     assert [one.node for one in view.placements] == ["", ""]
     assert view.placements[0].message.startswith("SchedulingGates: ")
 
 
-def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
+def test_victims_of_planned_pods_are_shown_and_free_their_room() -> None:
     cluster = [
         node_document("n1", cpu="2"),
         small_pod("low", cpu="900m", node="n1", priority=1),
@@ -128,7 +143,7 @@ def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
     ("refusal", "told"),
     [("gpu-devices of n1: none is free", "gpu-devices of n1: none is free"), ("", "its nodes are no longer feasible")],
 )
-def test_a_replica_that_no_node_took_at_commit_is_told_why(refusal: str, told: str) -> None:
+def test_replica_refused_at_commit_shows_the_reason(refusal: str, told: str) -> None:
     pod = Decoder().pod(orjson.dumps(small_pod("new")))
 
     class Refusing:
@@ -140,12 +155,12 @@ def test_a_replica_that_no_node_took_at_commit_is_told_why(refusal: str, told: s
     assert what_if._place(refusing, refusing, pod, 1, []).message == told
 
 
-def test_how_many_nodes_were_as_good_is_told() -> None:
+def test_number_of_tied_nodes_is_shown() -> None:
     view = dump_of(node_document("n1"), node_document("n2"), node_document("n3", cpu="200m")).what_if({"spec": SPEC}, 2)
     assert [one.ties for one in view.placements] == [2, 1]
 
 
-def test_the_priority_class_of_a_dump_counts() -> None:
+def test_priority_class_of_a_dump_applies() -> None:
     classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 5}
     cluster = [node_document("n1", cpu="1"), small_pod("low", cpu="1", node="n1"), classes]
     named = {"spec": {**SPEC, "priorityClassName": "high"}}
@@ -163,7 +178,7 @@ def make_class(name: str, value: int, **changes: object) -> Document:
     return {"kind": "PriorityClass", "metadata": {"name": name}, "value": value, **changes}
 
 
-def test_the_default_class_and_the_policy_of_a_class_count() -> None:
+def test_default_priority_class_and_preemption_policy_apply() -> None:
     cluster = [node_document("n1", cpu="1"), small_pod("low", cpu="1", node="n1")]
     default = make_class("usual", 7, globalDefault=True)
     view = dump_of(*cluster, default, make_class("other", 9)).what_if({"spec": SPEC}, 1)
@@ -182,7 +197,7 @@ def test_the_default_class_and_the_policy_of_a_class_count() -> None:
         (workload("Job", {"template": {"spec": {**SPEC, "priorityClassName": "hihg"}}}), "new-"),
     ],
 )
-def test_a_class_that_is_not_there_is_refused_in_the_api_servers_words(document: Document, name: str) -> None:
+def test_unknown_priority_class_is_refused_as_by_the_api_server(document: Document, name: str) -> None:
     with pytest.raises(NotExplainedError) as told:
         dump_of(node_document("n1"), make_class("high", 5)).what_if(document, 1)
     assert str(told.value) == f'pods "{name}" is forbidden: no PriorityClass with name hihg was found'
@@ -205,9 +220,7 @@ def test_a_class_that_is_not_there_is_refused_in_the_api_servers_words(document:
         ),
     ],
 )
-def test_what_a_manifest_says_beside_its_class_counts_and_what_admission_will_say_is_told(
-    written: Document, reason: str
-) -> None:
+def test_manifest_priority_counts_and_the_admission_result_is_noted(written: Document, reason: str) -> None:
     document = {"metadata": {"name": "new"}, "spec": {**SPEC, "priorityClassName": "high", **written}}
     view = dump_of(node_document("n1"), make_class("high", 5)).what_if(document, 1)
     refusal = f'pods "new" is forbidden: {reason} from the given PriorityClass name'
@@ -216,13 +229,13 @@ def test_what_a_manifest_says_beside_its_class_counts_and_what_admission_will_sa
 
 
 @pytest.mark.parametrize(("priority", "victims"), [(5, ()), (6, ("default/low",))])
-def test_a_priority_beside_a_class_decides_whom_the_pod_displaces(priority: int, victims: tuple[str, ...]) -> None:
+def test_manifest_priority_decides_the_victims(priority: int, victims: tuple[str, ...]) -> None:
     cluster = [node_document("n1", cpu="1"), small_pod("low", cpu="1", node="n1", priority=5), make_class("high", 5)]
     document = {"spec": {**SPEC, "priorityClassName": "high", "priority": priority}}
     assert dump_of(*cluster).what_if(document, 1).placements[0].victims == victims
 
 
-def test_what_cannot_be_read_of_a_dump_is_told() -> None:
+def test_unreadable_parts_of_a_dump_are_noted() -> None:
     view = dump_of(node_document("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
     assert view.placements[0].node == "n1"
     assert view.notes[0].startswith("an object of the dump cannot be read: ")
@@ -246,12 +259,12 @@ def share(milli: int) -> Document:
     return {"metadata": {"annotations": annotations}, "spec": {**SPEC, "schedulerName": "gpu-scheduler"}}
 
 
-def test_the_annotations_that_the_program_goes_by_are_read_of_planned_pods_however_many_others_there_are() -> None:
+def test_relevant_annotations_of_planned_pods_are_read_among_many() -> None:
     view = dump_of(make_gpu_node(), configured=SHIPPED).what_if(share(600), 2)
     assert [one.node for one in view.placements] == ["g1", ""]
 
 
-def test_the_annotations_that_the_program_goes_by_are_read_of_a_dumps_pods_however_many_others_they_have() -> None:
+def test_relevant_annotations_of_dump_pods_are_read_among_many() -> None:
     standing = small_pod("standing", node="g1", schedulerName="gpu-scheduler")
     standing["metadata"]["annotations"] = {**MANY, GPU_MILLI: "600", GPU_DEVICES: "0"}
     view = dump_of(make_gpu_node(), standing, configured=SHIPPED).what_if(share(600), 1)
@@ -267,7 +280,7 @@ class HoldsAll:
         return PermitResult(Status(Code.WAIT), 60.0)
 
 
-def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
+def test_plugins_that_would_hold_a_pod_at_permit_are_noted_once() -> None:
     profile = f"profile: {{plugins: {{enabled: [{{name: '{__name__}:HoldsAll'}}]}}}}, nodes:"
     configured = loading.parse(CONFIGURATION.replace("nodes:", profile), "test")
     view = dump_of(node_document("n1"), configured=configured).what_if({"spec": SPEC}, 2)
@@ -278,7 +291,7 @@ def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
 # -- of a running program ----------------------------------------------------------------------------------------------
 
 
-def test_a_running_program_reads_the_class_that_a_plan_names() -> None:
+def test_program_reads_the_priority_class_of_a_plan() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_node("a", cpu="1")
         await cluster.add_pod("low", cpu="1")

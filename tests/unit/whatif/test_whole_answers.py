@@ -124,7 +124,7 @@ def asking(cluster: Cluster) -> ProgramExplanations:
     return ProgramExplanations(cluster.program, in_thread=at_once)
 
 
-def test_all_is_told_of_a_pod_that_waits() -> None:
+def test_complete_answer_for_a_pending_pod() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("late", cpu="8")
         await cluster.settle(20.0)
@@ -154,7 +154,7 @@ def test_all_is_told_of_a_pod_that_waits() -> None:
                     ),
                 },
             ),
-            "history": tuple({"agoS": 30.0, "event": event, "place": place} for event, place in steps),
+            "history": tuple({"agoS": 30.0, "event": event, "state": state} for event, state in steps),
             "attempts": (refused("a", "b", "c", ago_s=30.0),),
             "now": refused("a", "b", "c", "d", ago_s=0.0),
             "onNode": on_node("b"),
@@ -174,7 +174,7 @@ def test_all_is_told_of_a_pod_that_waits() -> None:
     play(scene, prepare=three_nodes)
 
 
-def test_all_is_told_of_a_pod_that_is_bound() -> None:
+def test_complete_answer_for_a_bound_pod() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.settle(30.0)
         view = await asking(cluster).pod(ExplainQuery("default", "low", node="c"))
@@ -227,7 +227,7 @@ def test_all_is_told_of_a_pod_that_is_bound() -> None:
     play(scene, prepare=three_nodes)
 
 
-def test_all_is_told_of_replicas_that_are_planned() -> None:
+def test_complete_answer_for_planned_replicas() -> None:
     async def scene(cluster: Cluster) -> None:
         requests = {"requests": {"cpu": "1500m"}}
         spec = {
@@ -293,7 +293,7 @@ def counted(**fields: Any) -> dict[str, Any]:
     return {**nothing, **empty, "hints": {}, "bind_limit": 16, "is_lease_held": True, "pending": pending, **fields}
 
 
-def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
+def test_every_statistic_equals_what_happened() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("late", cpu="8")
         await cluster.add_pod("later", cpu="8")
@@ -375,7 +375,7 @@ def waiting(cluster: Cluster, name: str, state: str, **fields: Any) -> dict[str,
     }
 
 
-def test_the_whole_queue_is_told_in_the_order_of_waiting_those_on_their_way_last() -> None:
+def test_queue_is_listed_by_waiting_time_with_assumed_pods_last() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("late", cpu="8")
         await cluster.settle(5.0)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from multisched.config.schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
+from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangState
 from tests.kit.checkers.api.gang_checker import GangChecker
 from tests.kit.checkers.api.quota_checker import QuotaChecker
@@ -95,13 +97,14 @@ class FeasiblePods:
         cluster = self._cluster()
         tree = self._quotas.judge.tree
         by_uid = {pod.uid: pod for pod in waiting}
+        fits = cache(partial(self._fits, waiting=by_uid))
         for pod in waiting:
-            is_held = self._waits_for_its_gang(pod, by_uid) or quota_excess(tree, pod, cluster.placed)
+            is_held = self._waits_for_its_gang(pod, fits) or quota_excess(tree, pod, cluster.placed)
             if not is_held and self._node_for(pod, cluster) is not None:
                 yield pod
         for state in self._gangs.judge.states():
             members = [by_uid[uid] for uid in sorted(state.waiting & by_uid.keys())]
-            if members and not self._gangs.judge.has_started(state.key) and self.is_feasible(state, by_uid):
+            if members and not self._gangs.judge.has_started(state.key) and fits(state.key):
                 yield members[0]
 
     def entitled(self, waiting: Collection[Pod]) -> Iterator[Pod]:
@@ -119,6 +122,9 @@ class FeasiblePods:
             nodes = [node for node in cluster.nodes.values() if is_usable(node)]
             if node_by_reclaim(tree, pod, nodes, cluster.placed, self._would_take_plainly):
                 yield pod
+
+    def _fits(self, key: GangKey, waiting: Mapping[str, Pod]) -> bool:
+        return self.is_feasible(self._gangs.judge.state(key), waiting)
 
     def is_feasible(self, state: GangState, waiting: Mapping[str, Pod], *, is_for_good: bool = True) -> bool:
         """The members that the gang needs, and those of the gangs that start together with it, fit all at once.
@@ -157,13 +163,13 @@ class FeasiblePods:
                 missing -= 1
         return missing <= 0
 
-    def _waits_for_its_gang(self, pod: Pod, waiting: Mapping[str, Pod]) -> bool:
+    def _waits_for_its_gang(self, pod: Pod, fits: Callable[[GangKey], bool]) -> bool:
         """It is of a gang that has not started, that has lost more members than can come back now, or of which nothing can be said."""
         key = self._gangs.judge.gang_of(pod.uid)
         if key is None:
             return f"Pod {pod.key}" in self._gangs.judge.problems
         state = self._gangs.judge.state(key)
-        return not self._gangs.judge.has_started(key) or not (state.is_whole or self.is_feasible(state, waiting))
+        return not self._gangs.judge.has_started(key) or not (state.is_whole or fits(key))
 
     def _cluster(self) -> _Cluster:
         return _Cluster.of(self._objects.nodes(), self._objects.pods().values())
@@ -191,7 +197,9 @@ class FeasiblePods:
         """Where the members of its gang stand, if it requires one topology domain."""
         key = self._gangs.judge.gang_of(pod.uid)
         required = () if key is None else self._gangs.judge.state(key).required
-        others = [there for one, there in cluster.standing if required and self._gangs.judge.gang_of(one.uid) == key]
+        if not required:
+            return True
+        others = [there for one, there in cluster.standing if self._gangs.judge.gang_of(one.uid) == key]
         return all(
             label in node.labels and all(there.labels.get(label) == node.labels[label] for there in others)
             for label in required

@@ -108,7 +108,7 @@ class AttemptChecker:
 
     def begin(self) -> AttemptChecker:
         """Takes its place before the queue."""
-        fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.took
+        fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.charge_attempt
 
         def watched_add(pod: Pod, now_s: float) -> QueueOutcome:
             is_new = pod.uid not in self.queue
@@ -151,7 +151,7 @@ class AttemptChecker:
         self.queue.fail = watched_fail  # type: ignore[method-assign]
         self.queue.pop = watched_pop  # type: ignore[method-assign]
         self.queue.add = watched_add  # type: ignore[method-assign]
-        self.queue.took = watched_took  # type: ignore[method-assign]
+        self.queue.charge_attempt = watched_took  # type: ignore[method-assign]
         return self
 
     # -- whose turn it is ------------------------------------------------------------------------------------------

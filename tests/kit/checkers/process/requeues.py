@@ -112,7 +112,8 @@ class RequeueChecker:
             for entry in self._worker.queue.entries(QueueState.UNSCHEDULABLE)
             if RELATING.intersection(entry.plugins) and self._may_ask_about(entry)
         ]
-        self._ask_about(found[:ASKED_MAX])
+        if found:
+            self._ask_about(found[:ASKED_MAX])
 
     def _check_changed(self) -> None:
         names, self._changed = self._changed, set()
@@ -190,10 +191,10 @@ class RequeueChecker:
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
         is_parked = entry.state is QueueState.UNSCHEDULABLE and not entry.is_quarantined
-        if self._worker.queue._parked.has_overdue:
+        if not is_parked or self._worker.queue._parked.has_overdue:
             return False
         hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
-        return is_parked and hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
+        return hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _may_miss(self, pod: Pod) -> bool:
         """No event says that a pod was assumed, which counts as company. The watch shows it a moment later."""

@@ -79,7 +79,7 @@ def problems(text: str) -> list[str]:
 # ---- plugins
 
 
-def test_without_a_file_upstreams_plugins_run_in_upstreams_order_with_its_weights() -> None:
+def test_missing_file_gives_upstream_plugins_order_and_weights() -> None:
     profile = profile_of()
 
     assert [use.name for use in profile.plugins] == DEFAULTS
@@ -88,7 +88,7 @@ def test_without_a_file_upstreams_plugins_run_in_upstreams_order_with_its_weight
     assert weights(profile) == {name: DEFAULT_PLUGINS[name] for name in DEFAULT_SCORES}
 
 
-def test_a_shortest_file_is_the_same_as_none() -> None:
+def test_minimal_file_equals_no_file() -> None:
     assert profile_of(kube()) == profile_of(kube(profiles=[{}])) == profile_of()
     assert convert(HEAD, "k.yaml").configuration.domains[0].scheduler_names == ("default-scheduler",)
 
@@ -103,11 +103,11 @@ def test_a_shortest_file_is_the_same_as_none() -> None:
         ({"enabled": names("GpuShare")}, [*DEFAULTS, "GpuShare"]),
     ],
 )  # fmt: skip
-def test_multi_point_changes_the_defaults_where_they_stand(multi_point: Document, expected: list[str]) -> None:
+def test_multi_point_changes_defaults_in_place(multi_point: Document, expected: list[str]) -> None:
     assert [use.name for use in profile_of(one_profile({"multiPoint": multi_point})).plugins] == expected
 
 
-def test_a_default_that_is_enabled_again_without_a_weight_weighs_one() -> None:
+def test_default_reenabled_without_a_weight_has_weight_one() -> None:
     assert (
         weights(profile_of(one_profile({"multiPoint": {"enabled": names("TaintToleration")}})))["TaintToleration"] == 1
     )
@@ -133,11 +133,11 @@ def test_a_default_that_is_enabled_again_without_a_weight_weighs_one() -> None:
         ),
     ],
 )
-def test_a_point_overrides_multi_point_in_upstreams_order(score: Document, expected: list[str]) -> None:
+def test_point_overrides_multi_point_in_upstream_order(score: Document, expected: list[str]) -> None:
     assert at(profile_of(one_profile({"score": score})), "Score") == expected
 
 
-def test_the_weight_at_score_goes_before_that_of_multi_point() -> None:
+def test_score_weight_overrides_multi_point_weight() -> None:
     found = weights(
         profile_of(
             one_profile(
@@ -151,7 +151,7 @@ def test_the_weight_at_score_goes_before_that_of_multi_point() -> None:
     assert (found["NodeAffinity"], found["ImageLocality"], found["TaintToleration"]) == (900, 3, 3)
 
 
-def test_a_plugin_enabled_at_one_point_runs_nowhere_else() -> None:
+def test_plugin_enabled_at_one_point_runs_only_there() -> None:
     profile = profile_of(
         one_profile(
             {
@@ -164,7 +164,7 @@ def test_a_plugin_enabled_at_one_point_runs_nowhere_else() -> None:
     assert all(at(profile, point) == [] for point in ("PreFilter", "PreScore", "Score"))
 
 
-def test_what_fails_every_pod_upstream_is_mended_and_told() -> None:
+def test_configuration_that_fails_every_pod_upstream_is_fixed_with_a_warning() -> None:
     text = """\
 profiles:
   - plugins:
@@ -195,7 +195,7 @@ _SETS = st.fixed_dictionaries(
 
 
 @given(st.dictionaries(st.sampled_from(["multiPoint", "filter", "preFilter", "score", "reserve"]), _SETS))
-def test_any_sets_give_at_each_point_what_is_enabled_there_and_nothing_disabled(sets: Document) -> None:
+def test_converted_points_equal_the_enabled_plugins(sets: Document) -> None:
     fixed = {"queueSort": {"enabled": names("PrioritySort"), "disabled": names("*")}}
     fixed["bind"] = {"enabled": names("DefaultBinder"), "disabled": names("*")}
     profile = profile_of(one_profile({**sets, **fixed}))
@@ -220,14 +220,14 @@ def _chosen(multi_point: Document, defaults: list[str]) -> list[str]:
     return [*kept, *(e["name"] for e in multi_point.get("enabled", []) if e["name"] not in kept)]
 
 
-def test_arguments_come_along_without_their_type() -> None:
+def test_arguments_are_converted_without_their_type() -> None:
     args = {"kind": "NodeResourcesFitArgs", "scoringStrategy": {"type": "MostAllocated"}}
     profile = profile_of(one_profile(pluginConfig=[{"name": "NodeResourcesFit", "args": args}]))
     found = {use.name: use.args for use in profile.plugins if use.args}
     assert found == {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}}
 
 
-def test_what_an_extender_looks_after_is_not_looked_at_by_the_scheduler() -> None:
+def test_resources_managed_by_an_extender_are_ignored_by_the_scheduler() -> None:
     managed = [{"name": "example.com/a", "ignoredByScheduler": True}, {"name": "example.com/b"}]
     extenders = [{"urlPrefix": "http://127.0.0.1:1", "filterVerb": "filter", "managedResources": managed}]
     config_of_fit = [{"name": "NodeResourcesFit", "args": {"ignoredResources": ["example.com/c"]}}]
@@ -239,7 +239,7 @@ def test_what_an_extender_looks_after_is_not_looked_at_by_the_scheduler() -> Non
     assert any("ignoredByScheduler" in str(finding) for finding in told)
 
 
-def test_a_profile_is_found_by_its_scheduler_name() -> None:
+def test_profile_is_found_by_its_scheduler_name() -> None:
     document = kube(
         profiles=[
             {"schedulerName": "one"},
@@ -255,7 +255,7 @@ def test_a_profile_is_found_by_its_scheduler_name() -> None:
 # ---- domains
 
 
-def test_every_profile_may_use_every_node_and_keeps_its_name() -> None:
+def test_every_profile_gets_all_nodes_and_keeps_its_name() -> None:
     text = HEAD + "profiles: [{schedulerName: default-scheduler}, {schedulerName: gpu}, {schedulerName: a.b}]\n"
     configuration = convert(text, "k.yaml").configuration
     router = NodeRouter(configuration)
@@ -271,7 +271,7 @@ def test_every_profile_may_use_every_node_and_keeps_its_name() -> None:
     assert all(domain.policy.tolerations == () for domain in configuration.domains)
 
 
-def test_the_settings_around_the_profiles_are_carried_over() -> None:
+def test_settings_outside_the_profiles_are_converted() -> None:
     configuration = convert(
         HEAD
         + """\
@@ -309,7 +309,7 @@ extenders:
     assert [r.name for r in extender.managed_resources] == ["example.com/fpga"]
 
 
-def test_leader_election_can_be_off() -> None:
+def test_leader_election_can_be_disabled() -> None:
     text = HEAD + "leaderElection: {leaderElect: false, leaseDuration: 1s}\n"
     assert convert(text, "k.yaml").configuration.lease.enabled is False
 
@@ -317,7 +317,7 @@ def test_leader_election_can_be_off() -> None:
 # ---- what is told
 
 
-def test_everything_that_is_not_carried_over_is_named_with_its_line_and_why() -> None:
+def test_unconverted_settings_are_named_with_line_and_reason() -> None:
     conversion = convert(
         HEAD
         + """\
@@ -372,14 +372,14 @@ profiles:
     assert conversion.findings.has_warnings
 
 
-def test_defaults_that_differ_are_notes_and_fail_nobody() -> None:
+def test_different_defaults_are_notes() -> None:
     conversion = convert(HEAD, "k.yaml")
     assert any("percentageOfNodesToScore: is 0 or not set" in line for line in told(conversion))
     assert any("resource claims" in line for line in told(conversion))
     assert not conversion.findings.has_warnings
 
 
-def test_what_kube_scheduler_writes_as_its_defaults_is_the_profile_without_a_file() -> None:
+def test_defaults_written_by_kube_scheduler_equal_no_file() -> None:
     text = (Path(__file__).parent / "kube_defaults.yaml").read_text()
     conversion = convert(text, "k.yaml")
     profile, default = profile_of(conversion_source(text)), profile_of()
@@ -401,12 +401,12 @@ def conversion_source(text: str) -> Document:
     return document
 
 
-def test_at_100_percent_nothing_differs_in_the_nodes_looked_at() -> None:
+def test_percentage_of_100_gives_no_note() -> None:
     for text in ("percentageOfNodesToScore: 100\n", "profiles: [{percentageOfNodesToScore: 100}]\n"):
         assert not any("percentageOfNodesToScore" in line for line in told(convert(HEAD + text, "k.yaml")))
 
 
-def test_an_unknown_queue_order_or_binder_is_replaced_by_upstreams_own_and_told() -> None:
+def test_unknown_queue_sort_or_binder_is_replaced_with_a_warning() -> None:
     conversion = convert(
         HEAD
         + """\
@@ -428,7 +428,7 @@ profiles:
 # ---- plugins of other projects
 
 
-def test_coscheduling_and_capacity_scheduling_become_ours() -> None:
+def test_coscheduling_and_capacity_scheduling_are_replaced() -> None:
     """As the documentation of scheduler-plugins enables them."""
     conversion = convert(
         HEAD
@@ -586,11 +586,11 @@ profiles:
         ),
     ],
 )  # fmt: skip
-def test_what_upstream_refuses_is_refused_with_path_and_line(text: str, expected: str) -> None:
+def test_values_refused_upstream_are_refused_with_path_and_line(text: str, expected: str) -> None:
     assert problems(HEAD + text) == [f"k.yaml:{expected}"]
 
 
-def test_all_that_is_wrong_with_arguments_is_told_beside_whatever_else_is_wrong() -> None:
+def test_argument_problems_are_reported_with_other_problems() -> None:
     told = problems(
         f"""\
 {HEAD}parallelism: 0
@@ -623,7 +623,7 @@ profiles:
     ]
 
 
-def test_all_plugins_that_stand_twice_are_told_with_the_arguments_that_are_wrong() -> None:
+def test_repeated_plugins_are_reported_with_argument_problems() -> None:
     text = "[{name: NodeAffinity}, {name: NodeAffinity}, {name: NodeAffinity}]"
     args = "[{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]"
     told = problems(f"{HEAD}profiles: [{{plugins: {{score: {{enabled: {text}}}}}, pluginConfig: {args}}}]\n")
@@ -634,14 +634,14 @@ def test_all_plugins_that_stand_twice_are_told_with_the_arguments_that_are_wrong
     ]
 
 
-def test_another_kind_of_file_is_told_what_is_read_here() -> None:
+def test_another_kind_of_file_is_refused_with_the_expected_kind() -> None:
     assert problems("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n") == [
         "k.yaml:1:13: apiVersion: 'multisched.io/v1' is not known here; write kubescheduler.config.k8s.io/v1",
         "k.yaml:2:7: kind: 'MultischedConfiguration' is not known here; write KubeSchedulerConfiguration",
     ]
 
 
-def test_versions_that_upstream_dropped_are_named_with_the_one_to_write() -> None:
+def test_removed_api_versions_are_named_with_the_current_one() -> None:
     assert problems("apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n") == [
         (
             "k.yaml:1:13: apiVersion: kube-scheduler 1.36 no longer reads v1beta3;"
@@ -653,7 +653,7 @@ def test_versions_that_upstream_dropped_are_named_with_the_one_to_write() -> Non
 # ---- the printed file
 
 
-def test_the_printed_file_means_the_conversion_and_says_what_differs() -> None:
+def test_printed_file_equals_the_conversion_and_has_its_findings() -> None:
     text = (
         HEAD
         + "profiles: [{schedulerName: a}, {schedulerName: b}]\nextenders: [{urlPrefix: 'http://h:1', filterVerb: f}]\n"
@@ -678,7 +678,7 @@ def _problems_or_none(text: str) -> bool:
 
 
 @given(st.text(max_size=200))
-def test_no_text_does_more_than_be_refused(text: str) -> None:
+def test_arbitrary_text_is_at_worst_refused(text: str) -> None:
     assert _problems_or_none(text)
 
 
@@ -691,7 +691,7 @@ _FIELDS = ("profiles", "extenders", "leaderElection", "clientConnection", "paral
 
 
 @given(st.dictionaries(st.sampled_from(_FIELDS), _JSON, max_size=3), _JSON)
-def test_no_document_does_more_than_be_refused(fields: Document, plugins: object) -> None:
+def test_arbitrary_documents_are_at_worst_refused(fields: Document, plugins: object) -> None:
     for document in (kube(**fields), one_profile(), kube(profiles=[{"plugins": plugins}])):
         assert _problems_or_none(json.dumps(document))
 
@@ -702,7 +702,7 @@ SHAPE = {
 }
 
 
-def test_volume_binding_scores_where_it_has_a_shape_and_nowhere_else() -> None:
+def test_volume_binding_scores_only_with_a_shape() -> None:
     without = profile_of(one_profile({"score": {"disabled": names("VolumeBinding")}}))
     assert "Score" not in without.points
     weighed = {"score": {"enabled": [{"name": "VolumeBinding", "weight": 7}]}}

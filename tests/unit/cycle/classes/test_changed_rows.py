@@ -49,7 +49,7 @@ class Zones:
         return raw * 100 // int(raw.max())
 
 
-def test_a_plugin_that_goes_by_zones_normalises_one_score_of_each_zone_with_its_own_view() -> None:
+def test_one_row_per_zone_is_normalised_with_its_own_view() -> None:
     zones = Zones()
     nodes = [make_node(f"{zone}-{number}", labels={"zone": zone}) for number in range(4) for zone in zones.marks]
     shut = {"west-0", "west-1", "west-2", "west-3"}
@@ -76,7 +76,7 @@ def test_a_plugin_that_goes_by_zones_normalises_one_score_of_each_zone_with_its_
     assert zones.seen[2:] == [(8, [40])], "the other zone has no feasible row"
 
 
-def test_changes_on_rows_of_other_domains_beyond_what_this_one_knows_are_none_of_its() -> None:
+def test_changes_on_rows_of_other_domains_are_ignored() -> None:
     """The domain's own rows are not the table's first, and their positions are not told anew for foreign nodes."""
     theirs = {"domain": "other"}
     domain = Domain(make_node("theirs", labels=theirs), make_node("a", cpu_milli=100_000))
@@ -107,9 +107,7 @@ class Tastes:
 
 
 @pytest.mark.parametrize(("shut", "large", "small"), [("", "n3", "n1"), ("n3", "n2", "n1"), ("n1", "n3", "n2")])
-def test_scores_are_normalised_for_the_pod_whether_it_may_go_to_all_nodes_or_to_some(
-    shut: str, large: str, small: str
-) -> None:
+def test_normalised_scores_do_not_depend_on_the_number_of_allowed_nodes(shut: str, large: str, small: str) -> None:
     never = FilterBy("Never", lambda pod, name: "no" if name == shut else "")
     nodes = [make_node(f"n{cpu}", cpu_milli=cpu * 1000) for cpu in (1, 2, 3)]
     domain = Domain(*nodes, plugins=[Tastes(), never], in_tree=())
@@ -121,7 +119,7 @@ def test_scores_are_normalised_for_the_pod_whether_it_may_go_to_all_nodes_or_to_
             assert domain.cycle.give_up(result, Status.error("only looking"))
 
 
-def test_a_node_that_changes_is_scored_anew_though_the_largest_score_stays() -> None:
+def test_changed_node_is_scored_again_although_the_largest_score_stays() -> None:
     def node(name: str, count: int) -> Node:
         return make_node(name, taints=tuple(Taint(f"t{n}", effect=PREFER_NO_SCHEDULE) for n in range(count)))
 
@@ -134,7 +132,7 @@ def test_a_node_that_changes_is_scored_anew_though_the_largest_score_stays() -> 
         assert domain.cycle.give_up(result, Status.error("only looking"))
 
 
-def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groupings_are_cached_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also as many as are kept at most: none of them makes another one be made anew."""
     monkeypatch.setattr(topology_groups, "GROUPINGS_MAX", 2)
     labels = [{"zone": f"z{number % 2}", "rack": f"r{number % 3}"} for number in range(60)]
@@ -158,7 +156,7 @@ def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.Mon
     assert renewed.count == 3
 
 
-def test_the_only_node_of_a_domain_takes_pods_again_whenever_there_is_room() -> None:
+def test_single_node_domain_takes_pods_whenever_it_has_room() -> None:
     """Both masks of one row are masks of their own: what fills the node says nothing of the node itself."""
     domain = Domain(make_node("only", cpu_milli=1_000), in_tree=("NodeUnschedulable", "NodeResourcesFit"))
     waits = make_pod("waits", cpu_milli=1_000)

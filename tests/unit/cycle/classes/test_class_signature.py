@@ -32,7 +32,7 @@ SPEC = PodSpec()
     ],
     ids=["name", "labels", "annotations", "owner"],
 )
-def test_whatever_a_plugin_signs_tells_pods_apart(read: Callable[[Pod], str]) -> None:
+def test_every_signed_field_separates_classes(read: Callable[[Pod], str]) -> None:
     """Found by review: fragments were remembered by spec, labels and owner, so that a name made no difference."""
     only = FilterBy("Only", lambda pod, node: "" if read(pod) == "yes" else "not this one", sign=read)
     domain = Domain(make_node("n"), plugins=[only], in_tree=())
@@ -51,7 +51,7 @@ def test_whatever_a_plugin_signs_tells_pods_apart(read: Callable[[Pod], str]) ->
     assert isinstance(domain.schedule(no), Unplaced)
 
 
-def test_pods_that_differ_in_nothing_signed_share_a_class_and_a_priority_or_namespace_parts_them() -> None:
+def test_pods_with_equal_signatures_share_a_class() -> None:
     domain = Domain(make_node("n"), in_tree=("NodeResourcesFit",))
     classes = domain.cycle.classes
     domain.schedule(make_pod("a", spec=SPEC, labels={"job": "1"}))
@@ -63,7 +63,7 @@ def test_pods_that_differ_in_nothing_signed_share_a_class_and_a_priority_or_name
     assert (classes.hits, classes.misses) == (2, 3)
 
 
-def test_a_pod_that_cannot_be_signed_is_a_class_of_its_own_and_is_counted() -> None:
+def test_unsigned_pod_gets_a_class_of_its_own_and_is_counted() -> None:
     cannot_sign = FilterBy("CannotSign", lambda pod, node: "no b" if pod.name == "b" else "", sign=lambda pod: None)
     domain = Domain(make_node("n"), plugins=[cannot_sign], in_tree=())
     assert isinstance(domain.schedule(make_pod("a", spec=SPEC)), Placed)
@@ -73,7 +73,7 @@ def test_a_pod_that_cannot_be_signed_is_a_class_of_its_own_and_is_counted() -> N
 
 
 @pytest.mark.parametrize("signs", [True, False])
-def test_a_pre_filter_alone_is_kept_for_a_class_only_if_it_signs_what_it_reads(signs: bool) -> None:
+def test_pre_filter_result_is_cached_only_if_its_input_is_signed(signs: bool) -> None:
     class Team:
         name = "Team"
         depends_on = Dependency.NODE
@@ -112,7 +112,7 @@ OWN_TERMS = {
 
 
 @pytest.mark.parametrize("kind", OWN_TERMS)
-def test_whether_a_pod_matches_its_own_terms_tells_it_from_others_of_its_spec(kind: str) -> None:
+def test_self_matching_terms_are_part_of_the_signature(kind: str) -> None:
     """Found by review: leaders and followers of one spec were one class until a leader was placed."""
     domain = Domain(make_node("n", labels={"zone": "z"}), profile="default")
     classes, spec = domain.cycle.classes, OWN_TERMS[kind]
@@ -128,7 +128,7 @@ def test_whether_a_pod_matches_its_own_terms_tells_it_from_others_of_its_spec(ki
 
 
 @pytest.mark.parametrize(("kind", "relates"), [("anti-affinity", True), ("hard spread", True), ("soft spread", False)])
-def test_a_pod_that_is_placed_beside_others_by_a_required_rule_is_known_for_it(kind: str, relates: bool) -> None:
+def test_pod_with_required_affinity_is_signed_with_it(kind: str, relates: bool) -> None:
     """News of others concern it until its bind is sent."""
     domain = Domain(make_node("n", labels={"zone": "z"}), profile="default")
     placed = domain.schedule(make_pod("a", spec=OWN_TERMS[kind], labels={"role": "leader"}))
@@ -136,7 +136,7 @@ def test_a_pod_that_is_placed_beside_others_by_a_required_rule_is_known_for_it(k
     assert placed.relates is relates
 
 
-def test_pods_that_are_gone_leave_no_more_specs_behind_than_fit() -> None:
+def test_signed_specs_of_deleted_pods_are_limited() -> None:
     """A spec may be a megabyte of terms, and a tenant makes and deletes such pods one after the other."""
     domain = Domain(make_node("n"), in_tree=("NodeResourcesFit", "PodTopologySpread", "InterPodAffinity"))
     selector = LabelSelector((Requirement("app", Operator.EXISTS),))
@@ -152,7 +152,7 @@ def test_pods_that_are_gone_leave_no_more_specs_behind_than_fit() -> None:
     assert 0 < held <= most >> 20
 
 
-def test_pods_that_a_plugin_cannot_sign_are_counted_to_it_and_those_of_kept_classes_as_hits() -> None:
+def test_unsigned_pods_are_counted_per_plugin_and_cached_classes_as_hits() -> None:
     odd = FilterBy("Odd", lambda pod, node: "", sign=lambda pod: None if pod.name.startswith("odd") else ())
     domain = Domain(make_node("a"), plugins=[odd])
     for name in ("odd-1", "odd-2", "odd-3", "fine-1", "fine-2", "fine-3"):

@@ -207,7 +207,7 @@ def told(result: Result) -> Any:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_deciding_by_classes_that_are_kept_is_deciding_by_fresh_ones(batch: int) -> None:
+def test_cached_classes_decide_as_fresh_ones(batch: int) -> None:
     for seed in range(batch * BATCH_CLUSTERS, (batch + 1) * BATCH_CLUSTERS):
         story = Story(seed)
         for step in range(STEPS):

@@ -34,7 +34,7 @@ def a_core() -> Core:
 
 
 @pytest.mark.parametrize("shape", ["services", "services-hard"])
-def test_the_replicas_of_a_service_are_of_one_class_once_they_stand_apart(shape: str) -> None:
+def test_replicas_of_a_service_share_one_class_once_they_are_placed(shape: str) -> None:
     core = a_core()
     placed(core, shape, SERVICES * REPLICAS)
     classes = core.cycle.classes
@@ -42,7 +42,7 @@ def test_the_replicas_of_a_service_are_of_one_class_once_they_stand_apart(shape:
     assert (classes.misses, classes.hits) == (SERVICES + 1, SERVICES * (REPLICAS - 1) - 1)
 
 
-def test_classes_are_weighed_by_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_size_is_that_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these takes more than the rows it is for: no more than fit are kept, the latest of them."""
     monkeypatch.setattr(cache, "CLASS_BYTES_MAX", 10 * (cache.BYTES_PER_CLASS + 30 * NODES))
     core = a_core()
@@ -60,7 +60,7 @@ def daemon(node: str, **requests: str) -> Pod:
     return Decoder().pod(orjson.dumps(document))
 
 
-def test_a_pod_that_can_go_to_one_node_is_neither_scored_nor_looked_for_as_a_class() -> None:
+def test_pod_with_one_possible_node_is_not_scored_and_gets_no_class() -> None:
     core = a_core()
     assert is_placed(core, QueuedPod(daemon("node-000007"), 0.0, 1))
     assert [one.uid for one in core.cache.nodes.pods_on(7)] == ["daemon"]
@@ -78,7 +78,7 @@ def test_a_pod_that_can_go_to_one_node_is_neither_scored_nor_looked_for_as_a_cla
     ("node-000007", "1 Insufficient cpu"),
     ("elsewhere", "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
 ])  # fmt: skip
-def test_a_pod_that_its_one_node_does_not_take_is_refused_as_any_other(node: str, why: str) -> None:
+def test_pod_refused_by_its_only_node_is_diagnosed_as_usual(node: str, why: str) -> None:
     core = a_core()
     assert not is_placed(core, QueuedPod(daemon(node, cpu="1000"), 0.0, 1))
     (record,) = core.cycle.records.read("daemon")
@@ -86,7 +86,7 @@ def test_a_pod_that_its_one_node_does_not_take_is_refused_as_any_other(node: str
 
 
 @pytest.mark.parametrize("is_nominated", [False, True], ids=["the node it names", "the node promised to it"])
-def test_a_pod_that_a_ledger_keeps_from_its_one_node_is_decided_once_and_recorded_once(*, is_nominated: bool) -> None:
+def test_pod_refused_by_a_ledger_on_its_only_node_is_recorded_once(*, is_nominated: bool) -> None:
     domain = Domain(make_node("a"), make_node("b"), in_tree=("NodeAffinity", "NodeResourcesFit"))
     domain.cache.ledgers.register(NamespaceRoom(500))
     pod = make_pod("urgent", cpu_milli=600) if is_nominated else daemon("a", cpu="600m")
@@ -99,7 +99,7 @@ def test_a_pod_that_a_ledger_keeps_from_its_one_node_is_decided_once_and_recorde
     assert domain.cycle.classes.misses == 0
 
 
-def test_where_no_plugin_goes_by_node_affinity_the_named_node_is_one_of_many() -> None:
+def test_named_node_is_one_of_many_without_a_node_affinity_plugin() -> None:
     likes_b = ScoreBy("LikesB", lambda pod, node: 100 * (node == "b"))
     domain = Domain(*(make_node(name) for name in ("a", "b")), plugins=[likes_b], in_tree=("NodeResourcesFit",))
     result = domain.schedule(daemon("a"))

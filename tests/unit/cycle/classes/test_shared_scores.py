@@ -20,7 +20,7 @@ rows = st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_s
 
 
 @given(rows, st.booleans())
-def test_shared_scores_are_normalised_as_each_class_would_alone(drawn: list[tuple[int, bool]], reverse: bool) -> None:
+def test_shared_scores_are_normalised_as_in_separate_classes(drawn: list[tuple[int, bool]], reverse: bool) -> None:
     raw, feasible = np.array([score for score, _ in drawn], np.int64), np.array([one for _, one in drawn])
     shared, rule = SharedScores(raw), ByLargest(reverse=reverse)
     for mask in (feasible, ~feasible, np.ones(len(raw), np.bool_)):
@@ -31,7 +31,7 @@ def test_shared_scores_are_normalised_as_each_class_would_alone(drawn: list[tupl
 
 
 @given(st.lists(st.integers(-5, 105), min_size=1, max_size=50))
-def test_scores_that_count_as_they_are_are_shared_only_if_all_are_in_range(raw: list[int]) -> None:
+def test_raw_scores_are_shared_only_if_all_are_in_range(raw: list[int]) -> None:
     plain = SharedScores(np.array(raw, np.int64)).plain()
 
     assert (plain is not None) == all(0 <= score <= MAX_SCORE for score in raw)
@@ -40,7 +40,7 @@ def test_scores_that_count_as_they_are_are_shared_only_if_all_are_in_range(raw: 
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=40))
-def test_groups_know_their_rows_and_one_row_of_each(drawn: list[tuple[int, bool]]) -> None:
+def test_row_groups_return_their_rows_and_first_rows(drawn: list[tuple[int, bool]]) -> None:
     numbers = {value: number for number, value in enumerate(dict.fromkeys(value for value, _ in drawn))}
     of = np.array([numbers[value] for value, _ in drawn], np.intp)
     mask = np.array([one for _, one in drawn])
@@ -57,7 +57,7 @@ def test_groups_know_their_rows_and_one_row_of_each(drawn: list[tuple[int, bool]
 @pytest.mark.parametrize(
     ("depends_on", "is_shared"), [(Dependency.NODE, True), (Dependency.NODES, True), (Dependency.ROW, False)]
 )
-def test_classes_alike_to_a_filter_that_reads_no_pods_share_its_answer(depends_on: Dependency, is_shared: bool) -> None:
+def test_filter_result_is_shared_by_classes_with_equal_input(depends_on: Dependency, is_shared: bool) -> None:
     """Until a node changes."""
     by_team = FilterBy(
         "ByTeam", lambda pod, name: "", depends_on=depends_on, sign=lambda pod: pod.annotations.get("team")
@@ -77,7 +77,7 @@ def test_classes_alike_to_a_filter_that_reads_no_pods_share_its_answer(depends_o
     assert is_asked("fourth", cpu=400) is not is_shared
 
 
-def test_normalised_scores_are_kept_for_a_few_largest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_normalised_scores_are_cached_for_few_largest_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_scores, "FINALS_MAX", 2)
     shared, rule = SharedScores(np.array([1, 2, 4], np.int64)), ByLargest()
     first = shared.normalized(rule, 4)

@@ -191,7 +191,7 @@ def change(domain: Domain, book: Book, rng: random.Random, step: int, *, is_shar
 @pytest.mark.parametrize("narrow", [None, frozenset(NAMES[1::2])])
 @pytest.mark.parametrize("remembered", [CHANGES_KEPT, 3])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_class_kept_over_any_changes_says_what_a_fresh_one_says(
+def test_cached_class_equals_a_fresh_one_after_any_changes(
     seed: int,
     narrow: frozenset[str] | None,
     is_shared: bool,

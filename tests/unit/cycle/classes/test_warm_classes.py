@@ -244,7 +244,7 @@ def placed_or_refused(domain: Domain, cycle: SchedulingCycle, pod: Pod, attempt:
 
 
 @given(pools, histories, st.booleans())
-def test_a_warm_class_says_what_a_cold_one_says_after_any_history(
+def test_warm_class_equals_a_cold_one_after_any_history(
     pool: list[Pod], history: list[tuple[list[Step], bool]], with_all: bool
 ) -> None:
     outside = Outside()
@@ -264,7 +264,7 @@ def test_a_warm_class_says_what_a_cold_one_says_after_any_history(
     assert domain.heard.failures == []
 
 
-def test_an_image_pulled_by_another_node_changes_the_scores_of_those_that_have_it() -> None:
+def test_pulled_image_changes_scores_of_nodes_that_have_it() -> None:
     domain = make_domain(Outside(), with_all=False)
     image, pod = (Image(("app:v1",), 500 * MEBI),), make_pod("new", spec=SPECS[0])
     for name in NAMES:

@@ -171,7 +171,7 @@ def scores(pod_class: EquivalenceClass) -> dict[str, list[int]]:
 
 
 @given(st.integers(0, 2**32))
-def test_a_warm_cache_answers_as_a_cold_one_whatever_happened(seed: int) -> None:
+def test_warm_relation_cache_equals_a_cold_one(seed: int) -> None:
     bench = Bench(seed)
     for number in range(STEPS):
         bench.step(number)
@@ -181,7 +181,7 @@ def test_a_warm_cache_answers_as_a_cold_one_whatever_happened(seed: int) -> None
 
 
 @given(st.integers(0, 2**32))
-def test_rows_that_are_asked_about_in_groups_get_what_each_would_get_alone(seed: int) -> None:
+def test_rows_evaluated_in_groups_get_their_individual_results(seed: int) -> None:
     bench = Bench(seed, MANY)
     for number in range(STEPS):
         bench.step(number)
@@ -191,7 +191,7 @@ def test_rows_that_are_asked_about_in_groups_get_what_each_would_get_alone(seed:
             assert said | row_by_row(bench, bench.warm.find(pod, 1), pod) == said, f"step {number}"
 
 
-def test_the_rows_of_a_zone_are_asked_about_as_one() -> None:
+def test_rows_of_a_zone_are_evaluated_as_one() -> None:
     bench = Bench(2, MANY)
     document = bench.draw.pod("spread")
     document["spec"] = {
@@ -207,7 +207,7 @@ def test_the_rows_of_a_zone_are_asked_about_as_one() -> None:
     assert column.groups.count == 4, "three zones, and the nodes without one"
 
 
-def test_a_filter_that_traces_names_the_domain_that_a_pod_came_to_or_left_and_no_other() -> None:
+def test_filter_reports_moved_rows_of_the_changed_domain_only() -> None:
     bench = Bench(2)
     for number in range(FEW):
         document = bench.draw.node(f"n{number}")
@@ -246,7 +246,7 @@ def placed_alone(bench: Bench, name: str, node: str) -> Pod:
     return bench.decoder.pod(orjson.dumps(document))
 
 
-def test_hard_spreading_takes_no_part_in_scores_and_soft_spreading_none_in_filters() -> None:
+def test_hard_spreading_only_filters_and_soft_spreading_only_scores() -> None:
     bench = Bench(2, MANY)
     for when, sides in (("DoNotSchedule", (True, False)), ("ScheduleAnyway", (False, True))):
         document = bench.draw.pod(when.lower())
@@ -266,7 +266,7 @@ def test_hard_spreading_takes_no_part_in_scores_and_soft_spreading_none_in_filte
 
 
 @pytest.mark.parametrize("why", ["withheld", "unreadable"])
-def test_pods_on_a_node_of_the_domain_that_takes_none_count_where_others_are_spread(why: str) -> None:
+def test_pods_on_an_unschedulable_node_count_for_spreading(why: str) -> None:
     bench = Bench(2, 0)
     for name, zone in (("left", "a"), ("right", "b"), ("late", "b")):
         document = bench.draw.node(name)
@@ -325,7 +325,7 @@ def row_by_row(bench: Bench, pod_class: EquivalenceClass, pod: Pod) -> dict[str,
     return found
 
 
-def test_a_pod_that_relates_to_nobody_hears_nothing_of_those_who_do() -> None:
+def test_pod_without_relations_is_unaffected_by_pods_with_them() -> None:
     bench = Bench(1)
     document = bench.draw.pod("plain")
     document["spec"] = {"containers": [{"name": "c"}]}

@@ -169,7 +169,7 @@ held = st.lists(st.builds(Held, st.lists(stands, max_size=4), late, late), min_s
 @pytest.mark.parametrize("with_shy", [False, True], ids=["", "shy"])
 @pytest.mark.parametrize("with_late", [False, True], ids=["", "late"])
 @given(drawn=held, is_shut=st.booleans())
-def test_a_dry_run_says_of_each_node_what_taking_pods_away_one_by_one_says(
+def test_dry_run_equals_removing_pods_one_by_one(
     *, drawn: list[Held], is_shut: bool, width: int, with_shy: bool, with_late: bool
 ) -> None:
     """Whichever nodes are looked at all at once; and the same to the next pod of the class."""
@@ -194,7 +194,7 @@ def test_a_dry_run_says_of_each_node_what_taking_pods_away_one_by_one_says(
     assert domain.heard.failures == []
 
 
-def test_nodes_on_which_the_rule_lets_nobody_go_are_told_apart_from_those_where_it_does_not_help() -> None:
+def test_dry_run_separates_undisplaceable_from_unhelpful_nodes() -> None:
     domain = Domain(*(make_node(name, cpu_milli=2000) for name in "abcd"), in_tree=IN_TREE[:1], plugins=[Tells()])
     for node, team, cpu in (("a", "z", 2000), ("b", "z", 2000), ("c", "x", 500), ("c", "z", 1500), ("d", "x", 2000)):
         domain.cache.place(make_pod(f"{node}-{team}", cpu_milli=cpu, node=node, labels={"team": team}))
@@ -212,7 +212,7 @@ def found(domain: Domain, name: str, *, nominated_node: str = "") -> tuple[str |
     return result.nominated_node, [victim.name for victim in result.victims], told
 
 
-def test_a_node_that_takes_the_pod_though_nobody_goes_is_an_error() -> None:
+def test_node_that_fits_without_victims_is_an_error() -> None:
     """As upstream: something else than room has refused it."""
     domain = Domain(in_tree=IN_TREE, plugins=[Insensitive("First", {"a": "wrong zone"}), Shut()])
     for name in "abc":
@@ -223,7 +223,7 @@ def test_a_node_that_takes_the_pod_though_nobody_goes_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "node"), [({"a": 1}, "a"), ({}, "")])
-def test_what_was_answered_from_outside_holds_whoever_goes(allowed: dict[str, int], node: str) -> None:
+def test_remote_refusals_hold_whichever_pods_are_removed(allowed: dict[str, int], node: str) -> None:
     """`a` is full, and `b` is refused by the service alone."""
     domain = Domain(
         make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), in_tree=IN_TREE, plugins=[Service()]
@@ -249,7 +249,7 @@ class Room(FilterBy):
         )
 
 
-def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_results_are_cached_for_recent_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are looked at anew for a class whose memory went, the one unused for longest first."""
     monkeypatch.setattr(dry_run_parts, "VICTIM_CACHES_MAX", 2)
     room = Room()
@@ -267,7 +267,7 @@ def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pyt
     assert [is_remembered(name) for name in "qqpr"] == [False, True, False, False]
 
 
-def test_after_a_change_of_a_node_what_was_found_of_the_others_is_still_known() -> None:
+def test_dry_run_results_of_unchanged_nodes_are_kept() -> None:
     room = Room()
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), in_tree=IN_TREE, plugins=[room])
     for name in "abc":
@@ -279,7 +279,7 @@ def test_after_a_change_of_a_node_what_was_found_of_the_others_is_still_known() 
     assert {name for names in room.asked for name in names} == {"b"}
 
 
-def test_a_filter_that_hangs_on_nobody_who_may_go_is_not_asked_again() -> None:
+def test_filter_unaffected_by_possible_victims_is_not_called_again() -> None:
     """As thousands of nodes may be candidates. Who wants room is: for what is without those who may go, and beside each."""
     by_node, late, room = FilterBy("ByNode", lambda pod, name: ""), Insensitive("Late", {"a": "wrong zone"}), Room()
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "ab"), in_tree=IN_TREE, plugins=[by_node, room, late])
@@ -312,7 +312,7 @@ class KnowsSome:
 
 
 @pytest.mark.parametrize("heard_of", ["abc", "ab", "bc", "ac", "a", "b", "c"])
-def test_nodes_of_which_a_filter_has_not_spoken_yet_are_asked_about(heard_of: str) -> None:
+def test_nodes_not_yet_evaluated_by_a_filter_are_evaluated(heard_of: str) -> None:
     """The class may have been renewed, and left out nodes, while somebody outside was asked."""
     late = Insensitive("Late", {"b": "wrong zone"})
     by_node = FilterBy("ByNode", lambda pod, name: "")
@@ -342,13 +342,13 @@ class TwoRules:
         return PostFilterResult(Status.unschedulable(f"finds {found}"))
 
 
-def test_what_one_rule_of_a_plugin_found_is_nothing_to_its_other_rule() -> None:
+def test_dry_run_results_are_separate_per_displacement_rule() -> None:
     domain = Domain(make_node("a", cpu_milli=1000), in_tree=IN_TREE[:1], plugins=[TwoRules()])
     domain.cache.place(make_pod("low", cpu_milli=1000, node="a", labels={"team": "x"}))
     assert [found(domain, name)[2] for name in "pq"] == ["finds [1, 0]"] * 2
 
 
-def test_what_a_filter_says_by_all_nodes_is_forgotten_when_one_of_them_changes() -> None:
+def test_results_over_all_nodes_are_forgotten_when_one_node_changes() -> None:
     """Though nothing has happened to the node that it speaks of."""
 
     class ByAll(FilterBy):
@@ -368,7 +368,7 @@ def test_what_a_filter_says_by_all_nodes_is_forgotten_when_one_of_them_changes()
     assert found(domain, "r")[0] == ""
 
 
-def test_a_pods_own_promise_counts_for_others_of_its_class_and_not_for_itself() -> None:
+def test_own_nomination_counts_only_for_other_pods_of_the_class() -> None:
     """Whichever of them was asked about before."""
     domain = Domain(make_node("a", cpu_milli=1000), make_node("small", cpu_milli=10), in_tree=IN_TREE)
     domain.cache.place(make_pod("low", cpu_milli=1000, node="a"))

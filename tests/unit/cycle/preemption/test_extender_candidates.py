@@ -50,11 +50,11 @@ class Negotiator:
     def negotiates(self, pod: Pod) -> bool:
         return "urgent" in pod.name
 
-    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
+    def preemption_request(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
         self.seen.append((pod.name, cycle.attempt))
         return self._show(offers)
 
-    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+    def remaining_offers(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
         self.seen.append(("left", cycle.attempt))
         found: Sequence[Offer] = self._left(offers, answer)
         return found
@@ -91,7 +91,7 @@ def told(result: object) -> tuple[str | None, list[str], str]:
         ),
     ],
 )
-def test_what_an_extender_leaves_of_the_candidates_is_chosen_from(
+def test_preemption_chooses_among_candidates_the_extender_keeps(
     answers: Mapping[str, object | PluginFailure], expected: tuple[str | None, list[str], str]
 ) -> None:
     judge = Negotiator()
@@ -110,7 +110,7 @@ def _raises(*_: object) -> Any:
     raise RuntimeError("it fell")
 
 
-def test_an_answer_that_cannot_be_read_removes_nobody() -> None:
+def test_unreadable_extender_answer_evicts_no_pod() -> None:
     domain = full(Negotiator(left=_raises))
     waiting = Waiting.begin(domain, make_pod("urgent", spec=URGENT))
     nominated, victims, words = told(waiting.answer({"Negotiator": {"a"}}))
@@ -119,7 +119,7 @@ def test_an_answer_that_cannot_be_read_removes_nobody() -> None:
     assert domain.heard.failures == [("Negotiator", "PostFilter", "it fell")]
 
 
-def test_a_question_that_fails_costs_the_pod_its_attempt() -> None:
+def test_failed_extender_request_fails_the_attempt() -> None:
     domain = full(Negotiator(show=_raises))
     result = domain.schedule(make_pod("urgent", spec=URGENT))
     assert isinstance(result, Unplaced)
@@ -127,13 +127,13 @@ def test_a_question_that_fails_costs_the_pod_its_attempt() -> None:
     assert domain.heard.failures == [("Negotiator", "Request", "it fell")]
 
 
-def test_pods_that_the_extender_does_not_look_after_preempt_without_it() -> None:
+def test_pods_not_managed_by_the_extender_preempt_without_it() -> None:
     judge = Negotiator()
     assert told(full(judge).schedule(make_pod("high", spec=URGENT))) == ("a", ["low-a"], "")
     assert judge.seen == []
 
 
-def test_nobody_is_asked_where_there_is_no_candidate() -> None:
+def test_extender_is_not_called_without_candidates() -> None:
     judge = Negotiator()
     domain = full(judge)
     spec = replace(URGENT, can_preempt=False)
@@ -143,8 +143,8 @@ def test_nobody_is_asked_where_there_is_no_candidate() -> None:
     assert (getattr(preemption, "preemption_attempts", None), judge.seen) == (1, [])
 
 
-@pytest.mark.parametrize("point", ["offers", "accept", "spoiled"])
-def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
+@pytest.mark.parametrize("point", ["offers", "accept", "on_extender_failure"])
+def test_failed_preemption_evicts_no_pod(point: str) -> None:
     class Falls:
         name = "Falls"
 
@@ -157,7 +157,7 @@ def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
         def accept(self, pod: Pod, offers: Sequence[Offer]) -> Any:
             return _raises()
 
-        def spoiled(self, why: str) -> Any:
+        def on_extender_failure(self, why: str) -> Any:
             return _raises()
 
     domain = Domain(make_node("a", cpu_milli=500), in_tree=("NodeResourcesFit",), plugins=[Negotiator(), Falls()])
@@ -173,7 +173,7 @@ def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
     assert domain.heard.failures == [("Falls", "PostFilter", "it fell")]
 
 
-def test_an_offer_whose_gang_lost_its_surplus_meanwhile_is_left_out() -> None:
+def test_offer_that_would_break_a_gang_by_now_is_left_out() -> None:
     domain = full(Negotiator())
     low = {node: make_pod(f"low-{node}", cpu_milli=1000, node=node, labels={GANG_LABEL: "g"}) for node in ("a", "b")}
     for pod in low.values():

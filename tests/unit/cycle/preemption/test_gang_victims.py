@@ -47,12 +47,12 @@ def victims(domain: Domain, pod: Pod = PREEMPTOR) -> tuple[str | None, dict[str,
     return result.nominated_node, {node: [pod.name for pod in pods] for node, pods in found.items()}
 
 
-def test_a_node_whose_victims_break_no_gang_is_taken_before_one_whose_victims_are_less_important() -> None:
+def test_node_with_victims_that_break_no_gang_is_preferred() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("alone", "c", priority=5)]
     assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["alone"]})
 
 
-def test_a_gang_that_cannot_spare_a_member_goes_whole_from_all_its_nodes() -> None:
+def test_gang_without_surplus_is_evicted_whole_from_all_nodes() -> None:
     pods = [member("g1", "a"), member("g2", "b"), member("g3", "b"), standing("equal", "c", priority=9)]
     domain = town({"a": 1, "b": 2, "c": 1}, pods, g=3)
     assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2", "g3"]})
@@ -62,12 +62,12 @@ def test_a_gang_that_cannot_spare_a_member_goes_whole_from_all_its_nodes() -> No
     assert [pod.name for pod, _ in result.preemption.nominations] == ["p"]
 
 
-def test_members_beyond_the_minimum_go_like_any_other_pod() -> None:
+def test_members_beyond_the_minimum_are_evicted_like_other_pods() -> None:
     pods = [member("g1", "a"), member("g2", "b"), member("g3", "c", start=DAY_S + 5)]
     assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["g3"]})
 
 
-def test_of_one_node_a_gang_spares_no_more_than_its_surplus() -> None:
+def test_no_more_members_than_the_surplus_are_evicted_from_one_node() -> None:
     pods = [member(f"g{number}", "a", start=DAY_S + number) for number in range(3)]
     one, two = PREEMPTOR, make_pod("p", cpu_milli=2000, priority=9)
     assert victims(town({"a": 3}, pods, g=2), one) == ("a", {"a": ["g2"]})
@@ -75,12 +75,12 @@ def test_of_one_node_a_gang_spares_no_more_than_its_surplus() -> None:
     assert victims(town({"a": 3}, pods, g=1), two) == ("a", {"a": ["g1", "g2"]})
 
 
-def test_a_gang_that_could_spare_one_of_its_large_members_does_not_go_whole() -> None:
+def test_gang_that_can_spare_a_large_member_is_not_evicted_whole() -> None:
     pods = [member("large", "a", cpu=2000, priority=3), member("s1", "a"), member("s2", "a")]
     assert victims(town({"a": 4}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["large"]})
 
 
-def test_a_gang_one_of_whose_members_is_too_important_spares_its_surplus_at_most() -> None:
+def test_gang_with_a_too_important_member_loses_only_its_surplus() -> None:
     pods = [member("g1", "a"), member("g2", "a", start=DAY_S + 1), member("boss", "b", priority=9)]
     nodes = {"a": 2, "b": 1}
     assert victims(town(nodes, pods, g=3)) == ("", {})
@@ -88,7 +88,7 @@ def test_a_gang_one_of_whose_members_is_too_important_spares_its_surplus_at_most
     assert victims(town(nodes, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("", {})
 
 
-def test_rather_than_a_budget_a_gang_is_broken() -> None:
+def test_gang_is_broken_before_a_disruption_budget() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("kept", "c", labels={"app": "kept"})]
     domain = town({"a": 1, "b": 1, "c": 1}, pods, g=2)
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
@@ -97,7 +97,7 @@ def test_rather_than_a_budget_a_gang_is_broken() -> None:
     assert victims(domain) == ("c", {"c": ["kept"]}), "one of the gang's members would break one, too"
 
 
-def test_whoever_need_not_go_once_a_gang_goes_whole_stays() -> None:
+def test_pods_not_needed_after_a_whole_gang_eviction_stay() -> None:
     """The pod needs two CPUs of `a`: of gang and pod beside it, neither would be enough but for the gang's second member."""
     pods = [
         member("g1", "a", priority=2, start=DAY_S + 1),
@@ -107,18 +107,18 @@ def test_whoever_need_not_go_once_a_gang_goes_whole_stays() -> None:
     assert victims(town({"a": 3}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["g1", "g2"]})
 
 
-def test_a_member_that_goes_already_is_no_more_than_a_pod_that_goes() -> None:
+def test_deleting_member_counts_as_a_deleting_pod() -> None:
     going = member("g1", "a", is_deleting=True)
     pods = [going, member("g2", "b"), member("g3", "c")]
     assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("a", {"a": ["g1"]})
 
 
-def test_a_member_whose_node_is_unknown_goes_with_its_gang() -> None:
+def test_member_on_an_unknown_node_is_evicted_with_its_gang() -> None:
     pods = [member("g1", "a"), member("g2", "gone")]
     assert victims(town({"a": 1}, pods, g=2)) == ("a", {"a": ["g1"], "gone": ["g2"]})
 
 
-def test_gangs_are_broken_on_the_nodes_that_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gangs_are_broken_on_the_cheapest_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_candidates, "ROWS_TRIED_MAX", 1)
     pods = [
         member("g1", "a", priority=2),
@@ -130,7 +130,7 @@ def test_gangs_are_broken_on_the_nodes_that_cost_least(monkeypatch: pytest.Monke
     assert victims(town(nodes, pods, g=2, h=2)) == ("c", {"c": ["h1"], "d": ["h2"]})
 
 
-def test_filters_that_know_more_than_room_are_asked_without_the_whole_gang() -> None:
+def test_other_filters_are_evaluated_without_the_whole_gang() -> None:
     """They refuse `a` whoever goes from there."""
     careful = FilterBy(
         "Careful",
@@ -142,7 +142,7 @@ def test_filters_that_know_more_than_room_are_asked_without_the_whole_gang() -> 
     assert victims(town({"a": 1, "b": 1}, pods, [careful], g=2)) == ("b", {"b": ["g2"], "a": ["g1"]})
 
 
-def test_a_gang_goes_whole_where_something_else_than_room_is_wanted() -> None:
+def test_gang_is_evicted_whole_for_other_requirements_than_resources() -> None:
     """A filter keeps the pod off `a` as long as a member stands there, and off `b` for good."""
 
     class Shy(FilterBy):
@@ -156,7 +156,7 @@ def test_a_gang_goes_whole_where_something_else_than_room_is_wanted() -> None:
     assert victims(town({"a": 9, "b": 9}, pods, [shy], g=2)) == ("a", {"a": ["g1"], "b": ["g2"]})
 
 
-def test_the_next_pod_of_the_class_hears_what_has_become_of_gangs_elsewhere() -> None:
+def test_next_pod_of_the_class_sees_changed_gangs() -> None:
     domain = town({"a": 1, "b": 1, "c": 1}, [member("g1", "a"), member("g2", "b"), member("g3", "c")], g=2)
     assert victims(domain) == ("a", {"a": ["g1"]})
     domain.cache.remove("uid-g3")
@@ -169,7 +169,7 @@ def test_the_next_pod_of_the_class_hears_what_has_become_of_gangs_elsewhere() ->
     assert victims(domain) == ("a", {"a": ["g1"]})
 
 
-def test_numbers_of_gangs_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_deleted_gangs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.cycle.preemption.gang_columns.NUMBERS_MAX", 2)
     domain = town({"a": 2}, [])
     columns = GangColumns(domain.cache.gangs)
@@ -225,9 +225,7 @@ def towns(draw: st.DrawFn) -> tuple[Domain, list[Node]]:
 
 @given(towns(), st.sampled_from([1000, 2000, 3000]))
 @settings(deadline=None)
-def test_no_proper_subset_of_the_victims_would_do_and_gangs_are_broken_only_where_they_must_be(
-    drawn: tuple[Domain, list[Node]], cpu: int
-) -> None:
+def test_victims_are_minimal_and_gangs_are_broken_only_if_necessary(drawn: tuple[Domain, list[Node]], cpu: int) -> None:
     domain, nodes = drawn
     pod = make_pod("p", cpu_milli=cpu, priority=9)
     before = sorted((entry.pod.uid, entry.node) for entry in domain.cache)
@@ -263,7 +261,7 @@ def plain_node(domain: Domain, pod: Pod) -> str:
     return entry.node
 
 
-def test_a_gang_of_which_too_many_sets_would_have_to_be_tried_goes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gang_with_too_many_subsets_to_test_is_evicted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gang has five members, and can spare two: the two large ones would do, and so would no others."""
     pods = [
         member("g0", "a", cpu=1000, priority=4),
@@ -279,7 +277,7 @@ def test_a_gang_of_which_too_many_sets_would_have_to_be_tried_goes_whole(monkeyp
     assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g1", "g2", "g3", "g4"]})
 
 
-def test_members_that_another_plan_removes_are_no_surplus_any_more() -> None:
+def test_victims_of_another_preemption_are_no_surplus() -> None:
     """Six members, two of them beyond the minimum: what one preemptor takes the next one cannot take, too."""
     pods = [member(f"g{number}", "ab"[number % 2], start=DAY_S + number) for number in range(6)]
     domain, two = town({"a": 3, "b": 3}, pods, g=4), make_pod("p", cpu_milli=2000, priority=9)
@@ -297,7 +295,7 @@ def test_members_that_another_plan_removes_are_no_surplus_any_more() -> None:
     [(["g0"], True), (["g0", "g1"], False), (["g0", "g1", "g2"], True), (["alone"], True)],
     ids=["the surplus", "more than that", "all of it", "no gang"],
 )
-def test_a_gang_is_spared_if_it_keeps_its_minimum_or_goes_whole(gone: list[str], is_spared: bool) -> None:
+def test_gang_is_spared_if_it_keeps_its_minimum_or_is_evicted_whole(gone: list[str], is_spared: bool) -> None:
     pods = [member(f"g{number}", "a") for number in range(3)] + [standing("alone", "a")]
     domain = town({"a": 4}, pods, g=2)
     chosen = [pod for pod in pods if pod.name in gone]

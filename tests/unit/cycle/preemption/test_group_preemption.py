@@ -130,7 +130,7 @@ def state_of(domain: Domain) -> object:
 # -- who goes ------------------------------------------------------------------------------------------------------------
 
 
-def test_all_members_get_a_node_and_only_whoever_is_in_their_way_goes() -> None:
+def test_group_preemption_evicts_only_pods_in_the_way() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
     domain = town(dict.fromkeys("abcd", 1), pods)
     victims, places = preempted(domain, group_of(2))
@@ -138,12 +138,12 @@ def test_all_members_get_a_node_and_only_whoever_is_in_their_way_goes() -> None:
     assert sorted(places.values()) == ["c", "d"]
 
 
-def test_members_use_what_is_free_before_anybody_goes() -> None:
+def test_group_preemption_uses_free_capacity_first() -> None:
     pods = [standing("low", "a"), standing("equal", "b", cpu=500, priority=9)]
     assert preempted(town({"a": 1, "b": 2}, pods), group_of(2)) == ({"a": ["low"]}, {"m0": "b", "m1": "a"})
 
 
-def test_the_least_important_member_decides_who_may_go() -> None:
+def test_lowest_member_priority_limits_the_victims() -> None:
     group = GroupOfPods(
         "default/train", (make_pod("m0", cpu_milli=1000, priority=9), make_pod("m1", cpu_milli=1000, priority=5))
     )
@@ -151,7 +151,7 @@ def test_the_least_important_member_decides_who_may_go() -> None:
     assert preempted(town({"a": 2}, [standing("low", "a", cpu=1000, priority=4)]), group)[0] == {"a": ["low"]}
 
 
-def test_a_group_one_of_which_never_preempts_is_told_so() -> None:
+def test_group_with_a_never_preempting_member_does_not_preempt() -> None:
     group = group_of(2)
     spec = msgspec.structs.replace(group.pods[1].spec, can_preempt=False)
     group = msgspec.structs.replace(group, pods=(group.pods[0], msgspec.structs.replace(group.pods[1], spec=spec)))
@@ -159,7 +159,7 @@ def test_a_group_one_of_which_never_preempts_is_told_so() -> None:
     assert (found.sentence, found.preemption) == ("preemption: not eligible due to preemptionPolicy=Never.", None)
 
 
-def test_a_group_waits_for_victims_that_go_from_a_nominated_node_already() -> None:
+def test_group_waits_for_deleting_victims_of_a_nominated_node() -> None:
     group = group_of(2)
     group = msgspec.structs.replace(
         group, pods=(group.pods[0], msgspec.structs.replace(group.pods[1], nominated_node="b"))
@@ -170,23 +170,23 @@ def test_a_group_waits_for_victims_that_go_from_a_nominated_node_already() -> No
     assert found.nominated_node is None, "its members keep the nodes that are being cleared for them"
 
 
-def test_a_group_for_which_no_victims_are_enough_hears_it() -> None:
+def test_group_reports_that_no_victims_are_enough() -> None:
     found = run(town({"a": 1, "b": 1}, [standing("low", "a"), standing("equal", "b", priority=9)]), group_of(2))
     text = "preemption: No preemption victims found that would make room for all that must start together."
     assert (found.sentence, found.preemption, found.nominated_node) == (text, None, "")
 
 
-def test_without_nodes_nobody_is_asked_for_a_group() -> None:
+def test_group_without_nodes_calls_no_post_filter() -> None:
     assert run(town({}), group_of(3)) == PostFilterOutcome(nominated_node="")
 
 
-def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
+def test_group_that_fits_without_victims_is_an_error() -> None:
     assert run(town({"a": 2}, [standing("low", "a", cpu=100)]), group_of(1)).preemption is None
     low = standing("low", "a", cpu=100)
     assert run(town({"a": 2}, [low]), group_of(1)).sentence == "preemption: expected at least one victim pod"
 
 
-def test_group_without_anybody_to_displace_is_refused_without_a_placement() -> None:
+def test_group_without_displaceable_pods_is_refused_before_any_placement() -> None:
     high = standing("high", "a", priority=9)
     assert "No preemption victims" in run(town({"a": 1}, [high]), group_of(1)).sentence
 
@@ -211,7 +211,7 @@ def interrupted(at: int) -> PostFilterOutcome | None:
             return found
 
 
-def test_victims_decided_in_a_pause_count_before_a_gang_is_taken_from() -> None:
+def test_victims_decided_during_a_pause_count_against_the_surplus() -> None:
     ends = list(takewhile(lambda one: one is not None, map(interrupted, count(1))))
     assert len(ends) > 5
     for end in ends:
@@ -241,7 +241,7 @@ def left_meanwhile(at: int) -> tuple[set[str], set[str]] | None:
             return {pod.uid for pod in preemption.every_victim}, set(domain.cache.uids())
 
 
-def test_victims_of_a_topology_domain_are_still_there_when_its_search_has_ended() -> None:
+def test_failed_domain_search_restores_its_victims() -> None:
     ends = list(takewhile(lambda one: one is not None, map(left_meanwhile, count(1))))
     assert len(ends) > 5
     for end in ends:
@@ -250,7 +250,7 @@ def test_victims_of_a_topology_domain_are_still_there_when_its_search_has_ended(
         assert victims <= there
 
 
-def test_budgets_are_broken_only_where_nothing_else_helps() -> None:
+def test_budgets_are_violated_only_as_the_last_resort() -> None:
     pods = [
         standing("kept", "a", labels={"app": "kept"}),
         standing("b", "b", priority=5),
@@ -262,14 +262,14 @@ def test_budgets_are_broken_only_where_nothing_else_helps() -> None:
     assert preempted(domain, group_of(3))[0] == {"a": ["kept"], "b": ["b"], "c": ["c"]}
 
 
-def test_where_budgets_cannot_be_read_nobody_goes() -> None:
+def test_group_evicts_no_pod_while_budgets_are_unreadable() -> None:
     domain = town({"a": 1}, [standing("low", "a")])
     domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
     found = run(domain, group_of(1))
     assert found.sentence == "preemption: not tried, since PodDisruptionBudgets cannot be read: forbidden"
 
 
-def test_a_gang_goes_whole_or_not_at_all_and_spares_its_surplus_first() -> None:
+def test_group_preemption_evicts_gang_surplus_before_whole_gangs() -> None:
     nodes = dict.fromkeys("abcd", 1)
     pods = [member(f"g-{node}", node, start=DAY_S + number) for number, node in enumerate("abc")]
     pods.append(standing("equal", "d", priority=9))
@@ -279,7 +279,7 @@ def test_a_gang_goes_whole_or_not_at_all_and_spares_its_surplus_first() -> None:
     assert preempted(town(nodes, pods, minimums={"g": 1}), group_of(2))[0] == {"b": ["g-b"], "c": ["g-c"]}
 
 
-def test_at_one_priority_pods_by_themselves_go_before_gangs() -> None:
+def test_single_pods_are_evicted_before_gangs_of_equal_priority() -> None:
     pods = [member("g1", "a"), member("g2", "b"), standing("alone", "c", start=DAY_S - 100)]
     assert preempted(town(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["alone"]}
     pods[2] = standing("alone", "c", priority=1)
@@ -289,13 +289,13 @@ def test_at_one_priority_pods_by_themselves_go_before_gangs() -> None:
     }
 
 
-def test_the_preemption_names_the_group_and_its_plugin() -> None:
+def test_preemption_has_the_names_of_group_and_plugin() -> None:
     preemption = run(town({"a": 1}, [standing("low", "a")]), group_of(1)).preemption
     assert preemption is not None
     assert (preemption.group, preemption.plugin, preemption.rank) == ("default/train", "DefaultPreemption", None)
 
 
-def test_members_go_only_where_they_are_allowed() -> None:
+def test_members_are_placed_only_on_allowed_nodes() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S - ord(node[0])) for node in ("a1", "a2", "b1", "b2")]
     domain = town(dict.fromkeys(("a1", "a2", "b1", "b2"), 1), pods)
     allowed = np.array([name[0] == "a" for name in ("a1", "a2", "b1", "b2")])
@@ -304,7 +304,7 @@ def test_members_go_only_where_they_are_allowed() -> None:
     assert preempted(domain, msgspec.structs.replace(group_of(3), allowed=allowed)) == ({}, {})
 
 
-def test_a_member_that_is_nominated_keeps_its_node_and_its_nomination() -> None:
+def test_nominated_member_keeps_its_node() -> None:
     domain = town(dict.fromkeys("abc", 1), [standing("low", "a"), standing("equal", "b", priority=9)])
     group = group_of(2)
     domain.nominator.nominate(group.pods[0], "c", 77)
@@ -313,7 +313,7 @@ def test_a_member_that_is_nominated_keeps_its_node_and_its_nomination() -> None:
     assert preempted(domain, group) == ({"a": ["low"]}, {"m0": "c", "m1": "a"})
 
 
-def test_pods_that_are_nominated_before_the_members_keep_their_room() -> None:
+def test_capacity_of_earlier_nominated_pods_is_kept() -> None:
     domain = town(dict.fromkeys("ab", 1), [standing("low-a", "a", start=DAY_S + 1), standing("low-b", "b")])
     domain.nominator.nominate(make_pod("before", cpu_milli=500, priority=9), "a")
     domain.nominator.nominate(make_pod("behind", cpu_milli=500, priority=8), "b")
@@ -329,7 +329,7 @@ def apart() -> PodAffinity:
     return PodAffinity(anti_required=(term,))
 
 
-def test_members_that_keep_apart_get_a_node_each() -> None:
+def test_members_with_anti_affinity_get_separate_nodes() -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abc")]
     domain = town(dict.fromkeys("abc", 2), pods, in_tree=RELATED)
     group = group_of(3, cpu=1500, labels={"app": "train"})
@@ -344,7 +344,7 @@ def test_members_that_keep_apart_get_a_node_each() -> None:
     assert preempted(domain, msgspec.structs.replace(group, pods=members)) == ({}, {})
 
 
-def test_nobody_goes_whom_a_member_wants_to_be_near() -> None:
+def test_pods_that_a_member_has_affinity_to_are_not_evicted() -> None:
     near = PodAffinity(required=(PodAffinityTerm(HOST, LabelSelector((Requirement("app", Operator.IN, ("db",)),))),))
     pods = [standing("db", "a", labels={"app": "db"}), standing("other", "a", start=DAY_S + 9)]
     domain = town({"a": 2, "b": 2}, pods, in_tree=RELATED)
@@ -354,7 +354,7 @@ def test_nobody_goes_whom_a_member_wants_to_be_near() -> None:
     assert preempted(domain, group)[0] == {"a": ["other"]}
 
 
-def test_pods_on_other_nodes_go_for_the_room_of_a_quota_that_all_nodes_share() -> None:
+def test_pods_on_other_nodes_are_evicted_for_a_shared_quota() -> None:
     domain = town({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
     room_of(domain)
     for name, node, namespace, start in (
@@ -371,7 +371,7 @@ def test_pods_on_other_nodes_go_for_the_room_of_a_quota_that_all_nodes_share() -
     assert preempted(domain, group_of(5, cpu=250, namespace="red")) == ({}, {})
 
 
-def test_for_such_a_quota_pods_go_where_the_members_may_not_stand() -> None:
+def test_quota_victims_may_be_on_nodes_that_members_cannot_use() -> None:
     domain = town({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
     room_of(domain)
     place(domain.cache, standing("mine", "a", cpu=1000, namespace="red"))
@@ -397,7 +397,7 @@ class FailsLater(FilterBy):
 
 
 @pytest.mark.parametrize("asked_max", range(8))
-def test_a_plugin_that_raises_costs_the_group_its_attempt_and_leaves_nothing_behind(asked_max: int) -> None:
+def test_raising_plugin_fails_the_group_attempt_without_a_trace(asked_max: int) -> None:
     pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
     domain = town(dict.fromkeys("abcd", 1), pods, plugins=[FailsLater(asked_max)])
     domain.nominator.nominate(make_pod("m0", cpu_milli=1000, priority=9), "a", 50)
@@ -415,7 +415,7 @@ def dry_run(domain: Domain, group: GroupOfPods) -> GroupVictims | None:
     )
 
 
-def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be_needed(
+def test_search_over_its_limit_returns_victims_not_shown_to_be_minimal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pods = [standing(f"low-{number}", "a", cpu=500, start=DAY_S + number) for number in range(8)]
@@ -432,7 +432,7 @@ def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be
     assert {pod.name for pod in found.victims["a"]} >= {f"low-{n}" for n in range(3, 8)}
 
 
-def test_members_that_are_alike_cost_one_placing_for_each_unit_that_cannot_come_back(
+def test_equal_members_need_one_placement_per_unit_to_restore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many of them stand on its node."""
@@ -446,7 +446,7 @@ def test_members_that_are_alike_cost_one_placing_for_each_unit_that_cannot_come_
 @pytest.mark.parametrize(
     ("tries", "victims"), [(64, {"a": ["little"], "b": ["low"]}), (0, {"a": ["mid", "little"], "b": ["low"]})]
 )
-def test_others_may_have_to_move_for_a_unit_to_come_back(
+def test_unit_is_restored_by_moving_other_members(
     monkeypatch: pytest.MonkeyPatch, tries: int, victims: dict[str, list[str]]
 ) -> None:
     """The small member stands where the large one could go, and could itself stand beside `mid`."""
@@ -463,7 +463,7 @@ def test_others_may_have_to_move_for_a_unit_to_come_back(
     assert {node: [pod.name for pod in pods] for node, pods in found.victims.items()} == victims
 
 
-def test_the_first_plugin_that_makes_room_for_a_group_ends_the_chain() -> None:
+def test_first_plugin_that_nominates_a_group_ends_the_chain() -> None:
     class Refuses:
         name = "Refuses"
 
@@ -537,7 +537,7 @@ def towns(draw: st.DrawFn) -> Domain:
 
 @given(towns(), st.integers(1, 4), st.sampled_from([500, 1000, 2000]))
 @settings(deadline=None)
-def test_no_proper_subset_of_the_victims_would_do(domain: Domain, count: int, cpu: int) -> None:
+def test_group_victims_are_minimal(domain: Domain, count: int, cpu: int) -> None:
     group = group_of(count, cpu=cpu)
     plain, found = Plain(domain, group), run(domain, group)
     if found.preemption is None:
@@ -569,9 +569,7 @@ def check_places(domain: Domain, group: GroupOfPods, preemption: Preemption) -> 
     towns(), st.lists(st.tuples(st.sampled_from([500, 1000, 2000]), st.sampled_from([3, 9])), min_size=1, max_size=4)
 )
 @settings(deadline=None)
-def test_members_of_several_kinds_fit_together_and_of_their_victims_none_could_stay_where_they_stand(
-    domain: Domain, kinds: list[tuple[int, int]]
-) -> None:
+def test_members_of_several_kinds_fit_and_victims_are_minimal(domain: Domain, kinds: list[tuple[int, int]]) -> None:
     pods = tuple(make_pod(f"m{n}", cpu_milli=cpu, priority=priority) for n, (cpu, priority) in enumerate(kinds))
     group = GroupOfPods("default/mixed", pods)
     found = run(domain, group)

@@ -77,7 +77,7 @@ def refused(domain: Domain) -> Unplaced:
 HOPELESS = Code.UNSCHEDULABLE_AND_UNRESOLVABLE.name
 
 
-def test_where_nodes_were_refused_each_is_told_why_and_those_that_room_may_cure_are_candidates() -> None:
+def test_post_filter_gets_reasons_per_node_and_curable_candidates() -> None:
     looks = Looks()
     refused(domain_of(Picky(), looks))
     assert looks.told == {"a": Code.UNSCHEDULABLE.name, "b": HOPELESS, "nowhere": HOPELESS}
@@ -87,7 +87,7 @@ def test_where_nodes_were_refused_each_is_told_why_and_those_that_room_may_cure_
 @pytest.mark.parametrize(
     ("status", "candidates"), [(Status.unschedulable("not now"), ["a", "b"]), (Status.unresolvable("never"), [])]
 )
-def test_where_pre_filter_refused_the_pod_all_nodes_are_told_so(status: Status, candidates: list[str]) -> None:
+def test_post_filter_gets_the_pre_filter_refusal_for_all_nodes(status: Status, candidates: list[str]) -> None:
     looks = Looks()
     result = refused(domain_of(Shut(PreFilterResult(status)), looks))
     assert looks.told == dict.fromkeys(("a", "b", "nowhere"), status.code.name)
@@ -95,7 +95,7 @@ def test_where_pre_filter_refused_the_pod_all_nodes_are_told_so(status: Status, 
     assert result.rejectors == {"Shut"}
 
 
-def test_where_pre_filter_left_no_node_that_is_there_nobody_can_be_displaced() -> None:
+def test_pod_without_existing_nodes_after_pre_filter_displaces_no_pod() -> None:
     looks = Looks()
     refused(domain_of(Shut(PreFilterResult(SUCCESS, frozenset({"elsewhere"}))), looks))
     assert looks.candidates == []
@@ -108,7 +108,7 @@ def sentence(*said: PostFilterResult) -> tuple[str, str | None]:
     return result.message, result.nominated_node
 
 
-def test_post_filters_are_asked_in_order_until_one_has_an_answer() -> None:
+def test_post_filters_run_in_order_until_one_succeeds() -> None:
     first = PostFilterResult(Status.unschedulable("first finds nobody"))
     second = PostFilterResult(Status.unschedulable("second finds nobody"))
     found = PostFilterResult(SUCCESS, "a")
@@ -129,7 +129,7 @@ def test_post_filters_are_asked_in_order_until_one_has_an_answer() -> None:
     assert ("broken" in text, node) == (True, None)
 
 
-def test_a_move_is_refused_in_the_words_of_who_refuses_it() -> None:
+def test_move_refusal_has_the_message_of_its_plugin() -> None:
     domain = domain_of(Shut(PreFilterResult(SUCCESS, frozenset({"b"}))))
     pod = make_pod("p", cpu_milli=1000)
     assert domain.cycle.refusal_of_move(None, pod, "a") == "PreFilter leaves out node a"
@@ -144,7 +144,7 @@ def test_a_move_is_refused_in_the_words_of_who_refuses_it() -> None:
     assert "boom" in broken.cycle.refusal_of_move(None, pod, "a")
 
 
-def test_a_move_counts_without_the_pod_that_leaves() -> None:
+def test_move_is_evaluated_without_the_moving_pod() -> None:
     domain = domain_of()
     old = make_pod("old", cpu_milli=3000)
     domain.cache.place(make_pod("old", cpu_milli=3000, node="a"))
@@ -198,7 +198,7 @@ class Watches:
         return PermitResult(Status.unschedulable("not now"))
 
 
-def test_every_point_of_a_plugin_is_told_which_attempt_it_is_and_which_rows_are_its_domains() -> None:
+def test_every_extension_point_gets_the_attempt_and_domain_rows() -> None:
     watches = Watches()
     domain = domain_of(watches)
     domain.cache.set_node(make_node("theirs", labels={"domain": "other"}))

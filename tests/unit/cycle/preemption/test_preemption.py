@@ -65,7 +65,7 @@ def told(domain: Domain, pod: Pod) -> str:
 # -- eligibility and words ---------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_never_preempts_is_told_so() -> None:
+def test_never_preempting_pod_reports_its_policy() -> None:
     domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a"))
     spec = msgspec.structs.replace(make_pod("p", cpu_milli=1000, priority=9).spec, can_preempt=False)
@@ -75,7 +75,7 @@ def test_a_pod_that_never_preempts_is_told_so() -> None:
     )
 
 
-def test_a_pod_waits_for_the_victims_that_go_from_its_node_already() -> None:
+def test_pod_waits_for_deleting_victims_of_its_nominated_node() -> None:
     domain = make_domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000))
     domain.cache.place(standing("going", "a", is_deleting=True, is_preempted=True))
     domain.cache.place(standing("low", "b"))
@@ -86,20 +86,20 @@ def test_a_pod_waits_for_the_victims_that_go_from_its_node_already() -> None:
 
 
 @pytest.mark.parametrize(("is_deleting", "is_preempted"), [(True, False), (False, True)])
-def test_a_pod_that_goes_for_another_reason_holds_up_no_preemption(is_deleting: bool, is_preempted: bool) -> None:
+def test_pod_deleted_for_another_reason_does_not_block_preemption(is_deleting: bool, is_preempted: bool) -> None:
     domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a", is_deleting=is_deleting, is_preempted=is_preempted))
     assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9, nominated_node="a")) == ("a", ["low"])
 
 
-def test_a_nominated_node_that_nothing_can_help_is_given_up_for_another() -> None:
+def test_unhelpful_nominated_node_is_replaced_by_another() -> None:
     domain = make_domain(make_node("small", cpu_milli=500), make_node("b", cpu_milli=1000))
     domain.cache.place(standing("going", "small", cpu=100, is_deleting=True, is_preempted=True))
     domain.cache.place(standing("low", "b"))
     assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9, nominated_node="small")) == ("b", ["low"])
 
 
-def test_every_kind_of_node_is_counted_when_preemption_does_not_help() -> None:
+def test_message_counts_all_nodes_if_preemption_does_not_help() -> None:
     domain = make_domain(*(make_node(name, cpu_milli=2000) for name in "abc"), make_node("small", cpu_milli=500))
     domain.cache.place(standing("peer", "a", cpu=2000, priority=9))
     domain.cache.place(standing("low", "b", cpu=500))
@@ -115,17 +115,17 @@ def test_every_kind_of_node_is_counted_when_preemption_does_not_help() -> None:
     assert result.nominated_node == ""
 
 
-def test_a_pod_for_which_room_is_made_is_told_nothing_of_preemption() -> None:
+def test_successful_preemption_adds_nothing_to_the_message() -> None:
     domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a"))
     assert told(domain, make_pod("p", cpu_milli=1000, priority=9)) == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_without_nodes_nobody_is_asked() -> None:
+def test_pod_without_nodes_does_not_preempt() -> None:
     assert told(make_domain(), make_pod("p", cpu_milli=1)) == "no nodes available to schedule pods"
 
 
-def test_a_node_that_fits_without_any_victim_is_an_error_as_upstream() -> None:
+def test_node_that_fits_without_victims_is_an_error_as_upstream() -> None:
     class Moody(FilterBy):
         def filter(self, cycle: Any, pod: Pod, rows: Any) -> Any:
             codes = super().filter(cycle, pod, rows)
@@ -142,7 +142,7 @@ def test_a_node_that_fits_without_any_victim_is_an_error_as_upstream() -> None:
     assert result.nominated_node is None
 
 
-def test_a_preemptor_is_held_while_its_victims_go_and_no_event_lets_it_out() -> None:
+def test_preemptor_stays_gated_until_its_victims_are_deleted() -> None:
     class Running:
         def is_preempting(self, uid: str) -> bool:
             return uid == "uid-p"
@@ -189,17 +189,17 @@ PREEMPTOR = make_pod("p", cpu_milli=2000, priority=100)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_each_criterion_decides_where_those_before_it_do_not(on_a: list[Pod], on_b: list[Pod], reason: str) -> None:
+def test_each_node_criterion_decides_after_the_earlier_ones(on_a: list[Pod], on_b: list[Pod], reason: str) -> None:
     domain = two_nodes(*on_a, *on_b, budgets=[budget("safe", "safe", 0)])
     node, victims = preempted(domain, PREEMPTOR)
     assert (node, set(victims)) == ("b", {pod.name for pod in on_b}), reason
 
 
-def test_where_all_is_equal_the_first_node_is_taken() -> None:
+def test_first_of_equal_nodes_is_taken() -> None:
     assert preempted(two_nodes(standing("a1", "a"), standing("b1", "b")), PREEMPTOR)[0] == "a"
 
 
-def test_pods_with_a_budget_are_spared_before_more_important_ones() -> None:
+def test_pods_with_a_budget_are_spared_before_higher_priorities() -> None:
     domain = make_domain(make_node("a", cpu_milli=2000))
     domain.cache.place(standing("safe", "a", priority=1, labels={"app": "safe"}))
     domain.cache.place(standing("other", "a", priority=5))
@@ -213,7 +213,7 @@ def test_pods_with_a_budget_are_spared_before_more_important_ones() -> None:
     assert preempted(domain, pod) == ("a", ["safe"])
 
 
-def test_nobody_is_removed_while_budgets_cannot_be_read() -> None:
+def test_no_pod_is_evicted_while_budgets_are_unreadable() -> None:
     domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a"))
     pod = make_pod("p", cpu_milli=1000, priority=9)
@@ -224,14 +224,14 @@ def test_nobody_is_removed_while_budgets_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("selector", [None, LabelSelector()])
-def test_a_budget_that_selects_nothing_protects_nobody(selector: LabelSelector | None) -> None:
+def test_budget_without_matching_pods_protects_no_pod(selector: LabelSelector | None) -> None:
     domain = two_nodes(standing("a1", "a", cpu=2000, labels={"app": "x"}), standing("b1", "b", cpu=2000, priority=1))
     empty = PodDisruptionBudget(name="empty", namespace="default", selector=selector)
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, empty)
     assert preempted(domain, PREEMPTOR) == ("a", ["a1"])
 
 
-def test_victims_are_told_the_most_important_first_whoever_was_spared_when() -> None:
+def test_victims_are_listed_by_descending_importance() -> None:
     domain = make_domain(make_node("a", cpu_milli=3000))
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("safe", "safe", 0))
     for name, priority, labels in (("low", 1, {}), ("safe", 2, {"app": "safe"}), ("high", 3, {})):
@@ -242,7 +242,7 @@ def test_victims_are_told_the_most_important_first_whoever_was_spared_when() -> 
 # -- nominations -------------------------------------------------------------------------------------------------------
 
 
-def test_room_promised_to_an_equal_is_not_taken_by_another_preemption() -> None:
+def test_capacity_of_an_equal_nominated_pod_is_not_taken() -> None:
     domain = two_nodes(*(standing(f"{node}{i}", node) for node in "ab" for i in range(2)))
     first, second, third = (make_pod(name, cpu_milli=2000, priority=9) for name in ("first", "second", "third"))
     for pod, node in ((first, "a"), (second, "b")):
@@ -255,7 +255,7 @@ def test_room_promised_to_an_equal_is_not_taken_by_another_preemption() -> None:
     assert preempted(domain, make_pod("above", cpu_milli=2000, priority=10))[0] == "a"
 
 
-def test_a_promise_that_the_api_server_does_not_know_yet_is_kept_and_ends_with_the_assumption() -> None:
+def test_local_nomination_lasts_until_the_assumption_ends() -> None:
     domain = two_nodes(standing("a1", "a"))
     pod = make_pod("p", cpu_milli=2000, priority=9)
     domain.nominator.nominate(pod, "b")
@@ -467,7 +467,7 @@ def check_minimal(domain: Domain, pod: Pod, preemption: Preemption | None) -> No
 
 @given(st.data())
 @settings(deadline=None)
-def test_preemption_equals_the_plain_telling_after_anything_that_happens(data: st.DataObject) -> None:
+def test_preemption_equals_the_reference_after_any_history(data: st.DataObject) -> None:
     story = Story(data)
     for _ in range(data.draw(st.integers(2, 10))):
         story.place()
@@ -484,7 +484,7 @@ def test_preemption_equals_the_plain_telling_after_anything_that_happens(data: s
 @pytest.mark.parametrize("in_tree", [IN_TREE, RELATED], ids=["plain", "related"])
 @given(st.data())
 @settings(deadline=None)
-def test_rows_looked_at_one_by_one_give_what_all_at_once_give(in_tree: Sequence[str], data: st.DataObject) -> None:
+def test_row_by_row_dry_run_equals_the_vectorised_one(in_tree: Sequence[str], data: st.DataObject) -> None:
     """A plugin of which nothing is known but that it reads pods makes every row be gone through by itself."""
     story = Story(data, in_tree)
     for _ in range(data.draw(st.integers(2, 14))):
@@ -513,7 +513,7 @@ def test_rows_looked_at_one_by_one_give_what_all_at_once_give(in_tree: Sequence[
         assert [v.name for v in swift.victims] == [v.name for v in slow.victims]
 
 
-def test_a_node_with_very_many_pods_is_looked_at_like_any_other() -> None:
+def test_node_with_very_many_pods_is_evaluated_the_same_way() -> None:
     domain = make_domain(make_node("wide", cpu_milli=300_000, pods=1000), make_node("b", cpu_milli=1000))
     for i in range(300):
         domain.cache.place(standing(f"w{i}", "wide", priority=i % 3, start=DAY_S + i))
@@ -522,7 +522,7 @@ def test_a_node_with_very_many_pods_is_looked_at_like_any_other() -> None:
     assert preempted(domain, make_pod("q", cpu_milli=1000, priority=9)) == ("wide", ["w297"])
 
 
-def test_a_node_that_an_unwelcome_pod_was_promised_is_not_cleared_for_another() -> None:
+def test_node_with_an_incompatible_nominated_pod_is_not_cleared() -> None:
     """Whoever is nominated there keeps the preemptor away, also where others of its kind stand elsewhere and may go."""
     away = PodAffinity(
         anti_required=(PodAffinityTerm("host", LabelSelector((Requirement("app", Operator.IN, ("x",)),))),)
@@ -553,7 +553,7 @@ class Flaky(FilterBy):
         return super().filter(cycle, pod, rows)
 
 
-def test_what_a_preemption_has_learned_is_forgotten_when_a_filter_fails_on_the_way() -> None:
+def test_failed_filter_drops_cached_preemption_results() -> None:
     flaky = Flaky()
     domain = make_domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=500), plugins=[flaky])
     domain.cache.place(standing("low", "a"))
@@ -567,7 +567,7 @@ def test_what_a_preemption_has_learned_is_forgotten_when_a_filter_fails_on_the_w
     assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9)) == ("a", ["low"])
 
 
-def test_a_budget_that_victims_of_another_plan_use_up_protects_the_rest() -> None:
+def test_budget_used_up_by_another_preemption_protects_its_pods() -> None:
     pods = [standing("web-1", "a", labels={"app": "web"}), standing("web-2", "b", labels={"app": "web"})]
     pods.append(standing("other", "c", priority=5))
     domain = Domain(

@@ -83,7 +83,7 @@ def preempted(domain: Domain, pod: Pod) -> tuple[str | None, list[str]]:
     return result.nominated_node, sorted(victim.name for victim in result.victims)
 
 
-def test_behind_default_preemption_a_rule_of_its_own_finds_whom_it_may_displace() -> None:
+def test_second_post_filter_finds_victims_by_its_own_rule() -> None:
     """Found by review: it read that one's memory, by which the low pods that had to go were not enough."""
     domain = Domain(
         make_node("a", cpu_milli=2000),
@@ -104,7 +104,7 @@ def test_behind_default_preemption_a_rule_of_its_own_finds_whom_it_may_displace(
 
 
 @pytest.mark.parametrize("order", ["xy", "yx"])
-def test_the_first_that_finds_somebody_speaks_whatever_the_others_would_say(order: str) -> None:
+def test_first_post_filter_with_victims_decides(order: str) -> None:
     domain = domain_of(*(Displaces(f"Of{team}", team) for team in order))
     stand(domain, "x", "a", "x")
     stand(domain, "y", "b", "y")
@@ -116,7 +116,7 @@ def test_the_first_that_finds_somebody_speaks_whatever_the_others_would_say(orde
     assert preempted(domain, make_pod("q", cpu_milli=1000, priority=9)) == expected
 
 
-def test_what_a_rule_says_of_one_pod_is_not_what_it_says_of_another_of_its_class() -> None:
+def test_rule_results_are_not_shared_between_pods_of_a_class() -> None:
     domain = domain_of(Displaces("Asked", "", goes_by_asker=True))
     for team, node in zip("xyz", NODES, strict=True):
         stand(domain, team, node, team, cpu=2000)
@@ -126,7 +126,7 @@ def test_what_a_rule_says_of_one_pod_is_not_what_it_says_of_another_of_its_class
         assert preempted(domain, asker) == (node, [team])
 
 
-def test_costs_are_those_of_the_rule_as_it_is_now() -> None:
+def test_costs_follow_the_current_rule() -> None:
     plugin = Displaces("Sized", "x")
     domain = domain_of(plugin)
     stand(domain, "one", "a", "x", cpu=2000)
@@ -156,7 +156,7 @@ orders = st.permutations(["DefaultPreemption", "OfX", "OfXy", "Asked"])
     orders,
     st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from((1000, 2000))), min_size=1, max_size=5),
 )
-def test_plugins_that_have_worked_before_say_what_fresh_ones_say(
+def test_used_plugins_decide_as_fresh_ones(
     standing: list[tuple[str, str, int, int]], order: Sequence[str], askers: list[tuple[str, int]]
 ) -> None:
     def made() -> Domain:

@@ -46,13 +46,13 @@ class Known:
         return found
 
 
-def test_nothing_is_forgotten_while_nothing_changes() -> None:
+def test_unchanged_rows_stay_cached() -> None:
     known = Known()
     assert known.forgotten() == known.forgotten() == []
     assert known.memory.statuses == [FULL, SHUT]
 
 
-def test_rows_are_forgotten_on_which_pods_start_times_or_nominations_changed() -> None:
+def test_rows_with_changed_pods_or_nominations_are_dropped() -> None:
     known = Known()
     known.table.add_pod(1, make_pod("p"))
     assert known.forgotten() == [1]
@@ -72,7 +72,7 @@ def test_rows_are_forgotten_on_which_pods_start_times_or_nominations_changed() -
     assert known.memory.statuses == [FULL, SHUT]
 
 
-def test_a_memory_that_has_not_begun_has_nothing_to_forget() -> None:
+def test_empty_victim_cache_drops_nothing() -> None:
     known = Known()
     fresh = VictimCache(2, 4)
     fresh.known[:] = True
@@ -81,7 +81,7 @@ def test_a_memory_that_has_not_begun_has_nothing_to_forget() -> None:
 
 
 @pytest.mark.parametrize("what", ["pods", "start times", "nominations", "statuses"])
-def test_all_is_forgotten_where_nobody_knows_any_more_what_changed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rows_are_dropped_if_the_change_log_overflowed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known, row = Known(), 3
     match what:
         case "pods":
@@ -101,7 +101,7 @@ def test_all_is_forgotten_where_nobody_knows_any_more_what_changed(what: str, mo
     assert known.forgotten() == []
 
 
-def test_so_many_statuses_are_kept_apart_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_distinct_statuses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(victim_cache, "STATUSES_MAX", 2)
     known = Known()
     assert known.forgotten() == []
@@ -109,7 +109,7 @@ def test_so_many_statuses_are_kept_apart_and_no_more(monkeypatch: pytest.MonkeyP
     assert known.forgotten() == [0, 1, 2, 3]
 
 
-def test_refusals_are_told_of_rows_where_somebody_could_go() -> None:
+def test_refusals_are_reported_for_rows_with_displaceable_pods() -> None:
     memory = Known().memory
     memory.has_lower[:] = [True, True, True, False]
     memory.refusal[:] = [1, -1, 1, 0]
@@ -121,7 +121,7 @@ def test_refusals_are_told_of_rows_where_somebody_could_go() -> None:
     assert memory.known.tolist() == [True, True, False, True]
 
 
-def test_whom_a_plugin_is_sensitive_to_is_asked_again_when_that_depends_on_something_else() -> None:
+def test_changed_sensitivity_mark_evaluates_pods_again() -> None:
     """Each pod once as long as it depends on the same, and also those that were not there before."""
     asked: list[str] = []
 

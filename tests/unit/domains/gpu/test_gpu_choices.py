@@ -336,6 +336,6 @@ def test_a_profile_has_one_plugin_that_chooses_from_a_ledger() -> None:
 @pytest.mark.parametrize("isolation", [Isolation.THREAD, Isolation.PROCESS])
 def test_a_plugin_that_chooses_cannot_be_isolated(isolation: Isolation) -> None:
     plugin: ChoosingPlugin = FromTickets(make_context())
-    workshop: Any = None
+    worker_factory: Any = None
     with pytest.raises(PluginSetupError, match="its choice is taken in the same step; run it inline"):
-        Isolator(workshop)(plugin, PluginUse("FromTickets", isolation=isolation), FromTickets)
+        Isolator(worker_factory)(plugin, PluginUse("FromTickets", isolation=isolation), FromTickets)

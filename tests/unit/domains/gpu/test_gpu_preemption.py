@@ -98,9 +98,9 @@ def test_only_rows_where_gpus_are_held_have_to_be_gone_through_one_by_one() -> N
     plugin = next(plugin for plugin in domain.plugins.filter if isinstance(plugin, GpuShare))
     pod = gpu_pod("high", cpu=500, whole=2, priority=9)
 
-    stand_on = plugin.pod_sensitivity(CycleView(domain.cache.nodes, CycleState(), 1), pod).stand_on
+    rows_that_matter = plugin.pod_sensitivity(CycleView(domain.cache.nodes, CycleState(), 1), pod).rows_that_matter
 
-    assert stand_on is not None
-    assert {name for name in NODES if stand_on(np.array([domain.row(name)])).all()} == {"n0", "n1"}
+    assert rows_that_matter is not None
+    assert {name for name in NODES if rows_that_matter(np.array([domain.row(name)])).all()} == {"n0", "n1"}
     domain.cache.remove("uid-shares")
-    assert not stand_on(np.array([domain.row("n0")])).any()
+    assert not rows_that_matter(np.array([domain.row("n0")])).any()

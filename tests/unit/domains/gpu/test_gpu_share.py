@@ -267,5 +267,5 @@ def test_the_first_look_at_many_nodes_without_devices_tells_of_each(pod: Pod) ->
     assert Bench(*nodes).scores(pod).keys() == names
     bench = Bench(*nodes)
     sensitivity = bench.plugin.pod_sensitivity(bench.view, pod)
-    assert sensitivity.stand_on is not None
-    assert sensitivity.stand_on(all_rows(bench.cache)).tolist() == [False] * len(nodes)
+    assert sensitivity.rows_that_matter is not None
+    assert sensitivity.rows_that_matter(all_rows(bench.cache)).tolist() == [False] * len(nodes)

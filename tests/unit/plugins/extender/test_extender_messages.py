@@ -85,7 +85,7 @@ def named(document: Any, case: Callable[[str], str]) -> Any:
     ],
     ids=["names", "whole nodes", "binding", "victims by uid", "whole victims"],
 )
-def test_what_is_written_has_upstreams_fields(written: bytes, document: dict[str, Any]) -> None:
+def test_requests_have_the_upstream_fields(written: bytes, document: dict[str, Any]) -> None:
     assert orjson.loads(written) == document
 
 
@@ -103,14 +103,16 @@ def test_what_is_written_has_upstreams_fields(written: bytes, document: dict[str
         (dict.fromkeys(("Nodes", "NodeNames", "FailedNodes", "Error")), FilterAnswer(None, None, {}, {}, "")),
     ],
 )
-def test_answers_to_filter_are_read(case: Callable[[str], str], document: dict[str, Any], found: FilterAnswer) -> None:
+def test_filter_responses_are_decoded(
+    case: Callable[[str], str], document: dict[str, Any], found: FilterAnswer
+) -> None:
     top = {case(name): value for name, value in document.items()}
     assert read_filter_answer(orjson.dumps(top)) == found
     assert read_filter_answer(b"null") == FilterAnswer(None, None, {}, {}, "")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scores_are_read_and_added_up_by_host(case: Callable[[str], str]) -> None:
+def test_scores_are_decoded_and_summed_per_host(case: Callable[[str], str]) -> None:
     scores = [
         {"Host": "n1", "Score": 3},
         {"Host": "n1", "Score": 4},
@@ -137,20 +139,20 @@ def test_scores_are_read_and_added_up_by_host(case: Callable[[str], str]) -> Non
         ({"Host": ["n1"], "Score": 1}, "gave '1' for the host \"['n1']\"; a score is a whole number"),
     ],
 )
-def test_scores_that_are_none_are_told_with_their_host(item: dict[str, Any], words: str) -> None:
+def test_invalid_scores_are_reported_with_their_host(item: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - compared as a whole
         read_priorities(orjson.dumps([item]))
     assert str(refused.value) == words
 
 
-def test_scores_that_add_up_beyond_what_one_may_be_are_refused_as_one_would_be() -> None:
+def test_score_sums_beyond_the_limit_are_refused() -> None:
     told = f"gave {2 * SCORE_MAX} for the host 'n1'; scores are 0..10"
     with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
         read_priorities(orjson.dumps([{"Host": "n1", "Score": SCORE_MAX}] * 2))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answers_to_a_binding_and_to_a_preemption_are_read(case: Callable[[str], str]) -> None:
+def test_binding_and_preemption_responses_are_decoded(case: Callable[[str], str]) -> None:
     assert read_binding_answer(orjson.dumps({case("Error"): LONG})) == LONG[:512]
     assert read_binding_answer(b"{}") == read_binding_answer(b"null") == ""
     victims = {"n1": {"Pods": [{"UID": "a"}, {}], "NumPDBViolations": 2}, "n1b": {"Pods": None}, "n1c": None}
@@ -164,12 +166,12 @@ def test_answers_to_a_binding_and_to_a_preemption_are_read(case: Callable[[str],
 
 
 @pytest.mark.parametrize("read", [read_filter_answer, read_priorities, read_binding_answer, read_preemption_answer])
-def test_what_is_no_answer_is_told_so(read: Callable[[bytes], object]) -> None:
+def test_invalid_response_is_reported(read: Callable[[bytes], object]) -> None:
     with pytest.raises(ValueError, match=r"^sent a response that cannot be decoded: "):
         read(b"<html>")
 
 
-def test_a_field_that_cannot_be_read_is_named() -> None:
+def test_invalid_field_is_named() -> None:
     with pytest.raises(
         ValueError,
         match=r"^sent a response that cannot be decoded: Expected `array \| null`, got `int` .*\(in nodenames\)$",
@@ -186,5 +188,5 @@ def test_a_field_that_cannot_be_read_is_named() -> None:
         (ANSWER_BYTES_MAX, ANSWER_BYTES_MAX),
     ],
 )
-def test_an_answer_may_be_twice_as_long_as_what_was_sent_and_some_more_up_to_a_cap(sent: int, allowed: int) -> None:
+def test_response_size_limit_is_twice_the_request_up_to_a_cap(sent: int, allowed: int) -> None:
     assert answer_bytes_max(bytes(sent)) == allowed

@@ -63,7 +63,7 @@ async def left(answer: Any, request: PreemptionRequest = REQUEST, **fields: Any)
     return found.left
 
 
-async def test_one_that_knows_the_nodes_is_shown_uids_and_takes_some_nodes_and_other_victims() -> None:
+async def test_node_cache_capable_extender_gets_uids_and_may_change_victims() -> None:
     async with extending(preempt=wanting(2, n1=["b"])) as extender, asking(settings_of(extender, **PREEMPTS)) as plugin:
         assert await plugin.response(REQUEST) == PreemptionVerdict({"n1": Victims(("b",), 2)})
     ((_, body),) = extender.asked
@@ -74,7 +74,7 @@ async def test_one_that_knows_the_nodes_is_shown_uids_and_takes_some_nodes_and_o
     }
 
 
-async def test_one_that_does_not_is_shown_whole_victims() -> None:
+async def test_other_extenders_get_whole_victims() -> None:
     async with (
         extending(preempt=wanting(n2=["c"])) as extender,
         asking(settings_of(extender, is_node_cache_capable=False, **PREEMPTS)) as plugin,
@@ -88,7 +88,7 @@ async def test_one_that_does_not_is_shown_whole_victims() -> None:
     ]
 
 
-async def test_so_many_whole_victims_are_sent_and_no_more() -> None:
+async def test_number_of_whole_victims_is_limited() -> None:
     many = {f"v{number}": PodOnNode("team", f"v{number}", 0) for number in range(WHOLE_PODS_MAX + 1)}
     request = replace(REQUEST, offered={"n1": Victims(tuple(many), 0)}, pods_on={"n1": many})
     with pytest.raises(
@@ -97,7 +97,7 @@ async def test_so_many_whole_victims_are_sent_and_no_more() -> None:
         await left(wanting(n1=["v1"]), request, is_node_cache_capable=False)
 
 
-async def test_one_that_does_not_is_shown_the_whole_preemptor_too() -> None:
+async def test_other_extenders_get_the_whole_preemptor() -> None:
     fields = {**PREEMPTS, "is_node_cache_capable": False}
     async with extending(preempt=wanting(n1=["a"])) as extender, asking(settings_of(extender, **fields)) as plugin:
         await plugin.response(REQUEST)
@@ -105,7 +105,7 @@ async def test_one_that_does_not_is_shown_the_whole_preemptor_too() -> None:
     assert body["Pod"]["metadata"] == {"namespace": "team", "name": "p"}
 
 
-async def test_extenders_are_shown_what_the_others_left_until_nothing_is() -> None:
+async def test_each_extender_gets_the_nodes_the_previous_one_kept() -> None:
     async with extending(preempt=wanting(n1=["a"])) as one, extending(preempt=wanting()) as two:
         async with asking(settings_of(one, **PREEMPTS), settings_of(two, **PREEMPTS)) as plugin:
             assert await plugin.response(REQUEST) == PreemptionVerdict({})
@@ -147,7 +147,7 @@ def limit_s(lie: Any) -> float:
 
 
 @pytest.mark.parametrize(("lie", "told"), [pytest.param(lie, told, id=name) for name, lie, told in LIES])
-async def test_one_that_fails_or_lies_is_named(lie: Any, told: str) -> None:
+async def test_failed_or_inconsistent_extender_is_named(lie: Any, told: str) -> None:
     with pytest.raises(ExtenderError) as caught:
         await left(lie, timeout_s=limit_s(lie))
     assert "(preempt): " in str(caught.value)
@@ -159,11 +159,11 @@ async def test_one_that_is_ignorable_is_passed_over(lie: Any) -> None:
     assert await left(lie, timeout_s=limit_s(lie), is_ignorable=True) == REQUEST.offered
 
 
-async def test_a_node_without_victims_of_an_ignorable_extender_is_left_out() -> None:
+async def test_node_without_victims_from_an_ignorable_extender_is_left_out() -> None:
     assert await left(wanting(n1=[], n2=["c"]), is_ignorable=True) == {"n2": Victims(("c",), 0)}
 
 
-async def test_pods_whose_resources_it_does_not_manage_are_not_shown() -> None:
+async def test_pods_without_managed_resources_are_not_sent() -> None:
     fields: dict[str, Any] = {**PREEMPTS, "managed_resources": frozenset({"example.com/fpga"})}
     async with extending(preempt=wanting()) as extender, asking(settings_of(extender, **fields)) as plugin:
         assert not plugin.negotiates(decode_pod(pod_document("p", container(cpu="1m"))))
@@ -172,7 +172,7 @@ async def test_pods_whose_resources_it_does_not_manage_are_not_shown() -> None:
     assert extender.asked == []
 
 
-async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_still_there() -> None:
+async def test_offers_become_a_request_and_return_with_existing_pods() -> None:
     placed = [pod_document("old", container(), node="n1"), pod_document("older", container(), node="n1")]
     scene = Scene([node_document("n1"), node_document("n2")], placed, pod_document("p", priority=7))
     view = CycleView(scene.table, CycleState())
@@ -181,13 +181,13 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
     pods: dict[str, Pod] = {pod.name: pod for pod in scene.table.pods_on(row)}
     offer = Offer("n1", (pods["old"],), 3)
     async with asking() as plugin:
-        request = plugin.show(view, decode_pod(scene.pending), [offer])
+        request = plugin.preemption_request(view, decode_pod(scene.pending), [offer])
         assert request.offered == {"n1": Victims(("uid-old",), 3)}
         assert (request.namespace, request.name, request.priority) == ("default", "p", 7)
         assert request.pods_on["n1"].keys() == {"uid-old", "uid-older"}
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})
-        assert plugin.left(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
+        assert plugin.remaining_offers(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
 
 
 @given(
@@ -200,7 +200,7 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
         max_size=6,
     )
 )
-def test_the_best_of_the_offers_is_the_one_that_preemption_itself_would_take(
+def test_best_offer_equals_the_choice_of_preemption_itself(
     nodes: list[tuple[int, list[tuple[int, float]]]],
 ) -> None:
     plugin = DefaultPreemption(context_of())

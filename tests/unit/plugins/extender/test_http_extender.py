@@ -83,7 +83,7 @@ async def verdict(*settings: ExtenderSettings, request: ExtenderRequest = REQUES
     return found
 
 
-def test_the_plugin_asks_and_judges() -> None:
+def test_plugin_sends_requests_and_applies_responses() -> None:
     plugin = HTTPExtenders([], WholeObjects())
     assert isinstance(plugin, RemotePlugin)
     assert isinstance(plugin, ExtenderPlugin)
@@ -92,14 +92,14 @@ def test_the_plugin_asks_and_judges() -> None:
 # ---- filter
 
 
-async def test_one_that_knows_the_nodes_is_sent_names_and_the_whole_pod() -> None:
+async def test_node_cache_capable_extender_gets_node_names_and_the_whole_pod() -> None:
     async with extending(filter=keeping(*NODES)) as extender:
         assert await verdict(settings_of(extender)) == ExtenderResult({}, {})
     pod = {"metadata": {"namespace": "team", "name": "p"}}
     assert extender.asked == [("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(NODES)})]
 
 
-async def test_one_that_does_not_is_sent_whole_nodes_and_answers_with_some() -> None:
+async def test_other_extenders_get_whole_nodes_and_return_some() -> None:
     def leave_second(body: Any) -> object:
         return {"Nodes": {"items": [body["Nodes"]["items"][1]]}, "FailedNodes": {"n1": "too old"}}
 
@@ -113,7 +113,7 @@ async def test_one_that_does_not_is_sent_whole_nodes_and_answers_with_some() -> 
     }
 
 
-async def test_reasons_are_the_extenders_own_and_unresolvable_goes_before_the_other() -> None:
+async def test_extender_reasons_are_kept_and_unresolvable_ones_come_first() -> None:
     answer = keeping("n3", FailedNodes={"n1": "busy", "n2": "busy"}, FailedAndUnresolvableNodes={"n2": "broken"})
     async with extending(filter=answer) as extender:
         found = await verdict(settings_of(extender))
@@ -123,7 +123,7 @@ async def test_reasons_are_the_extenders_own_and_unresolvable_goes_before_the_ot
     }
 
 
-async def test_field_names_are_read_in_any_case_as_go_reads_them() -> None:
+async def test_field_names_are_case_insensitive_as_in_go() -> None:
     def answer(_: object) -> object:
         return {"nodenames": ["n1", "n2"], "failedNodes": {"n3": "no"}, "unknown": {"field": [1.5]}}
 
@@ -131,7 +131,7 @@ async def test_field_names_are_read_in_any_case_as_go_reads_them() -> None:
         assert (await verdict(settings_of(extender))).refused == {"n3": Status(Code.UNSCHEDULABLE, NAME, ("no",))}
 
 
-async def test_extenders_are_asked_one_after_another_about_what_is_left_and_ignorable_ones_last() -> None:
+async def test_extenders_filter_in_sequence_with_ignorable_ones_last() -> None:
     async with extending(filter=keeping("n1")) as last, extending(filter=keeping("n1", "n2")) as first:
         found = await verdict(settings_of(last, is_ignorable=True), settings_of(first))
     assert first.asked[0][1]["NodeNames"] == ["n1", "n2", "n3"]
@@ -139,14 +139,14 @@ async def test_extenders_are_asked_one_after_another_about_what_is_left_and_igno
     assert found.refused.keys() == {"n2", "n3"}
 
 
-async def test_nobody_is_asked_about_no_nodes() -> None:
+async def test_extenders_are_not_called_without_nodes() -> None:
     async with extending(filter=keeping()) as first, extending(filter=keeping()) as second:
         found = await verdict(settings_of(first), settings_of(second))
     assert found.refused.keys() == set(NODES)
     assert second.asked == []
 
 
-async def test_only_pods_that_request_a_managed_resource_are_asked_about() -> None:
+async def test_only_pods_with_a_managed_resource_are_sent() -> None:
     async with extending(filter=keeping("n1")) as extender, asking(
         settings_of(extender, managed_resources=frozenset({"example.com/fpga"}))
     ) as plugin:  # fmt: skip
@@ -163,7 +163,7 @@ async def test_only_pods_that_request_a_managed_resource_are_asked_about() -> No
         assert request.resources >= {"example.com/fpga"}
 
 
-def test_a_row_that_was_given_to_another_node_is_asked_about_by_its_new_name() -> None:
+def test_reused_row_is_sent_with_its_new_node_name() -> None:
     client = HttpExtenderClient(ExtenderSettings("http://127.0.0.1:1", filter_verb="filter"))
     plugin = HTTPExtenders([client], WholeObjects())
     scene = Scene([node_document("n1")], [], pod_document("p"))
@@ -178,7 +178,7 @@ def test_a_row_that_was_given_to_another_node_is_asked_about_by_its_new_name() -
     assert again.nodes == ("n9",)
 
 
-async def test_a_pod_that_is_gone_is_asked_about_no_more() -> None:
+async def test_deleted_pod_is_not_sent() -> None:
     async with extending(filter=keeping()) as extender, asking(settings_of(extender), is_there=False) as plugin:
         assert await plugin.response(REQUEST) == ExtenderResult({}, {})
     assert extender.asked == []
@@ -207,7 +207,7 @@ ANSWERED_WITHIN_S = 60.0
 
 
 @pytest.mark.parametrize(("lie", "told"), [pytest.param(lie, told, id=name) for name, lie, told in LIES])
-async def test_a_filter_that_fails_or_lies_is_named_in_the_pods_error(lie: Any, told: str) -> None:
+async def test_failed_or_inconsistent_filter_is_named_in_the_pod_error(lie: Any, told: str) -> None:
     async with extending(filter=lie) as extender:
         with pytest.raises(ExtenderError) as caught:
             await verdict(settings_of(extender, timeout_s=0.2 if lie is hanging else ANSWERED_WITHIN_S))
@@ -222,7 +222,7 @@ async def test_one_that_is_ignorable_is_passed_over(lie: Any) -> None:
     assert found.refused.keys() == {"n3"}
 
 
-async def test_an_extender_that_is_down_is_named_or_passed_over() -> None:
+async def test_unreachable_extender_is_named_or_ignored() -> None:
     async with extending(filter=keeping()) as extender:
         pass
     with pytest.raises(ExtenderError, match="cannot be reached"):
@@ -230,7 +230,7 @@ async def test_an_extender_that_is_down_is_named_or_passed_over() -> None:
     assert await verdict(settings_of(extender, is_ignorable=True)) == ExtenderResult({}, {})
 
 
-async def test_a_pods_owner_is_told_so_many_kinds_of_reasons_and_no_more() -> None:
+async def test_number_of_distinct_reasons_is_limited() -> None:
     nodes = tuple(f"n{number}" for number in range(REASONS_MAX + 44))
     answer = keeping(FailedNodes={name: f"{name} is not good" for name in nodes})
     async with extending(filter=answer) as extender:
@@ -239,7 +239,7 @@ async def test_a_pods_owner_is_told_so_many_kinds_of_reasons_and_no_more() -> No
     assert found.refused[nodes[-1]].reasons == (f"node(s) refused by extender {extender.url}",)
 
 
-def test_an_answer_may_be_as_long_as_what_was_sent_and_never_beyond_the_cap() -> None:
+def test_response_size_is_limited_by_the_request_size_and_a_cap() -> None:
     assert answer_bytes_max(b"") == ANSWER_BYTES_MIN
     assert answer_bytes_max(b"x" * 1000) == ANSWER_BYTES_MIN + 2000
     assert answer_bytes_max(b"x" * ANSWER_BYTES_MAX) == ANSWER_BYTES_MAX
@@ -248,7 +248,7 @@ def test_an_answer_may_be_as_long_as_what_was_sent_and_never_beyond_the_cap() ->
 # ---- prioritize
 
 
-async def test_scores_count_ten_times_their_weight_and_add_up() -> None:
+async def test_scores_count_ten_times_their_weight_and_are_summed() -> None:
     async with extending(prioritize=scoring(n1=3, n2=10)) as one, extending(prioritize=scoring(n2=1, other=9)) as two:
         found = await verdict(
             settings_of(one, filter_verb="", prioritize_verb="prioritize", weight=2),
@@ -258,7 +258,7 @@ async def test_scores_count_ten_times_their_weight_and_add_up() -> None:
     assert {name: found.scores.get(name, 0) for name in NODES} == {"n1": 60, "n2": 250, "n3": 0}
 
 
-async def test_scores_are_asked_of_what_the_filters_left_and_not_for_one_node() -> None:
+async def test_scores_are_requested_for_feasible_nodes_unless_there_is_one() -> None:
     async with extending(filter=keeping("n1", "n3"), prioritize=scoring(n1=1)) as extender:
         await verdict(settings_of(extender, prioritize_verb="prioritize"))
         assert extender.asked[1] == ("prioritize", {**extender.asked[0][1], "NodeNames": ["n1", "n3"]})
@@ -278,7 +278,7 @@ SCORE_LIES: list[tuple[str, Callable[[Any], object]]] = [
 
 
 @pytest.mark.parametrize("lie", [pytest.param(lie, id=name) for name, lie in SCORE_LIES])
-async def test_scores_that_fail_are_left_out_as_upstream_leaves_them_out(lie: Any) -> None:
+async def test_failed_scores_are_left_out_as_upstream(lie: Any) -> None:
     async with extending(prioritize=lie) as liar, extending(prioritize=scoring(n1=1)) as honest:
         found = await verdict(
             settings_of(liar, filter_verb="", prioritize_verb="prioritize", timeout_s=0.2),
@@ -287,7 +287,7 @@ async def test_scores_that_fail_are_left_out_as_upstream_leaves_them_out(lie: An
     assert found.scores == {"n1": 10}
 
 
-async def test_scorers_are_asked_at_once() -> None:
+async def test_scorers_are_called_concurrently() -> None:
     both = asyncio.Barrier(2)
 
     async def meet() -> object:
@@ -302,7 +302,7 @@ async def test_scorers_are_asked_at_once() -> None:
     assert one.verbs() == two.verbs() == ["prioritize"]
 
 
-async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ignored_failure_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="multisched.plugins.extender.http_extender")
 
     def told() -> list[str]:
@@ -346,7 +346,7 @@ async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog
         ([{"filter_verb": "", "bind_verb": "b"}, {"filter_verb": "", "bind_verb": "b"}], 0),
     ],
 )
-def test_an_answer_may_take_as_long_as_all_that_is_asked_in_turn(verbs: list[dict[str, str]], seconds: float) -> None:
+def test_response_timeout_covers_all_sequential_calls(verbs: list[dict[str, str]], seconds: float) -> None:
     fields: list[dict[str, Any]] = [{"timeout_s": float(at), **one} for at, one in enumerate(verbs, 1)]
     clients = [HttpExtenderClient(ExtenderSettings("http://x.invalid", **one)) for one in fields]
     plugin = HTTPExtenders(clients, WholeObjects())
@@ -379,11 +379,11 @@ def placed_on_rows(found: ExtenderResult, totals: list[int]) -> tuple[list[bool]
     return feasible.tolist(), add_up(runner, plugin, view, pod, rows, feasible, total).tolist()
 
 
-def test_an_answer_without_a_score_leaves_the_totals() -> None:
+def test_response_without_scores_keeps_the_totals() -> None:
     assert placed_on_rows(ExtenderResult({}, {}), [300, -1, 250]) == ([True, False, True], [300, -1, 250])
 
 
-def test_refused_rows_are_no_longer_feasible_and_the_others_get_their_scores() -> None:
+def test_refused_rows_become_infeasible_and_others_get_scores() -> None:
     no = Status(Code.UNSCHEDULABLE, NAME, ("no",))
     assert placed_on_rows(ExtenderResult({"n1": no}, {"n1": 500, "n2": 70, "elsewhere": 9}), [300, 200, 250]) == (
         [False, True, True],
@@ -395,9 +395,7 @@ def test_refused_rows_are_no_longer_feasible_and_the_others_get_their_scores() -
     st.lists(st.integers(-1, 10_000), min_size=3, max_size=3),
     st.lists(st.integers(-(2**50), 2**50), min_size=3, max_size=3),
 )
-def test_any_scores_keep_the_order_of_the_exact_sums_and_never_lift_an_infeasible_row(
-    totals: list[int], scores: list[int]
-) -> None:
+def test_scores_keep_the_order_of_exact_sums_for_feasible_rows(totals: list[int], scores: list[int]) -> None:
     feasible, found = placed_on_rows(ExtenderResult({}, dict(zip(NODES, scores, strict=True))), totals)
     at = [i for i in range(3) if feasible[i]]
     assert all(found[i] == -1 for i in range(3) if i not in at)
@@ -408,7 +406,7 @@ def test_any_scores_keep_the_order_of_the_exact_sums_and_never_lift_an_infeasibl
 
 
 @given(st.lists(st.integers(0, 10), min_size=3, max_size=3), st.integers(1, 1000))
-def test_what_an_extender_added_is_recorded_as_a_score_with_its_weight(scores: list[int], weight: int) -> None:
+def test_extender_score_is_recorded_with_its_weight(scores: list[int], weight: int) -> None:
     before = np.array([300, 200, 100], np.int32)
     feasible = np.ones(3, np.bool_)
     after = (before + np.array(scores, np.int32) * weight * 10).astype(np.int32)
@@ -416,7 +414,7 @@ def test_what_an_extender_added_is_recorded_as_a_score_with_its_weight(scores: l
     assert (copy.plugin, (copy.final.astype(np.int64) * copy.weight).tolist()) == (NAME, (after - before).tolist())
 
 
-def test_what_cannot_be_told_as_a_score_is_not_recorded() -> None:
+def test_unrepresentable_extender_score_is_not_recorded() -> None:
     before, feasible = np.array([300, 200], np.int32), np.ones(2, np.bool_)
     assert recorded(NAME, before, np.array([301, 1200], np.int32), feasible) == []
     assert recorded(NAME, before, np.array([0, 200], np.int32), feasible) == []
@@ -452,7 +450,7 @@ async def bound(plugin: HTTPExtenders, *resources: str) -> BindReply | None:
         plugin.unreserve(view, pod, "n1")
 
 
-async def test_a_bind_is_handed_over_and_its_word_is_to_be_checked() -> None:
+async def test_bind_is_delegated_and_its_result_is_verified() -> None:
     async with extending(bind=lambda _: {"Error": ""}) as extender, binding(extender) as plugin:
         reply = await bound(plugin)
     assert extender.asked == [("bind", {"PodName": "p", "PodNamespace": "team", "PodUID": "uid-p", "Node": "n1"})]
@@ -463,7 +461,7 @@ async def test_a_bind_is_handed_over_and_its_word_is_to_be_checked() -> None:
     )
 
 
-async def test_pods_that_the_extender_does_not_look_after_are_bound_by_the_profile() -> None:
+async def test_pods_not_managed_by_the_extender_are_bound_by_the_profile() -> None:
     async with extending(bind=lambda _: {}) as extender:
         managed = frozenset({"example.com/fpga"})
         one = settings_of(extender, filter_verb="", bind_verb="bind", managed_resources=managed)
@@ -472,7 +470,7 @@ async def test_pods_that_the_extender_does_not_look_after_are_bound_by_the_profi
             assert (await bound(plugin, "example.com/fpga")) is not None
 
 
-async def test_a_bind_that_fails_may_have_happened_unless_it_was_never_sent() -> None:
+async def test_failed_bind_is_unknown_unless_it_was_never_sent() -> None:
     async with (
         extending(bind=lambda _: {"Error": "conflict"}) as extender,
         binding(extender, timeout_s=ANSWERED_WITHIN_S) as plugin,
@@ -490,14 +488,14 @@ async def test_a_bind_that_fails_may_have_happened_unless_it_was_never_sent() ->
         assert "cannot be reached" in reply.message
 
 
-async def test_an_answer_to_a_bind_that_cannot_be_read_names_its_extender() -> None:
+async def test_unreadable_bind_response_names_its_extender() -> None:
     async with extending(bind=lambda _: [7]) as extender, binding(extender) as plugin:
         with pytest.raises(ExtenderError) as told:
             await bound(plugin)
     assert str(told.value).startswith(f'extender "{extender.url}" (bind): ')
 
 
-async def test_an_ignorable_binder_that_fails_leaves_the_bind_to_the_profile() -> None:
+async def test_failed_ignorable_binder_leaves_the_bind_to_the_profile() -> None:
     async with extending(bind=status(500)) as extender, binding(extender, is_ignorable=True) as plugin:
         assert await bound(plugin) is None
     async with (
@@ -510,7 +508,7 @@ async def test_an_ignorable_binder_that_fails_leaves_the_bind_to_the_profile() -
         assert await bound(both) is not None, "the next one binds it"
 
 
-async def test_pods_whose_resources_are_remembered_until_they_are_bound_are_bounded(
+async def test_number_of_remembered_pod_resources_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_extender, "BINDING_PODS_MAX", 2)
@@ -548,13 +546,13 @@ async def test_pods_whose_resources_are_remembered_until_they_are_bound_are_boun
         (f"{2**40}", f"gave {2**40} for the host 'n1'; scores are 0..10"),
     ],
 )
-def test_a_score_that_cannot_be_one_is_told_with_its_host(score: str, words: str) -> None:
+def test_invalid_score_is_reported_with_its_host(score: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         read_priorities(f'[{{"Host": "n1", "Score": {score}}}]'.encode())
 
 
 @given(st.binary(max_size=60))
-def test_no_answer_does_more_than_be_refused(body: bytes) -> None:
+def test_arbitrary_responses_are_refused_without_other_effects(body: bytes) -> None:
     for reader in (read_filter_answer, read_priorities):
         try:
             reader(body)

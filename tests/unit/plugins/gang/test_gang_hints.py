@@ -12,7 +12,7 @@ from multisched.state.gang_roster import GangRoster
 from multisched.testing.builders import make_context, make_node
 
 
-def test_room_wakes_members_of_a_gang_that_can_be_complete_and_nobody_else() -> None:
+def test_freed_capacity_requeues_only_members_of_completable_gangs() -> None:
     roster = GangRoster()
     plugin = GangScheduling(replace(make_context(), gangs=roster))
     a, b = (Pod("team", name, f"uid-{name}", 1, labels={ACK_NAME: "g", ACK_MIN: "2"}) for name in "ab")

@@ -62,7 +62,7 @@ def gang(**numbers: Any) -> GangCounts:
         "broken",
     ],
 )
-def test_a_phase_says_how_far_the_gang_is(numbers: dict[str, Any], phase: str) -> None:
+def test_phase_shows_the_progress_of_the_gang(numbers: dict[str, Any], phase: str) -> None:
     assert phase_of(gang(**numbers)) == phase
 
 
@@ -114,18 +114,18 @@ def test_a_phase_says_how_far_the_gang_is(numbers: dict[str, Any], phase: str) -
         "many-wait",
     ],
 )
-def test_a_condition_says_what_keeps_the_gang(numbers: dict[str, Any], status: str, reason: str, message: str) -> None:
+def test_condition_names_what_blocks_the_gang(numbers: dict[str, Any], status: str, reason: str, message: str) -> None:
     (found,) = status_of(ObjectKind.POD_GROUP, "team", "uid", gang(**numbers)).conditions
     assert (found.type, found.status, found.reason, found.message) == ("Scheduled", status, reason, message)
 
 
-def test_a_pod_group_of_kubernetes_has_its_own_condition_and_no_field_that_it_does_not_know() -> None:
+def test_upstream_pod_group_gets_only_its_own_fields() -> None:
     found = status_of(ObjectKind.WORKLOAD_POD_GROUP, "team", "uid", gang(bound=3, present=3))
     assert found.fields == {}
     assert [one.type for one in found.conditions] == ["PodGroupInitiallyScheduled"]
 
 
-def test_the_start_is_noted_once_all_are_there_and_failed_members_are_left_as_they_stand() -> None:
+def test_start_is_recorded_once_and_failed_members_are_kept() -> None:
     assert status_of(ObjectKind.POD_GROUP, "team", "uid", gang(present=2)).since == ()
     found = status_of(ObjectKind.POD_GROUP, "team", "uid", gang(present=3, owners=("a", "b")))
     assert found.since == ("scheduleStartTime",)

@@ -21,7 +21,7 @@ def cpus(count: int) -> int:
     return count * 1000
 
 
-def test_acks_example_ends_with_two_pods_in_each_namespace() -> None:
+def test_ack_example_ends_with_two_pods_per_namespace() -> None:
     """Source: the walk-through of ACK's manual: 4, then 4/4, then 3/3/2, then 2/2/2/2."""
     town = Town([make_node("n", cpu_milli=cpus(56), memory_bytes=2**40)], acks_example())
     seen = []
@@ -35,7 +35,7 @@ def test_acks_example_ends_with_two_pods_in_each_namespace() -> None:
     assert len(town.evicted) == 4
 
 
-def test_a_pending_pod_is_told_which_level_holds_it_with_the_numbers() -> None:
+def test_pending_pod_names_the_limiting_level_with_numbers() -> None:
     town = Town([make_node("n", cpu_milli=cpus(56), memory_bytes=2**40)], acks_example())
     for replica in range(5):
         town.add(f"d1-{replica}", "namespace1", cpus(5))
@@ -55,7 +55,7 @@ def two(first: tuple[int, int], second: tuple[int, int], whole: int) -> Json:
     return node("root", {"cpu": whole}, {"cpu": whole}, leaf("q1", *first), leaf("q2", *second))
 
 
-def test_volcanos_two_queues_reach_a_fixed_point() -> None:
+def test_volcano_example_reaches_a_fixed_point() -> None:
     """volcano#4947: Q1 deserves 3 and runs a pod of 4; Q2 deserves 5, runs 1 and waits with 4. There they evict each other for ever."""
     town = Town([make_node("n", cpu_milli=cpus(8))], two((3, 8), (5, 8), 8))
     town.add("big", "q1", cpus(4), node="n")
@@ -68,7 +68,7 @@ def test_volcanos_two_queues_reach_a_fixed_point() -> None:
     assert town.ledger.levels[2].used["cpu"] == cpus(5)
 
 
-def test_koordinators_min_that_grows_is_given_back_to() -> None:
+def test_raised_koordinator_min_is_reclaimed() -> None:
     """koordinator#2393: after min is raised its pods get what they are sure of, and no pod within its min is ever taken."""
     town = Town([make_node("n", cpu_milli=cpus(16))], two((8, 16), (8, 16), 16))
     for number in range(16):
@@ -81,19 +81,19 @@ def test_koordinators_min_that_grows_is_given_back_to() -> None:
     assert town.running() == {"q1": 4, "q2": 12}
 
 
-def test_who_has_no_quota_is_held_by_none() -> None:
+def test_pod_without_a_quota_is_not_limited() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], two((1, 1), (1, 1), 2))
     assert isinstance(town.attempt(town.add("free", "elsewhere", cpus(4))), Placed)
     assert isinstance(town.attempt(town.add("held", "q1", cpus(4))), Unplaced)
 
 
-def test_without_a_tree_nothing_is_counted() -> None:
+def test_no_use_is_counted_without_a_tree() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], None)
     town.attempt(town.add("p", "q1", cpus(4)))
     assert town.ledger.held() == {}
 
 
-def test_a_tree_that_comes_later_counts_who_stands_already() -> None:
+def test_tree_added_later_counts_placed_pods() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], None)
     town.attempt(town.add("p", "q1", cpus(4)))
     town.set_tree(two((4, 4), (4, 4), 8))
@@ -101,7 +101,7 @@ def test_a_tree_that_comes_later_counts_who_stands_already() -> None:
     town.check()
 
 
-def test_a_bad_tree_leaves_the_last_good_one_in_force_and_evicts_nobody() -> None:
+def test_invalid_tree_keeps_the_last_good_one_and_evicts_no_pod() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 4), (4, 4), 8))
     for number in range(4):
         town.attempt(town.add(f"p{number}", "q1", cpus(1)))
@@ -111,14 +111,14 @@ def test_a_bad_tree_leaves_the_last_good_one_in_force_and_evicts_nobody() -> Non
     assert town.evicted == []
 
 
-def test_of_two_trees_the_one_in_force_stays_so() -> None:
+def test_tree_in_force_stays_in_force_when_another_is_added() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 4), (4, 4), 8))
     town.attempt(town.add("p", "q1", cpus(1)))
     town.set_tree(two((1, 1), (1, 1), 2), name="another", uid="uid-another")
     assert isinstance(town.attempt(town.add("q", "q1", cpus(1))), Placed)
 
 
-def test_a_borrower_of_a_higher_priority_gives_back_and_stays_away() -> None:
+def test_higher_priority_borrower_is_evicted_and_stays_pending() -> None:
     """Its replacement, more important than the pod that reclaims, finds neither the quota's room nor the node's."""
     town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 8), (4, 8), 16))
     for number in range(8):
@@ -130,7 +130,7 @@ def test_a_borrower_of_a_higher_priority_gives_back_and_stays_away() -> None:
     assert town.taker_of == ["b"]
 
 
-def test_within_a_quota_at_its_max_priority_decides() -> None:
+def test_priority_decides_within_a_quota_at_its_max() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], two((2, 2), (2, 2), 4))
     for number in range(2):
         town.attempt(town.add(f"low{number}", "q1", cpus(1)))
@@ -139,7 +139,7 @@ def test_within_a_quota_at_its_max_priority_decides() -> None:
     assert town.evicted == [("low1",)]
 
 
-def test_a_pod_within_its_min_is_never_taken_by_priority_from_another_quota() -> None:
+def test_pod_within_its_min_is_not_preempted_by_another_quota() -> None:
     town = Town([make_node("n", cpu_milli=cpus(4))], two((2, 4), (2, 4), 4))
     for number in range(2):
         town.attempt(town.add(f"a{number}", "q1", cpus(1)))
@@ -150,7 +150,7 @@ def test_a_pod_within_its_min_is_never_taken_by_priority_from_another_quota() ->
     assert town.evicted == []
 
 
-def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> None:
+def test_scheduler_plugins_quotas_lend_and_reclaim() -> None:
     """The example of its manual: quota2 borrows up to its max while quota1 idles, and no more than all min together is used."""
     town = Town([make_node("n", cpu_milli=cpus(16))], None)
     town.put(flat("one", 4, 6), flat("two", 4, 6))
@@ -165,7 +165,7 @@ def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> Non
     assert len(town.evicted) == 2
 
 
-def test_in_koordinators_quotas_a_label_says_who_borrows_from_whom() -> None:
+def test_koordinator_label_determines_lender_and_borrower() -> None:
     town = Town([make_node("n", cpu_milli=cpus(6))], None)
     town.put(linked("batch", 2, 6, namespaces=["shared"]), linked("web", 4, 6, namespaces=["shared"]))
     web = {POD_LABEL: "web"}
@@ -180,7 +180,7 @@ def test_in_koordinators_quotas_a_label_says_who_borrows_from_whom() -> None:
     assert all(name.startswith("batch") for names in town.evicted for name in names)
 
 
-def test_a_nominated_pod_is_not_held_by_its_own_nomination_where_its_like_was_asked_before() -> None:
+def test_nominated_pod_is_not_blocked_by_its_own_nomination() -> None:
     nodes = [make_node(name, cpu_milli=cpus(2)) for name in ("full", "free")]
     town = Town(nodes, two((1, 1), (1, 1), 2))
     town.add("first", "elsewhere", cpus(2), node="full")
@@ -191,7 +191,7 @@ def test_a_nominated_pod_is_not_held_by_its_own_nomination_where_its_like_was_as
     assert isinstance(town.attempt(nominated), Placed)
 
 
-def test_what_a_quota_lends_to_nobody_is_there_at_once() -> None:
+def test_guaranteed_quota_is_available_at_once() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], None)
     town.put(
         linked("company", 8, 8, is_parent="true"),
@@ -209,7 +209,7 @@ def test_what_a_quota_lends_to_nobody_is_there_at_once() -> None:
     assert town.evicted == []
 
 
-def test_a_pod_that_is_nominated_what_a_quota_keeps_free_leaves_it_to_no_other() -> None:
+def test_guaranteed_amount_nominated_to_a_pod_is_kept_for_it() -> None:
     """Both would count on the same idle guarantee, and displace each other for ever."""
     kept = {"attributes": {GUARANTEE_ATTRIBUTE: "all"}}
     tree = node("root", {"cpu": 6}, {"cpu": 6}, leaf("a", 1, 2), leaf("b", 4, 6, **kept))
@@ -224,7 +224,7 @@ def test_a_pod_that_is_nominated_what_a_quota_keeps_free_leaves_it_to_no_other()
     assert town.ledger.levels[2].used["cpu"] == cpus(4)
 
 
-def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority() -> None:
+def test_linked_gangs_of_a_quota_do_not_preempt_by_priority() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], two((0, 8), (8, 8), 8))
     for number in range(4):
         town.add(f"sure-{number}", "q2", cpus(2), node="n")
@@ -241,7 +241,7 @@ def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority()
     )
 
 
-def test_a_pod_on_its_way_to_a_node_that_is_being_deleted_leaves_its_room_to_whoever_takes_some_back() -> None:
+def test_pod_assumed_on_a_deleting_node_leaves_its_quota_to_reclaim() -> None:
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 2, 4), leaf("far", 0, 4))
     town = Town([make_node("n", cpu_milli=cpus(8))], root)
     for name in ("f0", "f1", "f2"):

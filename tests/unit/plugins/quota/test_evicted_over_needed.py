@@ -40,7 +40,7 @@ def counted(town: Town) -> tuple[Mapping[tuple[str, ...], float], float]:
 
 
 @pytest.mark.parametrize("cpus", [(8,), (20,)], ids=["the node is full", "the quota is full"])
-def test_a_pod_is_told_that_too_much_would_go(cpus: tuple[int, ...]) -> None:
+def test_pod_reports_that_too_many_victims_would_be_needed(cpus: tuple[int, ...]) -> None:
     """It lacks 5, and two of 4 would go."""
     for cap, victims in ((1.5, []), (1.6, ["far0", "far1"])):
         town = cluster(*cpus, full=8, cap=cap)
@@ -57,7 +57,7 @@ def test_a_pod_is_told_that_too_much_would_go(cpus: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("cpus", [(8,), (20,)], ids=["the node is full", "the quota is full"])
-def test_a_pod_that_alone_makes_room_goes_however_large_it_is(cpus: tuple[int, ...]) -> None:
+def test_single_sufficient_pod_is_evicted_whatever_its_size(cpus: tuple[int, ...]) -> None:
     town = cluster(*cpus, full=8, cap=1)
     town.add("far0", "far", 8 * CPU, node="n0")
     assert attempt(town, 1)[0] == ["far0"]
@@ -65,7 +65,7 @@ def test_a_pod_that_alone_makes_room_goes_however_large_it_is(cpus: tuple[int, .
     assert counted(town)[0]["8",] == 1
 
 
-def test_a_gang_that_alone_makes_room_goes_however_large_it_is() -> None:
+def test_single_sufficient_gang_is_evicted_whatever_its_size() -> None:
     town = cluster(8, full=8, cap=1)
     town.set_minimum("g", "far", 8)
     for number in range(8):
@@ -73,7 +73,7 @@ def test_a_gang_that_alone_makes_room_goes_however_large_it_is() -> None:
     assert len(attempt(town, 2)[0]) == 8
 
 
-def test_others_go_where_the_first_ones_would_be_too_much() -> None:
+def test_other_victims_are_chosen_if_the_first_exceed_the_limit() -> None:
     """By the order two of 4 go for 5; the one of 5, which is older, is enough."""
     town = cluster(13, full=13, cap=1.5)
     for name, cpu in (("large", 5), ("far0", 4), ("far1", 4)):
@@ -81,7 +81,7 @@ def test_others_go_where_the_first_ones_would_be_too_much() -> None:
     assert attempt(town, 5)[0] == ["large"]
 
 
-def test_another_node_is_taken_where_the_first_one_would_be_too_much() -> None:
+def test_another_node_is_chosen_if_the_first_exceeds_the_limit() -> None:
     """The newest two of `n0` would go first."""
     town = cluster(8, 6, full=14, cap=1.5)
     for number in range(3):
@@ -91,14 +91,14 @@ def test_another_node_is_taken_where_the_first_one_would_be_too_much() -> None:
     assert attempt(town, 5)[0] == ["fit0", "fit1", "fit2"]
 
 
-def test_what_is_free_is_not_needed() -> None:
+def test_free_amounts_do_not_count_as_needed() -> None:
     town = cluster(8, cap=1.5)
     for number in range(2):
         town.add(f"far{number}", "far", 3 * CPU, node="n0")
     assert attempt(town, 6)[0] == ["far0", "far1"], "4 are missing, and 6 go"
 
 
-def test_what_goes_anyway_is_not_missing() -> None:
+def test_deleting_pods_do_not_count_as_missing() -> None:
     """Of the 5 that it asks for one pod leaves 2, and two of 2 would go for the other 3."""
     for cap, victims in ((1.3, []), (1.4, ["far1", "far2"])):
         town = cluster(8, full=20, cap=cap)
@@ -109,7 +109,7 @@ def test_what_goes_anyway_is_not_missing() -> None:
         assert [name for name in attempt(town, 5)[0] if name != "leaving"] == victims
 
 
-def test_a_gang_is_stopped_where_its_nodes_give_more_than_one_each() -> None:
+def test_gang_reclaim_is_stopped_if_its_nodes_give_too_much() -> None:
     for cap, count in ((1.1, 0), (1.4, 4)):
         town = cluster(6, 6, full=12, cap=cap)
         for number in range(4):
@@ -128,9 +128,7 @@ amounts = st.lists(st.integers(1, 20), min_size=2, max_size=8)
 
 
 @given(amounts, st.data())
-def test_several_that_are_all_needed_of_one_resource_in_one_place_hold_less_than_twice_that(
-    held: list[int], data: st.DataObject
-) -> None:
+def test_needed_victims_of_one_resource_hold_less_than_twice_the_need(held: list[int], data: st.DataObject) -> None:
     """Without the smallest they hold too little. A cap of 2 stops only what adds up for several resources or places."""
     needed = data.draw(st.integers(sum(held) - min(held) + 1, sum(held)))
     found = excess((("cpu", needed),), {"cpu": needed}, [{"cpu": amount} for amount in held])
@@ -152,13 +150,13 @@ def test_several_that_are_all_needed_of_one_resource_in_one_place_hold_less_than
         ({"cpu": 4, "pods": 1}, {"pods": 1, "cpu": 1}, Excess("pods", 1.0)),
     ],
 )
-def test_the_scarcest_resource_is_the_one_of_which_most_of_the_request_is_missing(
+def test_scarcest_resource_determines_the_excess(
     asked: Mapping[str, int], missing: Mapping[str, int], found: Excess
 ) -> None:
     assert excess(tuple(asked.items()), missing, [{"cpu": 3, "memory": 6, "pods": 1}]) == found
 
 
-def test_a_cap_keeps_the_least_that_was_over_it() -> None:
+def test_limit_records_the_smallest_excess_above_it() -> None:
     cap = EvictionLimit(1.5)
     assert [cap.allows(Excess("cpu", ratio), 2) for ratio in (1.5, 3.0, 1.7, 2.0)] == [True, False, False, False]
     assert cap.over == Excess("cpu", 1.7)
@@ -172,6 +170,6 @@ def bounds(ratios: Sequence[float]) -> list[float]:
     return list(counts.metrics()[0].values.values())
 
 
-def test_the_metric_counts_each_reclaim_at_its_bound_and_all_above() -> None:
+def test_reclaim_metric_counts_into_cumulative_buckets() -> None:
     assert bounds([1.0]) == [1, 1, 1, 1, 1, 1, 1, 1]
     assert bounds([1.01, 2.0, 99.0]) == [0, 1, 1, 2, 2, 2, 2, 3]

@@ -28,7 +28,7 @@ from tests.unit.plugins.quota.trees import leaf, node, tree_of
         (8, [(3, 4, 3), (5, 5, 5)], [3, 5]),
     ],
 )
-def test_what_is_sure_comes_first_and_the_rest_goes_by_weight(
+def test_guaranteed_shares_come_first_and_the_rest_follows_weights(
     whole: int, claims: list[Claim], shares: list[int]
 ) -> None:
     assert divide(whole, claims) == shares
@@ -41,9 +41,7 @@ claims = st.lists(
 
 
 @given(claims, amounts)
-def test_shares_are_whole_within_what_is_asked_for_and_leave_nothing_that_somebody_asks_for(
-    claims: list[Claim], more: int
-) -> None:
+def test_shares_are_integers_within_requests_and_leave_no_demanded_rest(claims: list[Claim], more: int) -> None:
     whole = sum(sure for sure, _, _ in claims) + more
     shares = divide(whole, claims)
     assert all(sure <= share <= most for share, (sure, most, _) in zip(shares, claims, strict=True))
@@ -51,19 +49,19 @@ def test_shares_are_whole_within_what_is_asked_for_and_leave_nothing_that_somebo
 
 
 @given(st.integers(1, 6), st.integers(0, 50), st.integers(1, 9))
-def test_equal_claims_differ_by_one_at_most(count: int, whole: int, weight: int) -> None:
+def test_equal_claims_differ_by_at_most_one(count: int, whole: int, weight: int) -> None:
     shares = divide(whole, [(0, 1000, weight)] * count)
     assert max(shares) - min(shares) <= 1
     assert sum(shares) == whole
 
 
-def test_a_level_shares_what_its_parent_has() -> None:
+def test_level_shares_the_amount_of_its_parent() -> None:
     tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40), leaf("b", 20, 40))
     asked = [{"cpu": 70_000}, {"cpu": 10_000}, {"cpu": 60_000}]
     assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 10_000}, {"cpu": 30_000}]
 
 
-def test_a_level_asks_for_no_more_than_its_children_may_hold() -> None:
+def test_level_requests_at_most_what_its_children_may_hold() -> None:
     """What its pods want beyond that is of no use to it, and its sibling can use it."""
     narrow = node("narrow", {"cpu": 0}, {"cpu": 12}, leaf("a", 0, 2), leaf("b", 0, 2))
     tree = tree_of({"cpu": 12}, {"cpu": 12}, narrow, leaf("wide", 0, 12))
@@ -72,7 +70,7 @@ def test_a_level_asks_for_no_more_than_its_children_may_hold() -> None:
 
 
 @given(st.data())
-def test_what_a_level_has_its_children_have(data: st.DataObject) -> None:
+def test_children_share_the_whole_amount_of_a_level(data: st.DataObject) -> None:
     most = st.integers(0, 9)
     halves = [
         node(half, {}, {"cpu": data.draw(most)}, *(leaf(f"{half}{n}", 0, data.draw(most)) for n in range(2)))
@@ -93,14 +91,14 @@ def test_what_a_level_has_its_children_have(data: st.DataObject) -> None:
             assert sum(shares[child] for child in one.children) == shares[at]
 
 
-def test_a_guarantee_is_shared_out_to_nobody_else() -> None:
+def test_guarantee_is_not_shared_with_others() -> None:
     kept = {"attributes": {GUARANTEE_ATTRIBUTE: "cpu=15"}}
     tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40, **kept), leaf("b", 20, 40))
     asked = [{"cpu": 41_000}, {"cpu": 1000}, {"cpu": 40_000}]
     assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 15_000}, {"cpu": 25_000}]
 
 
-def test_a_guarantee_is_kept_beside_what_those_below_can_never_hold() -> None:
+def test_guarantee_is_kept_beyond_the_limits_of_children() -> None:
     """What pods ask for beyond their max does not fill the guarantee of the level above."""
     kept = {"attributes": {GUARANTEE_ATTRIBUTE: "all"}}
     team = node("team", {"cpu": 8}, {"cpu": 10}, leaf("a", 0, 2), leaf("b", 0, 10), **kept)
@@ -109,7 +107,7 @@ def test_a_guarantee_is_kept_beside_what_those_below_can_never_hold() -> None:
     assert [one["cpu"] for one in fair_shares(tree, asked)] == [20_000, 8_000, 2_000, 0, 12_000]
 
 
-def test_a_weight_stands_beside_the_max_of_a_sibling_as_people_write_it() -> None:
+def test_weight_and_sibling_max_are_compared_in_user_units() -> None:
     """5 beside `cpu: 20` is one part in five, though CPU is counted in milli."""
     weighted = leaf("a", 0, 20, attributes={WEIGHT_ATTRIBUTE: "5"})
     tree = tree_of({"cpu": 20}, {"cpu": 20}, weighted, leaf("b", 0, 20))
@@ -117,7 +115,7 @@ def test_a_weight_stands_beside_the_max_of_a_sibling_as_people_write_it() -> Non
     assert [one["cpu"] for one in fair_shares(tree, asked)] == [20_000, 4_000, 16_000]
 
 
-def test_weights_by_resource_are_those_of_each() -> None:
+def test_weights_apply_per_resource() -> None:
     found = read_linked(
         map(
             decoded_linked,

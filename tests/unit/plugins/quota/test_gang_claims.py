@@ -60,7 +60,7 @@ def sentences(result: GangResult) -> set[str]:
 @pytest.mark.parametrize(
     ("cpus", "full"), [((4, 4, 4), 12), ((8, 8, 8), 12)], ids=["the nodes are full", "the quota is full"]
 )
-def test_an_entitled_gang_takes_back_at_once_all_that_it_needs(cpus: tuple[int, ...], full: int) -> None:
+def test_entitled_gang_reclaims_its_whole_need_at_once(cpus: tuple[int, ...], full: int) -> None:
     town = cluster(*cpus, full=full)
     for number in range(12):
         town.add(f"far{number}", "far", CPU, node=f"n{number % 3}")
@@ -75,7 +75,7 @@ def test_an_entitled_gang_takes_back_at_once_all_that_it_needs(cpus: tuple[int, 
     assert len(town.evicted) == 1
 
 
-def test_what_is_free_is_used_before_anybody_goes() -> None:
+def test_free_capacity_is_used_before_victims() -> None:
     town = cluster(4, 4, full=8, sure=4)
     for number in range(6):
         town.add(f"far{number}", "far", CPU, node=f"n{number % 2}")
@@ -83,14 +83,14 @@ def test_what_is_free_is_used_before_anybody_goes() -> None:
     assert len(decided(town)[0]) == 2
 
 
-def test_a_gang_of_borrowers_goes_whole_for_a_gang() -> None:
+def test_borrowing_gang_is_evicted_whole_for_a_gang() -> None:
     town = cluster(4, 4, full=8, sure=4)
     gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 8)
     claim(town, 2)
     assert decided(town)[0] == [f"g{number}" for number in range(8)]
 
 
-def test_members_beyond_the_minimum_are_enough_for_a_small_gang() -> None:
+def test_surplus_members_are_enough_for_a_small_gang() -> None:
     town = cluster(4, 4, full=8, sure=4)
     gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 5)
     claim(town, 3, cpu=1)
@@ -100,7 +100,7 @@ def test_members_beyond_the_minimum_are_enough_for_a_small_gang() -> None:
     assert decided(town, "d")[0] == [f"g{number}" for number in range(8)]
 
 
-def test_a_gang_that_is_not_entitled_as_a_whole_takes_nothing() -> None:
+def test_gang_that_exceeds_its_min_in_total_reclaims_nothing() -> None:
     """Each member alone would be."""
     town = cluster(12, full=12, sure=3)
     for number in range(12):
@@ -112,7 +112,7 @@ def test_a_gang_that_is_not_entitled_as_a_whole_takes_nothing() -> None:
     assert all(QUOTA in one.rejectors for one in result.unplaced)
 
 
-def test_a_gang_takes_no_more_from_a_leaf_than_that_has_borrowed() -> None:
+def test_gang_reclaims_at_most_what_a_leaf_borrowed() -> None:
     """One member after the other could: `far` would go below its min at last."""
     root = node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 6, 12), leaf("far", 6, 12))
     for sure, count in ((0, 6), (1, 5)):
@@ -128,7 +128,7 @@ def test_a_gang_takes_no_more_from_a_leaf_than_that_has_borrowed() -> None:
         assert decided(town, "d")[0] == []
 
 
-def test_victims_for_different_members_may_go_together() -> None:
+def test_victims_for_different_members_are_evicted_together() -> None:
     """The leaf is sure of 6 and holds 9 in pods of 3: a second one would be entitled to come back."""
     root = node("root", {"cpu": 10}, {"cpu": 10}, leaf("taker", 4, 10), leaf("far", 6, 10))
     town = Town([make_node(f"n{at}", cpu_milli=3 * CPU) for at in range(3)], root)
@@ -141,7 +141,7 @@ def test_victims_for_different_members_may_go_together() -> None:
     assert decided(town, "d")[0] == []
 
 
-def test_leaf_exactly_at_its_min_gives_nothing_back() -> None:
+def test_leaf_at_its_min_loses_nothing() -> None:
     town = cluster(4, full=12, sure=8)
     for number in range(2):
         for name in ("far", "near"):
@@ -150,7 +150,7 @@ def test_leaf_exactly_at_its_min_gives_nothing_back() -> None:
     assert decided(town) == ([], {})
 
 
-def test_less_important_pods_of_the_own_leaf_make_room_for_a_gang() -> None:
+def test_lower_priority_pods_of_the_same_leaf_are_evicted_for_a_gang() -> None:
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
     for priority, victims in ((5, ["low0", "low1"]), (0, [])):
         town = Town([make_node(f"n{at}", cpu_milli=2 * CPU) for at in range(2)], root)
@@ -161,7 +161,7 @@ def test_less_important_pods_of_the_own_leaf_make_room_for_a_gang() -> None:
         assert decided(town)[0] == victims
 
 
-def test_for_the_room_of_a_full_quota_pods_go_from_nodes_that_no_member_uses() -> None:
+def test_full_quota_is_freed_on_nodes_that_no_member_uses() -> None:
     """The node of the members has room; one by one the pods elsewhere could stay, all of them cannot."""
     town = cluster(8, 4, 4, 4, full=12)
     for number in range(12):
@@ -172,7 +172,7 @@ def test_for_the_room_of_a_full_quota_pods_go_from_nodes_that_no_member_uses() -
     assert set(nodes.values()) == {"n0"}
 
 
-def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
+def test_gang_of_several_quotas_evicts_no_pod() -> None:
     town = cluster(12, full=12)
     for number in range(12):
         town.add(f"far{number}", "far", CPU, node="n0")
@@ -214,14 +214,14 @@ def placed_meanwhile(at: int) -> int | None:
             town.add("near0", "near", CPU, node="n0")
 
 
-def test_pod_that_is_placed_in_a_pause_is_not_counted_as_nominated_besides() -> None:
+def test_pod_placed_during_a_pause_is_not_counted_twice() -> None:
     """Two others would go, and one is enough as soon as the pod that is leaving has left."""
     found = list(itertools.takewhile(lambda one: one is not None, map(placed_meanwhile, itertools.count(1))))
     assert len(found) >= 4
     assert all(one is not None and one <= 1 for one in found), found
 
 
-def test_members_of_different_sizes_find_room_on_nodes_that_are_cleared_for_each() -> None:
+def test_members_of_different_sizes_get_separately_cleared_nodes() -> None:
     """The large one needs a node whose pods all go; the small ones what is left, or little of another node."""
     town = cluster(4, 4, 4, full=12, sure=8)
     for at in (0, 1):
@@ -237,7 +237,7 @@ def test_members_of_different_sizes_find_room_on_nodes_that_are_cleared_for_each
     assert nodes["large"] not in (nodes["small"], nodes["tiny"])
 
 
-def test_a_leaving_pod_of_the_quota_wakes_a_gang_that_together_was_not_entitled() -> None:
+def test_pod_deleted_from_the_quota_requeues_a_gang_over_its_min() -> None:
     town = cluster(12, full=12, sure=4)
     old = town.add("own", "taker", CPU, node="n0")
     for number in range(11):
@@ -251,7 +251,7 @@ def test_a_leaving_pod_of_the_quota_wakes_a_gang_that_together_was_not_entitled(
     assert hint(result.unplaced[0].pod, old, None) is Hint.QUEUE
 
 
-def test_leaving_pod_of_another_leaf_wakes_a_gang_under_their_max() -> None:
+def test_pod_deleted_from_another_leaf_requeues_a_gang_under_the_shared_max() -> None:
     town = cluster(24, full=12, sure=2)
     for number in range(12):
         old = town.add(f"far{number}", "far", CPU, node="n0")
@@ -264,7 +264,7 @@ def test_leaving_pod_of_another_leaf_wakes_a_gang_under_their_max() -> None:
     assert hint(result.unplaced[0].pod, old, None) is Hint.QUEUE
 
 
-def test_a_gang_without_any_node_is_refused_by_nobody_and_so_is_tried_again() -> None:
+def test_gang_without_nodes_is_requeued_by_any_event() -> None:
     """A quota hears of no node that comes."""
     town = cluster(full=12)
     claim(town, 2)
@@ -276,7 +276,7 @@ def test_a_gang_without_any_node_is_refused_by_nobody_and_so_is_tried_again() ->
 
 
 @pytest.mark.parametrize(("served_max", "count"), [(1000, 3), (3, 3), (2, 0)])
-def test_one_attempt_looks_for_victims_for_so_many_members(
+def test_number_of_members_in_one_reclaim_search_is_limited(
     monkeypatch: pytest.MonkeyPatch, served_max: int, count: int
 ) -> None:
     monkeypatch.setattr(group_dry_run, "SERVED_MAX", served_max)

@@ -75,7 +75,7 @@ def reclaims(story: Story) -> Iterator[Taken]:
                 town.attempt(pod)
 
 
-def test_stories_come_to_gangs_that_claim_and_to_gangs_that_go() -> None:
+def test_generated_histories_contain_claiming_and_evicted_gangs() -> None:
     """Else the properties below would say nothing."""
     found = dict.fromkeys(("claimed by a gang", "of whole gangs", "of members alone"), 0)
     for seed in range(40):
@@ -90,14 +90,14 @@ def test_stories_come_to_gangs_that_claim_and_to_gangs_that_go() -> None:
 
 @given(GANGS)
 @settings(max_examples=EXAMPLES)
-def test_every_story_ends_and_no_gang_ever_stands_below_its_minimum(story: Story) -> None:
+def test_histories_end_and_no_gang_is_placed_below_its_minimum(story: Story) -> None:
     """`Town.check` says so after each attempt, and that no level is over its max."""
     assert played(story).settle() == 0
 
 
 @given(GANGS)
 @settings(max_examples=EXAMPLES)
-def test_a_gang_loses_what_it_can_spare_or_all_of_it(story: Story) -> None:
+def test_gang_loses_only_its_surplus_or_all_members(story: Story) -> None:
     for town, _, preemption in reclaims(story):
         roster = town.domain.cache.gangs
         going = Counter(key for pod in preemption.every_victim if (key := roster.key_of(pod.uid)) is not None)
@@ -111,7 +111,7 @@ def test_a_gang_loses_what_it_can_spare_or_all_of_it(story: Story) -> None:
 
 @given(GANGS)
 @settings(max_examples=EXAMPLES)
-def test_the_judge_finds_nothing_against_a_reclaim_and_no_subset_of_its_units_would_do(story: Story) -> None:
+def test_reclaim_passes_the_judge_and_its_units_are_minimal(story: Story) -> None:
     tree = tree_of(story)
     for taken in reclaims(story):
         usage = usage_of(tree, taken.town)
@@ -128,7 +128,7 @@ def test_the_judge_finds_nothing_against_a_reclaim_and_no_subset_of_its_units_wo
 
 @given(GANGS)
 @settings(max_examples=EXAMPLES)
-def test_nobody_who_went_could_take_anything_back(story: Story) -> None:
+def test_evicted_gangs_could_not_reclaim_again(story: Story) -> None:
     tree = tree_of(story)
     for taken in reclaims(story):
         after = usage_of(tree, taken.town, without=taken.victims)

@@ -39,7 +39,7 @@ def evicted_for(town: Town, cpu: int = 1, priority: int = 0) -> list[str]:
 @pytest.mark.parametrize(
     "cpus", [(12,), (20,), (6, 6)], ids=["the node is full", "the quota is full", "nodes are full"]
 )
-def test_a_gang_that_can_spare_nobody_goes_whole(cpus: tuple[int, ...]) -> None:
+def test_gang_without_surplus_is_evicted_whole(cpus: tuple[int, ...]) -> None:
     town = cluster(*cpus)
     town.add("all", "near", 2 * CPU, node="n0")
     gang(town, "g", "far", [0, 0, 0, 0, len(cpus) - 1], 5, cpu=2)
@@ -47,14 +47,14 @@ def test_a_gang_that_can_spare_nobody_goes_whole(cpus: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
-def test_members_beyond_the_minimum_go_like_any_other_pod(cpus: tuple[int, ...]) -> None:
+def test_members_above_the_minimum_are_evicted_like_other_pods(cpus: tuple[int, ...]) -> None:
     town = cluster(*cpus)
     gang(town, "g", "far", [0] * 12, 9)
     assert evicted_for(town, cpu=3) == ["g10", "g11", "g9"]
 
 
 @pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
-def test_a_gang_goes_whole_only_where_pods_that_may_go_alone_are_too_few(cpus: tuple[int, ...]) -> None:
+def test_gang_is_evicted_whole_only_if_single_pods_do_not_suffice(cpus: tuple[int, ...]) -> None:
     """The gang's leaf is the one furthest over its min."""
     town = cluster(*cpus)
     gang(town, "g", "far", [0] * 8, 8)
@@ -65,7 +65,7 @@ def test_a_gang_goes_whole_only_where_pods_that_may_go_alone_are_too_few(cpus: t
     assert evicted_for(town, cpu=3) == [f"g{number}" for number in range(8)]
 
 
-def test_no_more_goes_with_a_gang_than_is_needed() -> None:
+def test_whole_gang_eviction_adds_no_needless_victims() -> None:
     """Its room is enough: the pods that would have gone first stay."""
     town = cluster(12)
     gang(town, "g", "far", [0] * 8, 8)
@@ -74,7 +74,7 @@ def test_no_more_goes_with_a_gang_than_is_needed() -> None:
     assert evicted_for(town, cpu=4) == [f"g{number}" for number in range(8)]
 
 
-def test_a_gang_that_is_sure_of_its_minimum_stays() -> None:
+def test_gang_entitled_to_its_minimum_is_kept() -> None:
     """It holds 6 and is sure of 5: with its minimum of 5 it could come back, and take the room again."""
     town = cluster(12, far=6)
     gang(town, "g", "far", [0] * 7, 7)
@@ -88,7 +88,7 @@ def test_a_gang_that_is_sure_of_its_minimum_stays() -> None:
     assert evicted_for(town) == []
 
 
-def test_the_minimum_counts_that_would_come_back_and_not_all_that_stand() -> None:
+def test_minimum_counts_the_members_that_would_return() -> None:
     """It holds 8, of which it needs 6; its leaf is sure of 6, so that whole it would come back at once."""
     for sure, victims in ((6, []), (5, [f"g{number}" for number in range(8)])):
         town = cluster(11, far=sure)
@@ -100,7 +100,7 @@ def test_the_minimum_counts_that_would_come_back_and_not_all_that_stand() -> Non
         assert evicted_for(town, cpu=3) == victims
 
 
-def test_the_smallest_members_are_those_that_would_come_back_first() -> None:
+def test_smallest_members_are_assumed_to_return_first() -> None:
     """It needs five of six: they may be those that ask for 6 CPUs together, and not those that ask for 7."""
     for sure, victims in ((6, []), (5, [f"g{number}" for number in range(6)])):
         town = cluster(11, far=sure)
@@ -112,7 +112,7 @@ def test_the_smallest_members_are_those_that_would_come_back_first() -> None:
         assert evicted_for(town, cpu=3) == victims
 
 
-def test_a_gang_of_the_own_leaf_goes_only_for_a_pod_more_important_than_all_its_members() -> None:
+def test_own_leaf_gang_is_evicted_only_for_a_higher_priority_than_all_members() -> None:
     for boss, victims in ((4, ["g0", "g1", "g2", "g3", "boss"]), (5, [])):
         town = cluster(12)
         gang(town, "g", "taker", [0] * 4, 5)
@@ -122,14 +122,14 @@ def test_a_gang_of_the_own_leaf_goes_only_for_a_pod_more_important_than_all_its_
         assert evicted_for(town, priority=5) == sorted(victims)
 
 
-def test_a_gang_with_a_member_that_goes_already_goes_without_it() -> None:
+def test_gang_with_a_deleting_member_is_evicted_without_it() -> None:
     town = cluster(12)
     gang(town, "g", "far", [0] * 12, 12)
     town.leaves("g0")
     assert evicted_for(town, cpu=2) == sorted(f"g{number}" for number in range(1, 12))
 
 
-def test_another_node_is_taken_before_one_on_which_a_gang_must_go_whole() -> None:
+def test_node_without_whole_gang_evictions_is_preferred() -> None:
     town = cluster(4, 4, 4)
     gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 8)
     for number in range(4):
@@ -137,7 +137,7 @@ def test_another_node_is_taken_before_one_on_which_a_gang_must_go_whole() -> Non
     assert evicted_for(town, cpu=2) == ["near2", "near3"]
 
 
-def test_the_only_node_is_one_of_a_gang_whose_other_members_stand_elsewhere() -> None:
+def test_gang_on_the_only_node_is_evicted_from_all_its_nodes() -> None:
     town = cluster(4, 4, 4)
     gang(town, "g", "far", [0, 0, 1, 2], 4, cpu=2)
     town.add("rest", "near", 2 * CPU, node="n1")
@@ -153,7 +153,7 @@ def test_the_only_node_is_one_of_a_gang_whose_other_members_stand_elsewhere() ->
     assert result.nominated_node in ("n0", "n2")
 
 
-def test_a_gang_that_starts_once_goes_whole_as_any_other() -> None:
+def test_gang_that_starts_once_is_evicted_whole_as_any_other() -> None:
     """Koordinator's once-satisfied: it starts again as a whole, because no member of it stays."""
     for is_once in (False, True):
         town = cluster(11, far=3)
@@ -167,7 +167,7 @@ def test_a_gang_that_starts_once_goes_whole_as_any_other() -> None:
         assert evicted_for(town) == [f"g{number}" for number in range(8)]
 
 
-def test_a_gang_of_several_leaves_goes_whole_for_nobody() -> None:
+def test_gang_of_several_leaves_is_not_evicted_whole() -> None:
     for label, victims in (("far", [f"g{number}" for number in range(10)]), ("near", [])):
         town = Town([make_node("n0", cpu_milli=12 * CPU)], None)
         town.put(

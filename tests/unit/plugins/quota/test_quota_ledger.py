@@ -49,7 +49,7 @@ def leaf_name(ledger: QuotaLedger, one: Pod) -> str:
     return levels[0].path.rpartition(".")[2] if levels else ""
 
 
-def test_a_label_names_a_leaf_that_lists_the_namespace() -> None:
+def test_label_names_a_leaf_that_lists_the_namespace() -> None:
     ledger = by_labels()
     assert leaf_name(ledger, pod("p")) == "a"
     assert leaf_name(ledger, pod("p", labels={POD_LABEL: "b"})) == "b"
@@ -59,7 +59,7 @@ def test_a_label_names_a_leaf_that_lists_the_namespace() -> None:
     assert leaf_name(ledger, pod("p", "elsewhere")) == ""
 
 
-def test_pods_of_one_namespace_count_for_the_leaves_that_their_labels_name() -> None:
+def test_pods_of_a_namespace_count_for_the_leaves_of_their_labels() -> None:
     ledger = by_labels()
     ledger.take(pod("one"))
     ledger.take(pod("two", cpu=2, labels={POD_LABEL: "b"}))
@@ -72,7 +72,7 @@ def test_pods_of_one_namespace_count_for_the_leaves_that_their_labels_name() -> 
     assert ledger.fits(pod("three")) == ""
 
 
-def test_a_pod_whose_label_changes_counts_for_its_new_leaf() -> None:
+def test_relabelled_pod_counts_for_its_new_leaf() -> None:
     ledger = by_labels()
     ledger.restore(pod("one"))
     version = ledger.version()
@@ -82,7 +82,7 @@ def test_a_pod_whose_label_changes_counts_for_its_new_leaf() -> None:
     assert ledger.levels[1].used["cpu"] == 0
 
 
-def test_a_pod_that_is_resized_counts_for_what_it_asks_for_now() -> None:
+def test_resized_pod_counts_with_its_new_requests() -> None:
     ledger = by_labels()
     ledger.restore(pod("one", cpu=3))
     version = ledger.version()
@@ -91,7 +91,7 @@ def test_a_pod_that_is_resized_counts_for_what_it_asks_for_now() -> None:
     assert [level.used.get("cpu", 0) for level in ledger.levels] == [1000, 1000, 0, 0]
 
 
-def test_the_pods_of_a_leaf_are_found_whichever_way_it_is_named() -> None:
+def test_pods_of_a_leaf_are_found_by_every_name_of_it() -> None:
     ledger = by_labels()
     ledger.restore(pod("other"))
     for number in range(50):
@@ -103,7 +103,7 @@ def test_the_pods_of_a_leaf_are_found_whichever_way_it_is_named() -> None:
     assert list(ledger.uids_below(leaf)) == []
 
 
-def test_pods_that_are_being_deleted_are_known_until_they_are_gone() -> None:
+def test_deleting_pods_count_until_removed() -> None:
     ledger = by_labels()
     ledger.restore(pod("p"))
     assert list(ledger.terminating) == []
@@ -113,7 +113,7 @@ def test_pods_that_are_being_deleted_are_known_until_they_are_gone() -> None:
     assert list(ledger.terminating) == []
 
 
-def test_pods_that_are_being_deleted_are_known_under_the_next_tree_too() -> None:
+def test_deleting_pods_count_under_the_next_tree() -> None:
     desk = Desk()
     standing = [pod("stays"), msgspec.structs.replace(pod("goes"), is_deleting=True)]
     ledger = QuotaLedger(desk.source, lambda: standing)
@@ -124,7 +124,7 @@ def test_pods_that_are_being_deleted_are_known_under_the_next_tree_too() -> None
         assert ledger.levels[1].used["cpu"] == 2000, "it holds its room until it is gone"
 
 
-def test_what_is_guaranteed_is_lent_to_nobody() -> None:
+def test_guaranteed_amounts_are_not_lent() -> None:
     kept = {GUARANTEE_ATTRIBUTE: "cpu=3"}
     ledger = ledger_of(tree_of({"cpu": 10}, {"cpu": 10}, leaf("a", 4, 10, attributes=kept), leaf("b", 2, 10)))
     assert ledger.fits(pod("p", "b", 8)) == ("quota root: cpu 0 used and 3 guaranteed to others, 8 requested, max 10")
@@ -159,7 +159,7 @@ def kept_trees(draw: st.DrawFn) -> tuple[QuotaTree, list[str]]:
 
 
 @given(kept_trees(), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.booleans()), max_size=12))
-def test_a_level_holds_what_is_used_and_what_is_kept_free_below_it(
+def test_level_holds_use_and_reserves_of_its_children(
     made: tuple[QuotaTree, list[str]], steps: list[tuple[int, int, bool]]
 ) -> None:
     tree, names = made

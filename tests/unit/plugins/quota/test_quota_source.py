@@ -59,7 +59,7 @@ OF_TREE, OF_KOORDINATOR, OF_SP = (
 )
 
 
-def test_each_api_is_read_where_it_is_alone() -> None:
+def test_single_quota_api_is_used() -> None:
     for document, paths in ((tree(), OF_TREE), (linked("q", 1, 2), OF_KOORDINATOR), (flat("team", 1, 2), OF_SP)):
         desk = Desk()
         desk.apply(document)
@@ -69,7 +69,7 @@ def test_each_api_is_read_where_it_is_alone() -> None:
         assert desk.paths() == (paths if paths is OF_TREE else [])
 
 
-def test_of_several_apis_a_tree_goes_first_then_koordinators_and_the_others_are_told_so() -> None:
+def test_quota_tree_takes_precedence_over_other_apis_which_are_told() -> None:
     desk = Desk()
     desk.apply(flat("team", 1, 2), linked("q", 1, 2), tree())
     assert desk.paths() == OF_TREE
@@ -83,14 +83,14 @@ def test_of_several_apis_a_tree_goes_first_then_koordinators_and_the_others_are_
     assert desk.source.trouble == {}
 
 
-def test_a_tree_elsewhere_keeps_no_other_api_from_being_read() -> None:
+def test_tree_in_another_namespace_does_not_hide_other_apis() -> None:
     desk = Desk()
     desk.apply(tree(namespace="default"), flat("team", 1, 2))
     assert desk.paths() == OF_SP
     assert "move it there" in desk.source.trouble["default/tree"]
 
 
-def test_a_tree_that_was_never_good_leaves_the_others_in_force() -> None:
+def test_never_valid_tree_leaves_other_quotas_in_force() -> None:
     desk = Desk()
     desk.apply(flat("team", 1, 2))
     desk.paths()
@@ -103,7 +103,7 @@ def test_a_tree_that_was_never_good_leaves_the_others_in_force() -> None:
     assert desk.source.tree.nodes[1].max == {"cpu": 3000}
 
 
-def test_a_tree_that_was_never_good_hinders_no_other_whatever_came_first() -> None:
+def test_never_valid_tree_does_not_affect_others_in_any_order() -> None:
     bad, good = tree(least=9, name="a", uid="a"), tree(name="b", uid="b")
     for first, second in ((bad, good), (good, bad)):
         desk = Desk()
@@ -114,7 +114,7 @@ def test_a_tree_that_was_never_good_hinders_no_other_whatever_came_first() -> No
         assert "kube-system/b is in force" in desk.source.trouble["kube-system/a"]
 
 
-def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
+def test_invalid_edit_keeps_the_last_good_tree_in_force() -> None:
     change = "its latest change is not in force: "
     for good, bad, place, said in (
         (tree(), tree(least=9), "kube-system/tree", "not in force: "),
@@ -133,7 +133,7 @@ def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
         assert desk.source.trouble == {}
 
 
-def test_health_names_what_has_no_effect_even_if_nobody_has_asked_since() -> None:
+def test_health_names_ineffective_objects_without_a_prior_request() -> None:
     desk = Desk()
     desk.apply(tree())
     assert desk.source.trouble_text() == ""
@@ -144,7 +144,7 @@ def test_health_names_what_has_no_effect_even_if_nobody_has_asked_since() -> Non
     assert (told.count("has no effect"), told.endswith(", and 7 more")) == (3, True)
 
 
-def test_a_tree_that_nobody_has_asked_about_before_the_mistake_is_in_force_all_the_same() -> None:
+def test_valid_tree_is_in_force_although_it_was_never_requested_before() -> None:
     """As in a process that did not lead: its leader may have died before it wrote the last good one."""
     desk = Desk()
     for document in (tree(most=3), tree(least=9), tree(least=8)):
@@ -158,7 +158,7 @@ def test_a_tree_that_nobody_has_asked_about_before_the_mistake_is_in_force_all_t
     assert desk.paths() == [], "it is another object"
 
 
-def test_a_process_that_starts_finds_the_last_good_tree_in_the_status_of_a_broken_one() -> None:
+def test_new_process_restores_the_last_good_tree_from_a_status() -> None:
     good, broken = tree(), tree(least=9)
     broken["status"] = {"lastGood": {"root": good["spec"]["root"]}}
     desk = Desk()
@@ -171,7 +171,7 @@ def test_a_process_that_starts_finds_the_last_good_tree_in_the_status_of_a_broke
     assert (desk.source.trouble, desk.source.generation) == ({}, generation)
 
 
-def test_a_status_that_makes_no_sense_puts_nothing_in_force() -> None:
+def test_malformed_status_puts_nothing_in_force() -> None:
     for status in (
         5,
         None,
@@ -187,7 +187,7 @@ def test_a_status_that_makes_no_sense_puts_nothing_in_force() -> None:
         assert "over max" in desk.source.trouble["kube-system/tree"]
 
 
-def test_a_good_tree_counts_whatever_its_status_remembers() -> None:
+def test_valid_tree_overrides_the_remembered_one() -> None:
     good = tree(most=3)
     good["status"] = {"lastGood": {"root": tree()["spec"]["root"]}}
     desk = Desk()
@@ -197,7 +197,7 @@ def test_a_good_tree_counts_whatever_its_status_remembers() -> None:
     assert desk.source.tree.nodes[1].max == {"cpu": 3000}
 
 
-def test_of_two_trees_the_older_one_is_in_force_whatever_their_names_and_whoever_starts() -> None:
+def test_older_of_two_trees_is_in_force_in_every_process() -> None:
     old = tree(name="z", uid="z", creationTimestamp="2026-01-01T00:00:09Z")
     new = tree(name="a", uid="a", creationTimestamp="2026-01-01T00:00:10Z")
     for first, second in ((old, new), (new, old)):
@@ -208,7 +208,7 @@ def test_of_two_trees_the_older_one_is_in_force_whatever_their_names_and_whoever
         assert "kube-system/z is in force" in desk.source.trouble["kube-system/a"]
 
 
-def test_an_older_tree_that_was_good_once_goes_before_a_newer_one() -> None:
+def test_older_tree_with_a_good_version_precedes_a_newer_one() -> None:
     old = tree(least=9, name="z", uid="z", creationTimestamp="2026-01-01T00:00:00Z")
     old["status"] = {"lastGood": {"root": tree()["spec"]["root"]}}
     desk = Desk()
@@ -229,7 +229,7 @@ def version(document: Json, number: int) -> Json:
     return {**document, "metadata": {**document["metadata"], "resourceVersion": str(number)}}
 
 
-def test_only_the_change_with_a_mistake_is_left_out() -> None:
+def test_only_the_invalid_change_is_left_out() -> None:
     for first, second, bad, good in (
         (linked("q", 1, 2), linked("r", 1, 2), linked("q", 9, 2), linked("r", 2, 5)),
         (flat("q", 1, 2), flat("r", 1, 2), flat("q", 9, 2), flat("r", 2, 5)),
@@ -243,7 +243,7 @@ def test_only_the_change_with_a_mistake_is_left_out() -> None:
         assert why.startswith("its latest change is not in force: spec.min.cpu: min 9 is over max 2")
 
 
-def test_of_children_that_are_sure_of_more_than_their_parent_the_newest_change_is_left_out() -> None:
+def test_newest_change_is_left_out_if_children_exceed_their_parent() -> None:
     desk = Desk()
     parent = linked("p", 4, 8, is_parent="true")
     desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
@@ -257,7 +257,7 @@ def test_of_children_that_are_sure_of_more_than_their_parent_the_newest_change_i
     assert desk.source.trouble == {}
 
 
-def test_an_invalid_change_does_not_leave_out_later_valid_changes_of_siblings() -> None:
+def test_invalid_change_keeps_later_valid_changes_of_siblings() -> None:
     desk = Desk()
     parent = linked("p", 4, 8, is_parent="true")
     desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
@@ -269,7 +269,7 @@ def test_an_invalid_change_does_not_leave_out_later_valid_changes_of_siblings() 
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
 
 
-def test_an_invalid_change_does_not_leave_out_valid_changes_made_with_it() -> None:
+def test_invalid_change_keeps_valid_changes_made_with_it() -> None:
     desk = Desk()
     parent = linked("p", 4, 8, is_parent="true")
     desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
@@ -279,7 +279,7 @@ def test_an_invalid_change_does_not_leave_out_valid_changes_made_with_it() -> No
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
 
 
-def test_a_change_that_a_newer_one_permits_takes_effect_beside_an_invalid_one() -> None:
+def test_change_enabled_by_a_newer_one_applies_despite_an_invalid_one() -> None:
     desk = Desk()
     parent = linked("p", 4, 8, is_parent="true")
     desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 3, 8, "p"), 3))
@@ -291,7 +291,7 @@ def test_a_change_that_a_newer_one_permits_takes_effect_beside_an_invalid_one() 
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/c"]
 
 
-def test_a_process_that_starts_leaves_out_the_excessive_quota_alone() -> None:
+def test_new_process_leaves_out_only_the_excessive_quota() -> None:
     desk = Desk()
     names = [f"q{number}" for number in range(40)]
     desk.apply(version(linked("p", 50, 80, is_parent="true"), 1), version(linked("greedy", 60, 60, "p"), 2))
@@ -300,7 +300,7 @@ def test_a_process_that_starts_leaves_out_the_excessive_quota_alone() -> None:
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/greedy"]
 
 
-def test_a_written_status_is_no_change_that_is_left_out_for_another() -> None:
+def test_status_write_does_not_make_a_quota_newer() -> None:
     """A status raises the version of its object and changes nothing that is read of it."""
     desk = Desk()
     parent = linked("p", 4, 8, is_parent="true")
@@ -311,7 +311,7 @@ def test_a_written_status_is_no_change_that_is_left_out_for_another() -> None:
     assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/a"]
 
 
-def test_a_quota_that_names_no_parent_stands_below_the_root_and_a_deleted_parent_stays() -> None:
+def test_quota_without_a_parent_is_below_the_root_and_a_deleted_parent_stays() -> None:
     desk = Desk()
     parent = version(linked("p", 2, 2, is_parent="true"), 1)
     desk.apply(parent, version(linked("a", 1, 8, "p"), 2), version(linked("lost", 1, 3, "nobody"), 3))
@@ -324,7 +324,7 @@ def test_a_quota_that_names_no_parent_stands_below_the_root_and_a_deleted_parent
     assert "p" not in bounds(desk)
 
 
-def test_a_process_that_did_not_lead_knows_the_last_version_without_a_mistake() -> None:
+def test_standby_knows_the_last_valid_version() -> None:
     desk = Desk()
     desk.apply(version(flat("team", 1, 2), 1), version(flat("team", 9, 2), 2))
     assert bounds(desk) == {"team": (1, 2)}
@@ -337,9 +337,7 @@ def test_a_process_that_did_not_lead_knows_the_last_version_without_a_mistake() 
         (flat("team", 1, 2), flat("broken", 9, 2), OF_SP),
     ],
 )
-def test_a_process_that_starts_beside_a_broken_quota_has_the_others_in_force(
-    good: Json, broken: Json, paths: list[str]
-) -> None:
+def test_new_process_with_a_broken_quota_enforces_the_others(good: Json, broken: Json, paths: list[str]) -> None:
     desk = Desk()
     desk.apply(broken)
     assert desk.paths() == []
@@ -350,7 +348,7 @@ def test_a_process_that_starts_beside_a_broken_quota_has_the_others_in_force(
     assert len(desk.source.trouble) == 1
 
 
-def test_what_cannot_be_read_has_not_changed() -> None:
+def test_unreadable_kind_counts_as_unchanged() -> None:
     desk = Desk()
     desk.apply(tree())
     desk.paths()
@@ -361,7 +359,7 @@ def test_what_cannot_be_read_has_not_changed() -> None:
     assert desk.paths() == OF_TREE, "nobody has consented to its deletion"
 
 
-def test_a_kind_that_cannot_be_read_and_goes_after_hinders_nobody() -> None:
+def test_unreadable_kind_of_lower_precedence_does_not_block_others() -> None:
     desk = Desk()
     desk.store.set_unreadable(ObjectKind.ELASTIC_QUOTA, "403")
     desk.apply(tree())
@@ -375,7 +373,7 @@ def lifted(document: Json) -> Json:
 
 
 @pytest.mark.parametrize("is_leading", [True, False])
-def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, is_leading: bool) -> None:
+def test_tree_deleted_without_consent_stays_until_replaced(*, is_leading: bool) -> None:
     """A process that does not lead asks for no quota before it takes over."""
     desk = Desk()
     desk.apply(tree(most=3))
@@ -391,7 +389,7 @@ def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, 
     assert not desk.source.is_deleted
 
 
-def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> None:
+def test_deleted_tree_stays_deleted_after_its_replacement_ends() -> None:
     desk, other = Desk(), flat("team", 1, 2)
     desk.apply(tree())
     desk.paths()
@@ -406,7 +404,7 @@ def test_deleted_tree_does_not_return_when_the_quotas_that_replaced_it_end() -> 
     assert desk.paths() == OF_TREE
 
 
-def test_tree_that_is_changed_and_deleted_before_anybody_asks_stays_as_it_was_changed() -> None:
+def test_tree_changed_and_deleted_between_reads_keeps_the_change() -> None:
     desk = Desk()
     desk.apply(tree(most=3))
     desk.paths()
@@ -415,7 +413,7 @@ def test_tree_that_is_changed_and_deleted_before_anybody_asks_stays_as_it_was_ch
     assert bounds(desk) == {"web": (1, 2)}
 
 
-def test_tree_that_is_seen_again_after_a_false_deletion_stays_when_it_is_deleted() -> None:
+def test_tree_listed_again_after_a_false_deletion_stays_when_deleted() -> None:
     """Lists that are refused or empty for a while look like deletions."""
     desk = Desk()
     desk.apply(tree())
@@ -427,7 +425,7 @@ def test_tree_that_is_seen_again_after_a_false_deletion_stays_when_it_is_deleted
     assert desk.paths() == OF_TREE
 
 
-def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture) -> None:
+def test_deletion_with_consent_lifts_the_limits(caplog: pytest.LogCaptureFixture) -> None:
     for text, paths in (("true", []), ("True", OF_TREE), ("yes", OF_TREE)):
         desk = Desk()
         document = lifted(tree())
@@ -443,7 +441,7 @@ def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture
     assert [vars(one)["namespaces"] for one in caplog.records if "no longer have a quota" in one.message][-1] == ["web"]
 
 
-def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:
+def test_new_tree_with_equal_content_keeps_the_generation() -> None:
     desk = Desk()
     desk.apply(tree())
     desk.paths()
@@ -455,7 +453,7 @@ def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:
     assert desk.source.generation == generation
 
 
-def test_without_notes_the_first_quota_created_is_in_force_whatever_status_was_written_last() -> None:
+def test_first_created_quota_is_in_force_without_notes() -> None:
     desk = Desk()
     first, second = linked("b", 6, 8, "p"), linked("a", 6, 8, "p")
     first["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
@@ -464,7 +462,7 @@ def test_without_notes_the_first_quota_created_is_in_force_whatever_status_was_w
     assert bounds(desk) == {"p": (10, 10), "b": (6, 8)}
 
 
-def test_a_status_makes_a_change_that_was_left_out_no_newer() -> None:
+def test_status_write_does_not_renew_a_left_out_change() -> None:
     desk = Desk()
     desk.apply(version(linked("p", 10, 10, is_parent="true"), 1))
     desk.apply(version(linked("a", 4, 8, "p"), 2), version(linked("b", 4, 8, "p"), 3))
@@ -477,7 +475,7 @@ def test_a_status_makes_a_change_that_was_left_out_no_newer() -> None:
     assert bounds(desk) == {"p": (11, 11), "a": (7, 8), "b": (4, 8)}
 
 
-def test_one_contradiction_among_many_quotas_costs_few_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_contradiction_among_many_quotas_needs_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     genuine, readings = many_quotas.read_quotas, 0
 
     def counted(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:

@@ -98,7 +98,7 @@ def two_teams() -> Json:
     return node("root", {"cpu": 8}, {"cpu": 8}, leaf("a", 2, 8), leaf("b", 2, 8))
 
 
-def test_a_pod_that_comes_or_goes_marks_the_tree_and_nothing_else() -> None:
+def test_added_or_removed_pod_marks_only_the_tree() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.marked.clear()
@@ -107,7 +107,7 @@ def test_a_pod_that_comes_or_goes_marks_the_tree_and_nothing_else() -> None:
     assert hall.marked == [(TREE, "kube-system", "tree")] * 2
 
 
-def test_a_pod_that_begins_or_ceases_to_wait_marks_the_tree_if_it_has_a_quota() -> None:
+def test_pod_with_a_quota_marks_the_tree_when_its_pending_state_changes() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.marked.clear()
@@ -116,7 +116,7 @@ def test_a_pod_that_begins_or_ceases_to_wait_marks_the_tree_if_it_has_a_quota() 
     assert hall.marked == [(TREE, "kube-system", "tree")]
 
 
-def test_a_pod_marks_the_quotas_of_koordinator_above_it_and_those_whose_share_it_changes() -> None:
+def test_pod_marks_koordinator_ancestors_and_quotas_with_changed_shares() -> None:
     hall = Hall()
     kind = ObjectKind.KOORDINATOR_QUOTA
     hall.put(
@@ -141,7 +141,7 @@ def test_a_pod_marks_the_quotas_of_koordinator_above_it_and_those_whose_share_it
     assert orjson.loads(hall.of(kind, "b").annotations[f"{KOORDINATOR}request"]) == {"cpu": "4"}
 
 
-def test_figures_of_all_levels_are_made_once_for_many_objects_and_again_when_one_has_used_them_up() -> None:
+def test_level_figures_are_computed_once_for_many_objects() -> None:
     hall = Hall()
     names = [f"team-{number}" for number in range(50)]
     hall.put(*(flat(name, 1, 2) for name in names))
@@ -157,7 +157,7 @@ def test_figures_of_all_levels_are_made_once_for_many_objects_and_again_when_one
     assert hall.counts == 2
 
 
-def test_an_object_that_was_given_older_figures_is_marked_again() -> None:
+def test_object_with_older_figures_is_marked_again() -> None:
     hall = Hall()
     hall.put(flat("a", 1, 2), flat("b", 1, 2))
     kind = ObjectKind.ELASTIC_QUOTA
@@ -172,7 +172,7 @@ def test_an_object_that_was_given_older_figures_is_marked_again() -> None:
     assert found.fields == {"used": {"cpu": "1"}}
 
 
-def test_the_largest_trees_show_the_levels_next_to_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_largest_trees_show_only_the_top_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     hall = Hall()
     halves = [
         node(half, {"cpu": 0}, {"cpu": 8}, *(leaf(f"{half}{number}", 0, 8) for number in range(20))) for half in "ab"
@@ -186,7 +186,7 @@ def test_the_largest_trees_show_the_levels_next_to_the_root(monkeypatch: pytest.
     assert len(msgspec.json.encode(found["levels"])) <= 1_000
 
 
-def test_another_tree_with_as_many_levels_shows_its_own_levels_at_once() -> None:
+def test_tree_with_equal_level_count_shows_its_own_levels() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.take("web", "a")
@@ -199,7 +199,7 @@ def test_another_tree_with_as_many_levels_shows_its_own_levels_at_once() -> None
     }
 
 
-def test_a_broken_tree_has_in_its_status_what_stays_in_force_until_it_is_mended() -> None:
+def test_broken_tree_keeps_the_version_in_force_in_its_status() -> None:
     hall = Hall()
     good = tree_document(leaf("a", 2, 8, attributes={"multisched.io/guarantee": "cpu=1"}), leaf("b", 2, 8))
     hall.put(good)
@@ -217,7 +217,7 @@ def test_a_broken_tree_has_in_its_status_what_stays_in_force_until_it_is_mended(
     assert started.condition(TREE, "tree") == ("True", "InForce", "3 levels are in force")
 
 
-def test_a_tree_too_large_to_be_written_twice_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_too_large_to_repeat_is_not_stored_in_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     hall = Hall()
     hall.put(tree_document(leaf("a", 2, 8)))
     hall.put(tree_document(leaf("a", 9, 8)))
@@ -226,7 +226,7 @@ def test_a_tree_too_large_to_be_written_twice_is_not(monkeypatch: pytest.MonkeyP
     assert hall.of(TREE).fields["lastGood"] is None
 
 
-def test_a_tree_elsewhere_and_a_second_one_have_no_effect_and_say_why() -> None:
+def test_misplaced_or_second_tree_reports_why_it_has_no_effect() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.set_tree(two_teams(), "second")
@@ -237,7 +237,7 @@ def test_a_tree_elsewhere_and_a_second_one_have_no_effect_and_say_why() -> None:
     assert hall.of(TREE, "second").fields == {"levels": None, "lastGood": None}
 
 
-def test_only_the_quota_with_a_mistake_says_that_it_is_not_in_force() -> None:
+def test_only_the_invalid_quota_reports_not_in_force() -> None:
     hall = Hall()
     kind = ObjectKind.ELASTIC_QUOTA
     hall.put(flat("a", 1, 2), flat("b", 1, 2))
@@ -248,21 +248,21 @@ def test_only_the_quota_with_a_mistake_says_that_it_is_not_in_force() -> None:
     assert hall.condition(kind, "quota", "a")[0] == "True"
 
 
-def test_a_quota_below_one_that_was_never_good_is_in_force() -> None:
+def test_quota_below_a_never_valid_one_is_in_force() -> None:
     hall = Hall()
     hall.put(linked("a", 1, 2, "b"), linked("b", 3, 2, is_parent="true"))
     assert hall.condition(ObjectKind.KOORDINATOR_QUOTA, "a")[0] == "True"
     assert hall.condition(ObjectKind.KOORDINATOR_QUOTA, "b")[:2] == ("False", "Broken")
 
 
-def test_quotas_of_koordinator_are_in_force_beside_those_of_scheduler_plugins() -> None:
+def test_koordinator_and_scheduler_plugins_quotas_are_in_force_together() -> None:
     hall = Hall()
     hall.put(flat("a", 1, 2), linked("q", 1, 2))
     assert hall.condition(ObjectKind.KOORDINATOR_QUOTA, "q") == ("True", "InForce", "2 levels are in force")
     assert hall.condition(ObjectKind.ELASTIC_QUOTA, "quota", "a")[:2] == ("False", "NoEffect")
 
 
-def test_an_object_of_another_api_than_the_one_in_force_says_so() -> None:
+def test_object_of_an_unused_api_reports_it() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.put(flat("a", 1, 2))
@@ -271,7 +271,7 @@ def test_an_object_of_another_api_than_the_one_in_force_says_so() -> None:
     assert "one API is read at a time" in message
 
 
-def test_of_an_object_that_is_gone_nothing_is_said_and_the_others_are_marked() -> None:
+def test_deleted_object_gets_no_status_and_others_are_marked() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.set_tree(two_teams(), "second")
@@ -282,7 +282,7 @@ def test_of_an_object_that_is_gone_nothing_is_said_and_the_others_are_marked() -
     assert hall.condition(TREE, "second")[0] == "True"
 
 
-def test_pods_that_wait_are_counted_once_and_gated_ones_not_yet() -> None:
+def test_pending_pods_are_counted_once_and_gated_ones_are_not() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
     hall.take("placed", "a")
@@ -315,9 +315,7 @@ def of_three(least: int) -> list[Json]:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 @pytest.mark.parametrize("least", [6, 11], ids=["over its parent", "over its max"])
-def test_process_that_starts_has_the_versions_in_force_that_the_process_before_had(
-    least: int, order: tuple[int, ...]
-) -> None:
+def test_new_process_restores_versions_in_force(least: int, order: tuple[int, ...]) -> None:
     hall, changed = Hall(), of_three(least)
     hall.put(*of_three(4))
     hall.put(changed[2])
@@ -331,7 +329,7 @@ def test_process_that_starts_has_the_versions_in_force_that_the_process_before_h
     assert mins(started) == {"p": 10, "a": 6, "b": 3}
 
 
-def test_a_note_of_the_version_in_force_is_no_change_of_the_quota() -> None:
+def test_note_of_the_version_in_force_is_no_quota_change() -> None:
     hall = Hall()
     hall.put(*of_three(4))
     before = hall.all_marked
@@ -340,14 +338,14 @@ def test_a_note_of_the_version_in_force_is_no_change_of_the_quota() -> None:
 
 
 @pytest.mark.parametrize("note", ["{", "5", '{"metadata": {"name": "b", "uid": "another"}}'])
-def test_a_note_that_makes_no_sense_is_ignored(note: str) -> None:
+def test_malformed_note_is_ignored(note: str) -> None:
     hall, documents = Hall(), of_three(6)
     documents[2]["metadata"]["annotations"]["multisched.io/in-force"] = note
     hall.put(*documents)
     assert mins(hall) == {"p": 10, "a": 6}
 
 
-def test_notes_that_contradict_each_other_put_nothing_out_of_force() -> None:
+def test_contradicting_notes_do_not_remove_quotas_from_force() -> None:
     hall, before, other = Hall(), Hall(), Hall()
     before.put(*of_three(4))
     other.put(linked("p", 20, 20, is_parent="true"), of_three(9)[2])

@@ -15,7 +15,7 @@ TEN: Json = {"cpu": 10}
 GUARANTEES = f"root.a.attributes[{GUARANTEE_ATTRIBUTE}"
 
 
-def test_acks_example_is_read_with_its_levels() -> None:
+def test_ack_example_is_read_with_its_levels() -> None:
     tree, problems = read_tree(acks_example())
     assert problems == ()
     assert tree is not None
@@ -33,29 +33,29 @@ def test_acks_example_is_read_with_its_levels() -> None:
     assert list(tree.leaves()) == [2, 3, 5, 6]
 
 
-def test_names_with_dots_say_their_place_once() -> None:
+def test_names_with_dots_have_an_unambiguous_path() -> None:
     """ACK's manual itself names its levels so."""
     tree = tree_of(TEN, TEN, node("root.a", TEN, TEN, leaf("root.a.1", 1, 5, "x"), leaf("b.c", 1, 5, "y")))
     assert [one.path for one in tree.nodes] == ["root", "root.a", "root.a.1", "root.a.b.c"]
 
 
-def test_every_resource_that_pods_can_ask_for_may_be_named() -> None:
+def test_every_requestable_resource_may_be_named() -> None:
     names = ["cpu", "memory", "ephemeral-storage", "pods", "hugepages-2Mi", "attachable-volumes-aws-ebs", "a.b/c"]
     assert tree_of(dict.fromkeys(names, 1), dict.fromkeys(names, 1)).resources == set(names)
 
 
-def test_cores_bytes_and_devices_need_not_be_whole() -> None:
+def test_amounts_may_be_fractions() -> None:
     amounts = {"cpu": "1500m", "memory": "1.5Gi", "nvidia.com/gpu": "4000m", "x.y/fpga": "0.5", "pods": "1k"}
     whole = {"cpu": 1500, "memory": 3 * 2**29, "nvidia.com/gpu": 4000, "x.y/fpga": 500, "pods": 1000}
     assert tree_of(amounts, amounts, node("a", {}, amounts, namespaces=["team-1", "t" * 63])).nodes[1].max == whole
 
 
-def test_a_misspelt_resource_is_found_with_the_one_that_was_meant() -> None:
+def test_misspelt_resource_gets_a_suggestion() -> None:
     (problem, *_) = read_tree(node("root", {"memori": 1}, {"memori": 1}))[1]
     assert str(problem) == "root.min.'memori': no pod can ask for such a resource; did you mean memory?"
 
 
-def test_weight_and_max_jobs_are_no_resources() -> None:
+def test_weight_and_max_jobs_are_not_resources() -> None:
     tree = tree_of(
         TEN, TEN, leaf("a", 1, 10, attributes={WEIGHT_ATTRIBUTE: "3"}), node("b", {}, {"kube-queue/max-jobs": 5})
     )
@@ -64,7 +64,7 @@ def test_weight_and_max_jobs_are_no_resources() -> None:
 
 
 @pytest.mark.parametrize(("text", "kept"), [("all", 4000), ("cpu=1500m", 1500), ("cpu=1, memory=0", 1000)])
-def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> None:
+def test_guarantee_is_at_most_the_min(text: str, kept: int) -> None:
     tree = tree_of(TEN, TEN, leaf("a", 4, 10, attributes={GUARANTEE_ATTRIBUTE: text}))
     assert [one.guarantee.get("cpu") for one in tree.nodes] == [None, kept]
 
@@ -123,14 +123,14 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         ),
     ],
 )
-def test_each_rule_that_is_broken_is_told_with_its_place(root: Any, places: list[str]) -> None:
+def test_each_violated_rule_is_reported_with_its_path(root: Any, places: list[str]) -> None:
     tree, problems = read_tree(root)
     assert tree is None
     assert [problem.path for problem in problems] == places
     assert all(problem.text and problem.fix for problem in problems)
 
 
-def test_all_problems_are_told_at_once_with_how_to_mend_them() -> None:
+def test_all_problems_are_reported_with_fixes() -> None:
     root = node("root", TEN, TEN, leaf("a", 6, 5), leaf("b", 6, 20))
     assert [str(one) for one in read_tree(root)[1]] == [
         "root.min.cpu: min of its children is 12 in all, over its own 10; raise min of root, or lower that of its children",
@@ -139,7 +139,7 @@ def test_all_problems_are_told_at_once_with_how_to_mend_them() -> None:
     ]
 
 
-def test_a_name_that_is_missing_or_there_twice_is_told_with_the_other_node() -> None:
+def test_missing_or_duplicate_name_is_reported_with_the_other_node() -> None:
     root = node("root", TEN, TEN, node("a", {}, {}, leaf("web", 0, 1)), node("b", {}, {}, leaf("web", 0, 1, "x"), {}))
     assert [str(one) for one in read_tree(root)[1]][:2] == [
         "root.b.children[0].name: root.a.web has the same name 'web'; give each node a unique name",
@@ -147,7 +147,7 @@ def test_a_name_that_is_missing_or_there_twice_is_told_with_the_other_node() -> 
     ]
 
 
-def test_a_tree_too_deep_is_refused() -> None:
+def test_too_deep_tree_is_refused() -> None:
     root = leaf("deepest", 0, 1)
     for level in range(DEPTH_MAX):
         root = node(f"n{level}", {}, {}, root)
@@ -165,7 +165,7 @@ json = st.recursive(
 
 
 @given(json)
-def test_no_document_makes_it_raise(root: Any) -> None:
+def test_arbitrary_documents_do_not_raise(root: Any) -> None:
     tree, problems = read_tree(root)
     assert (tree is None) is bool(problems)
 
@@ -183,5 +183,5 @@ def test_no_document_makes_it_raise(root: Any) -> None:
         ("x/y", 2**31 * 1000, "2147483648"),
     ],
 )
-def test_amounts_are_shown_as_people_write_them(resource: str, amount: int, shown: str) -> None:
+def test_amounts_are_shown_in_user_units(resource: str, amount: int, shown: str) -> None:
     assert shown_amount(resource, amount) == shown

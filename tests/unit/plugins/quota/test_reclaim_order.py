@@ -28,7 +28,7 @@ def evicted_for(town: Town, cpu: int = 1, priority: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
-def test_the_leaf_furthest_over_its_min_gives_first_whatever_the_priorities(cpus: tuple[int, ...]) -> None:
+def test_leaf_furthest_over_its_min_gives_first(cpus: tuple[int, ...]) -> None:
     town = cluster(*cpus)
     for number in range(8):
         town.add(f"far{number}", "far", CPU, priority=9, node="n0")
@@ -38,7 +38,7 @@ def test_the_leaf_furthest_over_its_min_gives_first_whatever_the_priorities(cpus
 
 
 @pytest.mark.parametrize(("few", "many"), [("n0", "n1"), ("n1", "n0")])
-def test_of_nodes_whose_victims_are_as_important_the_one_with_fewer_is_taken(few: str, many: str) -> None:
+def test_node_with_fewer_equally_important_victims_is_chosen(few: str, many: str) -> None:
     """All of them have started in one second. The other node is looked at first, because somebody leaves it."""
     town = cluster(3, 3)
     town.add("leaving", "near", 0, node=many)
@@ -49,7 +49,7 @@ def test_of_nodes_whose_victims_are_as_important_the_one_with_fewer_is_taken(few
     assert evicted_for(town, cpu=3) == ["alone"]
 
 
-def test_it_gives_first_on_nodes_that_would_cost_less_by_priority() -> None:
+def test_leaf_gives_first_on_nodes_with_lower_priority_victims() -> None:
     town = cluster(8, 4)
     for number in range(8):
         town.add(f"far{number}", "far", CPU, priority=9, node="n0")
@@ -58,7 +58,7 @@ def test_it_gives_first_on_nodes_that_would_cost_less_by_priority() -> None:
     assert evicted_for(town) == ["far7"]
 
 
-def test_two_leaves_give_in_turn_when_one_is_as_far_over_its_min_as_the_other() -> None:
+def test_leaves_equally_over_their_min_give_in_turn() -> None:
     town = cluster(20)
     for number in range(7):
         town.add(f"far{number}", "far", CPU, node="n0")
@@ -67,7 +67,7 @@ def test_two_leaves_give_in_turn_when_one_is_as_far_over_its_min_as_the_other() 
     assert evicted_for(town, cpu=4) == ["far4", "far5", "far6", "near4"]
 
 
-def test_within_a_leaf_the_lowest_priority_goes_first_then_the_newest() -> None:
+def test_lowest_priority_then_newest_pod_of_a_leaf_is_evicted_first() -> None:
     for first, second, victim in ((1, 0, "second"), (0, 1, "first"), (0, 0, "second")):
         town = cluster(20)
         town.add("first", "far", CPU, priority=first, node="n0")
@@ -91,11 +91,11 @@ def protected(allowed: int) -> Town:
 
 
 @pytest.mark.parametrize(("allowed", "victims"), [(0, ["old4", "old5"]), (1, ["old5", "web5"]), (2, ["web4", "web5"])])
-def test_whom_a_budget_protects_goes_only_where_no_other_would_do(allowed: int, victims: list[str]) -> None:
+def test_budget_protected_pod_is_evicted_only_if_necessary(allowed: int, victims: list[str]) -> None:
     assert evicted_for(protected(allowed), cpu=2) == victims
 
 
-def test_where_nobody_else_would_do_a_budget_is_broken() -> None:
+def test_budget_is_violated_if_no_other_victim_suffices() -> None:
     town = cluster(12)
     for number in range(12):
         town.add(f"web{number}", "far", CPU, node="n0", labels=WEB)
@@ -103,7 +103,7 @@ def test_where_nobody_else_would_do_a_budget_is_broken() -> None:
     assert evicted_for(town, cpu=2) == ["web10", "web11"]
 
 
-def test_a_budget_counts_on_whatever_nodes_its_pods_stand() -> None:
+def test_budget_counts_pods_on_all_nodes() -> None:
     """One goes for the node's room, one elsewhere for the quota's: together they are too many."""
     town = cluster(1, 13)
     town.add("web0", "far", CPU, node="n0", labels=WEB)
@@ -125,7 +125,7 @@ def test_a_budget_counts_on_whatever_nodes_its_pods_stand() -> None:
         ((20, 4, 2), 4, 6, ["of20"], False),  # once both small ones are gone, that of 2 would be entitled to come back
     ],
 )
-def test_pods_go_that_together_may_whatever_the_order_of_each_alone(
+def test_pods_that_may_be_evicted_only_together_are_evicted_together(
     sizes: tuple[int, ...], over: int, need: int, victims: list[str], *, is_quota_full: bool
 ) -> None:
     """The last of `sizes` is the newest, which would go first. The quota is full, or else the node."""
@@ -139,7 +139,7 @@ def test_pods_go_that_together_may_whatever_the_order_of_each_alone(
     assert sorted(names[one] for one in evicted_for(town, cpu=need)) == victims
 
 
-def test_pods_that_are_going_make_nobody_else_go() -> None:
+def test_deleting_pods_cause_no_more_evictions() -> None:
     town = cluster(12)
     for number in range(12):
         town.add(f"far{number}", "far", CPU, node="n0")
@@ -150,7 +150,7 @@ def test_pods_that_are_going_make_nobody_else_go() -> None:
     assert all(victim.is_deleting for victim in result.victims)
 
 
-def test_a_pod_that_is_going_gives_its_room_once() -> None:
+def test_deleting_pod_frees_its_amount_once() -> None:
     """It is the one that would go first."""
     town = cluster(20)
     for number in range(12):
@@ -159,7 +159,7 @@ def test_a_pod_that_is_going_gives_its_room_once() -> None:
     assert evicted_for(town, cpu=2) == ["far10"]
 
 
-def test_how_far_a_leaf_is_over_its_min_is_told_by_the_worst_resource() -> None:
+def test_worst_resource_determines_how_far_a_leaf_is_over_its_min() -> None:
     full, sure = {"cpu": 12, "memory": 12}, {"cpu": 2, "memory": 2}
     leaves = [node(name, sure, full, namespaces=[name]) for name in ("taker", "far", "near")]
     town = Town([make_node("n0", cpu_milli=99 * CPU, memory_bytes=99)], node("root", full, full, *leaves))
@@ -172,7 +172,7 @@ def test_how_far_a_leaf_is_over_its_min_is_told_by_the_worst_resource() -> None:
     assert [one.name for one in result.victims] == ["near3"]
 
 
-def test_a_leaf_takes_back_nothing_that_it_is_not_sure_of() -> None:
+def test_leaf_reclaims_only_its_entitlement() -> None:
     """It names no memory at all, and memory is what its pod asks for."""
     full = {"cpu": 12, "memory": 12}
     root = node("root", full, full, leaf("taker", 4, 12), node("far", {"memory": 2}, full, namespaces=["far"]))

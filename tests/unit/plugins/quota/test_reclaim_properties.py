@@ -17,12 +17,12 @@ from tests.unit.plugins.quota.town import Town
 
 
 @given(stories())
-def test_every_story_ends_and_no_level_is_ever_over_its_max(story: Story) -> None:
+def test_histories_end_and_no_level_exceeds_its_max(story: Story) -> None:
     assert played(story).settle() == 0
 
 
 @given(stories(has_guarantees=False))
-def test_no_entitled_pod_waits_while_borrowers_could_make_room_for_it(story: Story) -> None:
+def test_entitled_pod_does_not_wait_while_borrowers_could_be_evicted(story: Story) -> None:
     town = played(story)
     plain = Plain(town)
     for pod in town.pending.values():
@@ -50,7 +50,7 @@ def reclaims(story: Story) -> Iterator[tuple[Town, Plain, Pod, Unplaced]]:
 
 
 @given(stories())
-def test_victims_may_go_suffice_and_no_subset_of_them_would(story: Story) -> None:
+def test_victims_are_evictable_sufficient_and_minimal(story: Story) -> None:
     for _, plain, pod, result in reclaims(story):
         gone = frozenset(one.uid for one in result.victims)
         assert plain.may_all_go(gone, pod)
@@ -63,7 +63,7 @@ def test_victims_may_go_suffice_and_no_subset_of_them_would(story: Story) -> Non
 
 
 @given(stories())
-def test_nobody_who_went_may_take_anything_back_from_another_quota(story: Story) -> None:
+def test_evicted_pods_may_not_reclaim_from_another_quota(story: Story) -> None:
     for town, plain, pod, result in reclaims(story):
         victims = [one for one in result.victims if one.namespace != pod.namespace]
         if not victims:
@@ -87,7 +87,7 @@ def test_nobody_who_went_may_take_anything_back_from_another_quota(story: Story)
 
 
 @given(stories())
-def test_a_claim_takes_nothing_while_its_victims_are_going(story: Story) -> None:
+def test_claim_evicts_no_more_while_its_victims_are_deleting(story: Story) -> None:
     for town, _, pod, result in reclaims(story):
         going = [town.domain.cache.placed(one.uid) for one in result.victims]
         for entry in going:

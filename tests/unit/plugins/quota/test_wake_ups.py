@@ -65,7 +65,7 @@ class Sleepers:
 
 
 @given(stories(), st.integers(0, 99))
-def test_a_pod_that_leaves_wakes_whom_it_helps(story: Story, which: int) -> None:
+def test_deleted_pod_requeues_the_pods_it_helps(story: Story, which: int) -> None:
     sleepers = Sleepers(played(story))
     cache = sleepers.town.domain.cache
     standing = sorted(entry.pod.uid for entry in cache)
@@ -80,7 +80,7 @@ def test_a_pod_that_leaves_wakes_whom_it_helps(story: Story, which: int) -> None
 
 
 @given(stories(), st.lists(st.integers(0, 99), min_size=2, max_size=4))
-def test_pods_that_leave_at_once_wake_whom_they_help_together(story: Story, which: list[int]) -> None:
+def test_pods_deleted_together_requeue_the_pods_they_help_together(story: Story, which: list[int]) -> None:
     """Their events come when all of them have left: while an attempt was under way, or from one list."""
     sleepers = Sleepers(played(story))
     cache = sleepers.town.domain.cache
@@ -92,7 +92,7 @@ def test_pods_that_leave_at_once_wake_whom_they_help_together(story: Story, whic
         assert any(are_woken), f"{[one.name for one in gone]} leave, {pod.name} sleeps"
 
 
-def test_two_pods_that_leave_at_once_wake_a_pod_that_either_would_have_made_room_for() -> None:
+def test_either_of_two_deleted_pods_requeues_a_waiting_pod() -> None:
     town = Town([make_node("n", cpu_milli=100_000)], node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 4, 4)))
     for number in range(4):
         town.add(f"small-{number}", "a", 1_000, node="n")
@@ -105,7 +105,7 @@ def test_two_pods_that_leave_at_once_wake_a_pod_that_either_would_have_made_room
 
 
 @given(stories(), st.integers(0, 99), st.integers(1, 4))
-def test_a_pod_that_comes_wakes_whom_it_lends_to(story: Story, which: int, cpu: int) -> None:
+def test_added_pod_requeues_the_pods_it_lends_to(story: Story, which: int, cpu: int) -> None:
     """It is bound by another scheduler, which asks no quota."""
     sleepers = Sleepers(played(story))
     tree = sleepers.town.ledger.tree
@@ -120,7 +120,7 @@ def test_a_pod_that_comes_wakes_whom_it_lends_to(story: Story, which: int, cpu: 
 
 
 @given(stories())
-def test_a_node_that_comes_wakes_whom_it_has_room_for(story: Story) -> None:
+def test_added_node_requeues_the_pods_it_has_room_for(story: Story) -> None:
     sleepers = Sleepers(played(story))
     came = make_node("came", cpu_milli=4_000)
     sleepers.town.domain.cache.set_node(came)
@@ -128,7 +128,7 @@ def test_a_node_that_comes_wakes_whom_it_has_room_for(story: Story) -> None:
         assert sleepers.are_woken(pod, NODE_ADD, None, came)
 
 
-def test_a_pod_that_leaves_wakes_only_those_that_its_leaf_or_what_is_above_it_holds() -> None:
+def test_deleted_pod_requeues_only_pods_limited_by_its_levels() -> None:
     least, most = {"cpu": 4}, {"cpu": 40}
     root = node(
         "root",
@@ -158,7 +158,7 @@ def holding(town: Town, sleepers: Sleepers, pod: Pod, now: Pod, action: Action) 
     return sleepers.are_woken(pod, ClusterEvent(Resource.ASSIGNED_POD, action, "AssignedPodUpdate"), before, now)
 
 
-def test_a_pod_that_is_made_smaller_wakes_whom_its_quota_held() -> None:
+def test_shrunken_pod_requeues_pods_limited_by_its_quota() -> None:
     town = Town([make_node("n", cpu_milli=100_000)], node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 4, 4)))
     large = town.add("large", "a", 4_000, node="n")
     waits = town.add("waits", "a", 1_000)
@@ -177,7 +177,7 @@ def by_labels(**labels: str) -> tuple[Town, Sleepers, Pod]:
     return town, Sleepers(town), waits
 
 
-def test_a_pod_that_names_another_leaf_is_woken() -> None:
+def test_relabelled_pending_pod_is_requeued() -> None:
     town, sleepers, waits = by_labels()
     now = msgspec.structs.replace(waits, labels={POD_LABEL: "b"})
     event = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodUpdate")
@@ -186,7 +186,7 @@ def test_a_pod_that_names_another_leaf_is_woken() -> None:
     assert isinstance(town.domain.schedule(now), Placed)
 
 
-def test_a_label_that_is_changed_after_the_bind_frees_nothing() -> None:
+def test_label_changed_after_the_bind_frees_nothing() -> None:
     town, _, waits = by_labels()
     moved = make_pod("stands", namespace="web", cpu_milli=2_000, node="n", labels={POD_LABEL: "b", "app": "x"})
     town.domain.cache.place(moved)
@@ -196,7 +196,7 @@ def test_a_label_that_is_changed_after_the_bind_frees_nothing() -> None:
     assert "quota koordinator-root-quota.a: cpu 2 used" in refusal(town, waits)
 
 
-def test_a_label_that_names_a_foreign_quota_is_refused_until_it_is_removed() -> None:
+def test_label_of_a_foreign_quota_is_refused_until_removed() -> None:
     town, sleepers, waits = by_labels(**{POD_LABEL: "c"})
     why = refusal(town, waits)
     assert f"label {POD_LABEL} names quota c, which does not list namespace web; list web in the annotation" in why

@@ -249,7 +249,7 @@ def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_is_kept_says_what_a_look_at_every_pod_says(seed: int) -> None:
+def test_cached_affinity_equals_a_full_recount(seed: int) -> None:
     cluster = Cluster(seed)
     for step in range(40):
         cluster.change()
@@ -259,7 +259,7 @@ def test_what_is_kept_says_what_a_look_at_every_pod_says(seed: int) -> None:
 
 @pytest.mark.usefixtures("little_is_kept")
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_so_it_does_when_little_is_kept(seed: int) -> None:
+def test_cached_affinity_equals_a_full_recount_with_small_caches(seed: int) -> None:
     cluster = Cluster(seed)
     for step in range(40):
         for _ in range(cluster.rng.choice((1, 1, 3, 8))):

@@ -36,12 +36,12 @@ GOOD = PreferredTerm(1, NodeTerm((Requirement("gen", Operator.GT, ("3",)),)))
         ),
     ],
 )
-def test_an_odd_value_is_named_with_what_is_wrong(value: str, texts: list[str]) -> None:
+def test_invalid_value_is_named_with_its_problem(value: str, texts: list[str]) -> None:
     told = ", ".join(texts)
     assert unreadable([GOOD, preferring(Operator.GT, value)]) == (told if len(texts) == 1 else f"[{told}]")
 
 
-def test_a_value_may_be_wrong_in_both_ways() -> None:
+def test_value_can_have_two_problems() -> None:
     told = unreadable([preferring(Operator.IN, "_" * 64)])
     assert told.endswith(f"must be no more than 63 bytes; {NO_LABEL}")
 
@@ -60,6 +60,6 @@ def test_preferences_without_weight_are_not_read() -> None:
     ],
     ids=["just as long", "too long", "counted in bytes", "too many bytes"],
 )
-def test_a_value_may_have_just_so_many_bytes(value: str, why: str) -> None:
+def test_value_length_is_limited(value: str, why: str) -> None:
     told = unreadable([preferring(Operator.IN, "fine", value)])
     assert told == f'[0].matchExpressions[0].values[1][gen]: Invalid value: "{value}": {why}'

@@ -102,20 +102,20 @@ def scored(scene: Scene, plugin: PodTopologySpread | InterPodAffinity) -> tuple[
         (5002, 0x40210901F6DC84B9),
     ],
 )
-def test_the_logarithm_has_gos_bits(number: int, bits: int) -> None:
+def test_logarithm_equals_that_of_go_bit_by_bit(number: int, bits: int) -> None:
     assert struct.unpack("<Q", struct.pack("<d", natural_log(number))) == (bits,)
 
 
 # -- PodTopologySpread: Filter -----------------------------------------------------------------------------------------
 
 
-def test_no_zone_gets_more_than_max_skew_above_the_emptiest() -> None:
+def test_max_skew_limits_the_pods_per_zone() -> None:
     placed = [pod(f"p{n}", on=on) for n, on in enumerate(("a", "a", "b"))]
     scene = Scene([node("a", "x"), node("b", "y"), node("c")], placed, pod("new", topologySpreadConstraints=[spread()]))
     assert scene.statuses(spreading(scene)) == {"a": SKEWED, "b": None, "c": NO_LABEL}
 
 
-def test_fewer_zones_than_min_domains_make_the_emptiest_count_as_without_pods() -> None:
+def test_too_few_domains_count_the_global_minimum_as_zero() -> None:
     placed = [pod(f"p{n}", on=on) for n, on in enumerate(("a", "b"))]
     nodes = [node("a", "x"), node("b", "y")]
     for domains, expected in ((2, None), (3, SKEWED)):
@@ -123,13 +123,13 @@ def test_fewer_zones_than_min_domains_make_the_emptiest_count_as_without_pods() 
         assert scene.statuses(spreading(scene)) == {"a": expected, "b": expected}
 
 
-def test_pods_that_are_being_deleted_and_those_of_other_namespaces_do_not_count() -> None:
+def test_deleting_pods_and_other_namespaces_do_not_count() -> None:
     placed = [pod("p0", on="a", deleted_at="2026-01-01T00:00:00Z"), pod("p1", on="a", namespace="other")]
     scene = Scene([node("a", "x"), node("b", "y")], placed, pod("new", topologySpreadConstraints=[spread()]))
     assert scene.statuses(spreading(scene)) == {"a": None, "b": None}
 
 
-def test_an_empty_selector_counts_no_pod_but_the_new_one() -> None:
+def test_empty_selector_counts_only_the_new_pod() -> None:
     placed = [pod(f"p{n}", on="a") for n in range(5)]
     constraint = spread(labelSelector={})
     scene = Scene([node("a", "x"), node("b", "y")], placed, pod("new", topologySpreadConstraints=[constraint]))
@@ -145,7 +145,7 @@ def test_an_empty_selector_counts_no_pod_but_the_new_one() -> None:
         ({"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}, True),
     ],
 )
-def test_nodes_that_a_policy_leaves_out_are_no_domains(policy: dict[str, Any], reaches: bool) -> None:
+def test_nodes_excluded_by_a_policy_are_no_domains(policy: dict[str, Any], reaches: bool) -> None:
     """The empty zone z is out of the pod's reach by its selector, and tainted: counted in, it blocks the others."""
     taints = [{"key": "t", "effect": "NoSchedule"}]
     nodes = [
@@ -157,7 +157,7 @@ def test_nodes_that_a_policy_leaves_out_are_no_domains(policy: dict[str, Any], r
     assert scene.statuses(spreading(scene))["a"] == (None if reaches else SKEWED)
 
 
-def test_match_label_keys_count_pods_of_the_same_revision_only() -> None:
+def test_match_label_keys_count_only_pods_of_the_same_revision() -> None:
     placed = [pod(f"p{n}", on="a") for n in range(2)]
     for document in placed:
         document["metadata"]["labels"]["rev"] = "old"
@@ -167,7 +167,7 @@ def test_match_label_keys_count_pods_of_the_same_revision_only() -> None:
     assert scene.statuses(spreading(scene)) == {"a": None, "b": None}
 
 
-def test_rows_of_other_domains_are_no_place_to_spread_over() -> None:
+def test_rows_of_other_domains_are_not_spread_over() -> None:
     scene = Scene(
         [node("a", "x"), node("b", "y")], [pod("p", on="a")], pod("new", topologySpreadConstraints=[spread()])
     )
@@ -180,7 +180,7 @@ def test_rows_of_other_domains_are_no_place_to_spread_over() -> None:
 # -- PodTopologySpread: Score ------------------------------------------------------------------------------------------
 
 
-def test_the_raw_score_is_pods_times_log_of_domains_and_is_rounded() -> None:
+def test_raw_spread_score_is_pods_times_log_of_domains_rounded() -> None:
     placed = [pod(f"p{n}", on=on) for n, on in enumerate(("a", "a", "a", "b"))]
     waiting = pod("new", topologySpreadConstraints=[spread(2, hard=False)])
     scene = Scene([node("a", "x"), node("b", "y"), node("c")], placed, waiting)
@@ -188,13 +188,13 @@ def test_the_raw_score_is_pods_times_log_of_domains_and_is_rounded() -> None:
     assert scored(scene, spreading(scene)) == ({"a": 5, "b": 2, "c": -1}, {"a": 40, "b": 100, "c": 0})
 
 
-def test_without_pods_and_skew_all_rows_are_as_good_as_can_be() -> None:
+def test_all_rows_score_best_without_pods_and_skew() -> None:
     waiting = pod("new", topologySpreadConstraints=[spread(1, hard=False)])
     scene = Scene([node("a", "x"), node("b")], [], waiting)
     assert scored(scene, spreading(scene)) == ({"a": 0, "b": -1}, {"a": 100, "b": 0})
 
 
-def test_a_services_pods_are_spread_by_default_and_a_row_without_a_zone_by_its_host() -> None:
+def test_service_pods_are_spread_by_default_with_hosts_for_zoneless_rows() -> None:
     scene = Scene([node("a", "x"), node("b")], [pod("p", on="b")], pod("new"))
     plugin = spreading(scene)
     assert plugin.sign(scene.pod) == ()
@@ -207,7 +207,7 @@ def test_a_services_pods_are_spread_by_default_and_a_row_without_a_zone_by_its_h
     assert plugin.pre_filter(scene.view(), scene.pod).status.code is Code.SKIP
 
 
-def test_by_default_a_node_whose_zone_is_empty_is_in_one_domain_with_nodes_that_have_none() -> None:
+def test_empty_zone_label_and_missing_label_are_one_default_domain() -> None:
     """It is credited for that domain, and they are scored by their hosts alone."""
     empty = node_document("b", labels={HOST: "b", ZONE: ""})
     scene = Scene([node("a", "x"), empty, node("c")], [pod("p", on="b"), pod("q", on="c")], pod("new"))
@@ -219,7 +219,7 @@ def test_by_default_a_node_whose_zone_is_empty_is_in_one_domain_with_nodes_that_
     assert found[0] == {"a": 6, "b": 10, "c": 4}
 
 
-def test_spreading_by_default_goes_by_the_services_as_they_are_now() -> None:
+def test_default_spreading_follows_current_services() -> None:
     """What was counted for a class of pods is not followed up once another rule counts."""
     waiting = pod("new")
     waiting["metadata"]["labels"]["tier"] = "front"
@@ -236,7 +236,7 @@ def test_spreading_by_default_goes_by_the_services_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize(("min_domains", "verdict"), [(None, None), (1, None), (2, SKEWED)])
-def test_a_default_constraint_wants_one_domain_unless_it_says_more(min_domains: int | None, verdict: Any) -> None:
+def test_default_constraint_has_one_min_domain(min_domains: int | None, verdict: Any) -> None:
     scene = Scene([node("a", "x")], [pod("p", on="a")], pod("new"))
     rule = DefaultConstraint(1, ZONE, "DoNotSchedule", min_domains=min_domains)
     service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
@@ -244,7 +244,7 @@ def test_a_default_constraint_wants_one_domain_unless_it_says_more(min_domains: 
     assert scene.statuses(spreading(scene, PodTopologySpreadArgs((rule,), False))) == {"a": verdict}
 
 
-def test_a_pod_that_asks_for_what_is_the_default_is_of_another_class_than_one_that_asks_for_nothing() -> None:
+def test_explicit_default_constraints_make_another_class() -> None:
     """Where the system's defaults hold a row without a zone is scored by its host; a pod's own constraints leave it out."""
     defaults = [spread(3, HOST, hard=False), spread(5, ZONE, hard=False)]
     scene = Scene([node("a", "x"), node("b")], [pod("p", on="b")], pod("new"))
@@ -268,7 +268,7 @@ def test_a_pod_that_asks_for_what_is_the_default_is_of_another_class_than_one_th
         ("ReplicationController", ObjectKind.REPLICATION_CONTROLLER, {"selector": {"app": "web"}}),
     ],
 )  # fmt: skip
-def test_a_controllers_pods_are_spread_by_default(owner: str, kind: ObjectKind, document: Document) -> None:
+def test_controller_pods_are_spread_by_default(owner: str, kind: ObjectKind, document: Document) -> None:
     waiting = pod("new")
     version = "v1" if owner == "ReplicationController" else "apps/v1"
     reference = {"apiVersion": version, "kind": owner, "name": "r", "uid": "r", "controller": True}
@@ -284,7 +284,7 @@ def test_a_controllers_pods_are_spread_by_default(owner: str, kind: ObjectKind, 
     assert found[1]["a"] == 100 > found[1]["b"]
 
 
-def test_an_owner_of_another_api_group_is_nobody_to_go_by() -> None:
+def test_owner_of_another_api_group_is_ignored() -> None:
     waiting = pod("new")
     reference = {"apiVersion": "example.com/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
     waiting["metadata"]["ownerReferences"] = [reference]
@@ -297,14 +297,14 @@ def test_an_owner_of_another_api_group_is_nobody_to_go_by() -> None:
 # -- InterPodAffinity: Filter ------------------------------------------------------------------------------------------
 
 
-def test_a_required_affinity_leads_to_the_zones_of_pods_that_match_all_terms() -> None:
+def test_required_affinity_allows_zones_of_pods_matching_all_terms() -> None:
     both = near(term(), term("rack", labelSelector={"matchLabels": {"app": "web"}}))
     nodes = [node_document(name, labels={ZONE: zone, "rack": name}) for name, zone in (("a", "x"), ("b", "x"))]
     scene = Scene([*nodes, node("c", "y"), node("d")], [pod("p", on="a")], pod("new", affinity=both))
     assert scene.statuses(relating(scene)) == {"a": None, "b": NOT_NEAR, "c": NOT_NEAR, "d": NOT_NEAR}
 
 
-def test_the_first_of_pods_that_want_one_another_is_let_through_where_the_key_is() -> None:
+def test_first_pod_with_self_affinity_is_allowed_where_the_key_exists() -> None:
     nodes = [node("a", "x"), node("b")]
     alone = Scene(nodes, [], pod("new", affinity=near(term())))
     other = Scene(nodes, [], pod("new", app="db", affinity=near(term())))
@@ -312,7 +312,7 @@ def test_the_first_of_pods_that_want_one_another_is_let_through_where_the_key_is
     assert other.statuses(relating(other)) == {"a": NOT_NEAR, "b": NOT_NEAR}
 
 
-def test_a_required_anti_affinity_keeps_away_and_pods_being_deleted_count() -> None:
+def test_required_anti_affinity_counts_deleting_pods() -> None:
     placed = [pod("p", on="a", deleted_at="2026-01-01T00:00:00Z")]
     scene = Scene([node("a", "x"), node("b", "x"), node("c")], placed, pod("new", affinity=far(term())))
     assert scene.statuses(relating(scene)) == {"a": NOT_FAR, "b": NOT_FAR, "c": None}
@@ -329,7 +329,7 @@ def test_a_required_anti_affinity_keeps_away_and_pods_being_deleted_count() -> N
         ({"labelSelector": None}, False),
     ],
 )
-def test_a_placed_pods_anti_affinity_keeps_away_the_pods_it_is_about(about: Document, is_kept_away: bool) -> None:
+def test_anti_affinity_of_placed_pods_excludes_matching_pods(about: Document, is_kept_away: bool) -> None:
     placed = [pod("p", on="a", app="db", affinity=far(term(**about)))]
     scene = Scene([node("a", "x"), node("b", "y")], placed, pod("new"))
     put(scene.objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {"team": "x"}}})
@@ -339,7 +339,7 @@ def test_a_placed_pods_anti_affinity_keeps_away_the_pods_it_is_about(about: Docu
     assert (plugin.cache_key(scene.view(), scene.pod) is None) is not is_kept_away
 
 
-def test_a_term_finds_namespaces_by_their_labels_as_they_are_now() -> None:
+def test_namespace_selector_follows_current_labels() -> None:
     waiting = pod("new", affinity=far(term(namespaceSelector={"matchLabels": {"team": "x"}})))
     scene = Scene([node("a", "x")], [pod("p", on="a", namespace="other")], waiting)
     plugin = relating(scene)
@@ -349,7 +349,7 @@ def test_a_term_finds_namespaces_by_their_labels_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize(("wants", "refused"), [("podAffinity", NOT_NEAR), ("podAntiAffinity", None)])
-def test_a_term_that_leaves_out_namespaces_by_their_labels_is_not_about_them(
+def test_namespace_selector_excludes_unmatched_namespaces(
     wants: str, refused: tuple[Code, tuple[str, ...]] | None
 ) -> None:
     """kube-scheduler 1.36.3 lets it be about all (tests/conformance/slips.py); found by `make oracle`, odd-424360."""
@@ -361,7 +361,7 @@ def test_a_term_that_leaves_out_namespaces_by_their_labels_is_not_about_them(
     assert scene.statuses(relating(scene)) == {"a": refused}
 
 
-def test_a_term_about_labels_of_namespaces_waits_while_they_cannot_be_read() -> None:
+def test_namespace_selector_waits_while_namespaces_are_unreadable() -> None:
     by_labels = pod("new", affinity=far(term(namespaceSelector={"matchLabels": {"team": "x"}})))
     scene = Scene([node("a", "x")], [pod("p", on="a", namespace="other")], by_labels)
     plugin, plain = relating(scene), decode_pod(pod("plain", affinity=far(term())))
@@ -378,7 +378,7 @@ def test_a_term_about_labels_of_namespaces_waits_while_they_cannot_be_read() -> 
 
 
 @pytest.mark.parametrize("in_between", [1, pod_demands.UNKNOWN_MAX + 1])
-def test_a_new_anti_affinity_keeps_away_however_many_pods_with_terms_came_since_the_last_look(in_between: int) -> None:
+def test_new_anti_affinity_applies_after_any_number_of_pods(in_between: int) -> None:
     """What is demanded by another label than before is no smaller for there being as many labels as before."""
     first = pod("first", on="a", app="db", affinity=far(term(ZONE)))
     scene = Scene([node("a", "x"), node("b", "y")], [first], pod("new"))
@@ -397,7 +397,7 @@ def test_a_new_anti_affinity_keeps_away_however_many_pods_with_terms_came_since_
 # -- InterPodAffinity: Score -------------------------------------------------------------------------------------------
 
 
-def test_preferences_of_both_sides_are_summed_over_the_domains() -> None:
+def test_preferences_of_both_sides_are_summed_per_domain() -> None:
     placed = [
         pod("liked", on="a", app="cache"),
         pod("liking", on="b", app="db", affinity=liking(30, term())),
@@ -416,7 +416,7 @@ def test_preferences_of_both_sides_are_summed_over_the_domains() -> None:
     assert heavy[0]["c"] == 46
 
 
-def test_preferences_of_placed_pods_may_be_left_out_for_pods_without_their_own() -> None:
+def test_preferences_of_placed_pods_can_be_ignored() -> None:
     placed = [pod("p", on="a", app="db", affinity=liking(30, term()))]
     scene = Scene([node("a", "x"), node("b", "y")], placed, pod("new"))
     assert scored(scene, relating(scene)) == ({"a": 30, "b": 0}, {"a": 100, "b": 0})
@@ -430,7 +430,7 @@ def test_preferences_of_placed_pods_may_be_left_out_for_pods_without_their_own()
         assert found[0] == {"a": 30, "b": 0}
 
 
-def test_a_pod_that_no_placed_pod_bears_upon_is_skipped() -> None:
+def test_pod_unrelated_to_placed_pods_is_skipped() -> None:
     scene = Scene([node("a", "x")], [pod("p", on="a", app="db")], pod("new", affinity=liking(30, term())))
     assert scored(scene, relating(scene)) is None
 
@@ -465,7 +465,7 @@ def codes_with(
     return {scene.table.node(int(row)).name: int(code) for row, code in zip(rows, codes, strict=True)}
 
 
-def test_spread_follows_pods_that_come_and_go_in_thought() -> None:
+def test_spread_follows_simulated_additions_and_removals() -> None:
     placed = [pod("p0", on="a"), pod("p1", on="a")]
     scene = Scene([node("a", "x"), node("b", "y")], placed, pod("new", topologySpreadConstraints=[spread()]))
     plugin, more = spreading(scene), decode_pod(pod("q", app="web"))
@@ -474,7 +474,7 @@ def test_spread_follows_pods_that_come_and_go_in_thought() -> None:
     assert codes_with(scene, plugin, {"b": more}, ["uid-p0"]) == {"a": 0, "b": 0}
 
 
-def test_affinity_follows_pods_that_come_and_go_in_thought() -> None:
+def test_affinity_follows_simulated_additions_and_removals() -> None:
     waiting = pod("new", affinity=near(term(labelSelector={"matchLabels": {"app": "cache"}})) | far(term()))
     placed = [pod("cache", on="a", app="cache"), pod("web", on="a"), pod("cache2", on="b", app="cache")]
     scene = Scene([node("a", "x"), node("b", "y")], placed, waiting)
@@ -487,7 +487,7 @@ def test_affinity_follows_pods_that_come_and_go_in_thought() -> None:
     assert [code != 0 for code in codes_with(scene, plugin, {}, ["uid-cache2"]).values()] == [True, True]
 
 
-def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
+def test_affinity_uses_the_pods_of_the_given_view() -> None:
     scene = Scene([node("a", "x"), node("b", "y")], [], pod("new"))
     plugin, runner = relating(scene), Runner(FailuresAreFatal(), lambda: 0.0)
     assert plugin.pre_filter(scene.view(), scene.pod).status.code is Code.SKIP
@@ -512,7 +512,7 @@ def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
         ({ZONE: "x", "last": "1"}, {ZONE: "x"}, True),
     ],
 )
-def test_a_node_that_leaves_the_domain_of_a_pod_that_keeps_others_away_wakes_them(
+def test_node_that_leaves_an_anti_affinity_domain_requeues_pods(
     before: dict[str, str], after: dict[str, str], helps: bool
 ) -> None:
     """The pod has no terms of its own. Of a key that no node has any more nobody knows whom it kept away."""
@@ -535,7 +535,7 @@ def test_a_node_that_leaves_the_domain_of_a_pod_that_keeps_others_away_wakes_the
         ([spread(1, ZONE), spread(2, HOST, hard=False)], None),
     ],
 )
-def test_rows_of_one_domain_are_alike_unless_the_pods_of_each_row_count(
+def test_rows_of_a_domain_are_equal_unless_pods_count_per_row(
     constraints: list[Document], keys: tuple[str, ...] | None
 ) -> None:
     scene = Scene([node("a", "x")], [], pod("new", topologySpreadConstraints=constraints))

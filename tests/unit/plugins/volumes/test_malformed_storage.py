@@ -120,7 +120,7 @@ def surprises(domain: Domain) -> list[tuple[str, str, str]]:
         max_size=3,
     ),
 )
-def test_no_shape_of_a_storage_object_makes_a_plugin_raise(
+def test_arbitrary_storage_objects_raise_no_exception(
     cluster: list[tuple[ObjectKind, Document]], volumes: list[Document]
 ) -> None:
     nodes = (

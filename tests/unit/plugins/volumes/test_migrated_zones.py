@@ -62,7 +62,7 @@ SSD = within("disk", "ssd")
         (affinity((SSD,), ()), {ZONE: "a"}, affinity((SSD, within(DRIVER, "a")), (within(DRIVER, "a"),))),
     ],
 )
-def test_zones_are_asked_for_by_the_key_of_the_driver(
+def test_zones_use_the_topology_key_of_the_driver(
     before: NodeSelector | None, labels: Mapping[str, str], after: NodeSelector | None
 ) -> None:
     volume = PersistentVolume(name="v", labels=labels, node_affinity=before)

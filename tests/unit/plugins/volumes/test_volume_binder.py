@@ -86,7 +86,7 @@ def static() -> Bench:
     return Bench(claim("c", "local"), volumes=(volume("v", host="n0"),))
 
 
-def test_a_volume_is_written_once_and_waited_for() -> None:
+def test_volume_is_written_once_and_awaited() -> None:
     async def story() -> None:
         bench = static()
         before = bench.storage.objects.volume("v")
@@ -102,7 +102,7 @@ def test_a_volume_is_written_once_and_waited_for() -> None:
     play(story)
 
 
-def test_a_write_names_its_objects_by_their_uids_and_the_versions_it_was_made_from() -> None:
+def test_write_has_uids_and_source_versions() -> None:
     async def story() -> None:
         bench = Bench(claim("c", "local"), claim("d"), volumes=(volume("v", host="n0"),))
         objects = bench.storage.objects
@@ -124,7 +124,7 @@ def test_a_write_names_its_objects_by_their_uids_and_the_versions_it_was_made_fr
 
 
 @pytest.mark.parametrize(("storage_class", "name"), [("local", "v"), ("wait", "default/c")])
-def test_a_write_that_failed_without_a_word_is_told_by_what_was_to_be_written(storage_class: str, name: str) -> None:
+def test_failed_write_without_a_message_names_its_content(storage_class: str, name: str) -> None:
     async def story() -> None:
         bench = Bench(claim("c", storage_class), volumes=(volume("v", host="n0"),))
         bench.desk.replies = [VolumeReply(VolumeAnswer.NOT_FOUND)]
@@ -135,7 +135,7 @@ def test_a_write_that_failed_without_a_word_is_told_by_what_was_to_be_written(st
     play(story)
 
 
-def test_a_claim_is_given_its_node_and_waited_for() -> None:
+def test_claim_gets_its_node_and_is_awaited() -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
         work = bench.start()
@@ -151,7 +151,7 @@ def test_a_claim_is_given_its_node_and_waited_for() -> None:
     play(story)
 
 
-def test_versions_that_cannot_be_compared_only_cost_certainty() -> None:
+def test_incomparable_versions_only_cost_extra_reads() -> None:
     async def story() -> None:
         for bench in (static(), Bench(claim("c"))):
             bench.desk.next_version = lambda: 0
@@ -166,7 +166,7 @@ def test_versions_that_cannot_be_compared_only_cost_certainty() -> None:
     play(story)
 
 
-def test_what_the_api_says_already_is_not_written() -> None:
+def test_existing_content_is_not_written() -> None:
     async def story() -> None:
         bench = Bench(claim("c", "local"), claim("d", node="n0"), volumes=(volume("v", host="n0"),))
         bench.storage.put(PV, volume("v", host="n0", claim="c", claim_uid="claim-c", phase="Bound"))
@@ -192,7 +192,7 @@ NOBODYS, OURS = volume("v", host="n0"), volume("v", host="n0", claim="c", claim_
         ("w", OURS, [], 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
     ],
 )
-def test_what_a_leader_before_has_written_of_a_binding_is_ended(
+def test_binding_begun_by_a_former_leader_is_completed(
     bound_to: str, volume_says: Document, written: list[str], words: str
 ) -> None:
     """Of the claim, of the volume, of both or of neither; a claim that has got another volume is left to that one."""
@@ -212,7 +212,7 @@ def test_what_a_leader_before_has_written_of_a_binding_is_ended(
     play(story)
 
 
-def test_a_volume_that_a_user_set_aside_is_taken_as_his() -> None:
+def test_prebound_volume_is_treated_as_user_intent() -> None:
     async def story() -> None:
         bench = Bench(claim("c", "local"), volumes=(volume("v", host="n0", claim="c", phase="Available"),))
         work = bench.start()
@@ -223,7 +223,7 @@ def test_a_volume_that_a_user_set_aside_is_taken_as_his() -> None:
     play(story)
 
 
-def test_a_conflict_is_written_again_when_the_newer_object_leaves_the_promise_standing() -> None:
+def test_conflict_is_retried_if_the_newer_object_is_compatible() -> None:
     async def story() -> None:
         bench = static()
         bench.desk.replies = [CONFLICT]
@@ -241,7 +241,7 @@ def test_a_conflict_is_written_again_when_the_newer_object_leaves_the_promise_st
     play(story)
 
 
-def test_a_conflict_with_another_claim_gives_the_pod_back_at_once() -> None:
+def test_conflict_with_another_claim_returns_the_pod_at_once() -> None:
     async def story() -> None:
         bench = static()
         bench.desk.replies = [CONFLICT]
@@ -254,7 +254,7 @@ def test_a_conflict_with_another_claim_gives_the_pod_back_at_once() -> None:
     play(story)
 
 
-def test_a_claim_that_was_bound_before_the_write_is_left_alone() -> None:
+def test_claim_bound_before_the_write_is_left_unchanged() -> None:
     async def story() -> None:
         for bench in (static(), Bench(claim("c"))):
             bench.storage.put(PVC, claim("c", bound="w"))
@@ -266,7 +266,7 @@ def test_a_claim_that_was_bound_before_the_write_is_left_alone() -> None:
     play(story)
 
 
-def test_conflicts_without_end_are_given_up() -> None:
+def test_repeated_conflicts_fail() -> None:
     async def story() -> None:
         bench = static()
         bench.desk.replies = [CONFLICT] * CONFLICTS_MAX
@@ -279,7 +279,7 @@ def test_conflicts_without_end_are_given_up() -> None:
 
 
 @pytest.mark.parametrize("answer", [VolumeAnswer.NOT_FOUND, VolumeAnswer.REFUSED, VolumeAnswer.UNKNOWN])
-def test_a_write_that_failed_says_why_and_whether_the_server_refused_it_for_good(answer: VolumeAnswer) -> None:
+def test_failed_write_reports_reason_and_permanence(answer: VolumeAnswer) -> None:
     async def story() -> None:
         bench = static()
         bench.desk.replies = [VolumeReply(answer, message="the server's words")]
@@ -335,7 +335,7 @@ def _unbind(bench: Bench) -> None:
         (_bind_elsewhere, 'persistentvolumeclaim "c" is bound to persistentvolume "w"'),
     ],
 )
-def test_what_happens_while_a_volume_is_bound(happens: Callable[[Bench], None], words: str) -> None:
+def test_changes_during_a_volume_bind_are_handled(happens: Callable[[Bench], None], words: str) -> None:
     async def story() -> None:
         bench = static()
         work = bench.start()
@@ -361,7 +361,7 @@ def test_what_happens_while_a_volume_is_bound(happens: Callable[[Bench], None], 
         ),
     ],
 )
-def test_what_happens_while_a_volume_is_made(found: Document, words: str) -> None:
+def test_changes_during_provisioning_are_handled(found: Document, words: str) -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
         bench.storage.put(PV, volume("far", "wait", host="n3"))
@@ -377,7 +377,7 @@ def test_what_happens_while_a_volume_is_made(found: Document, words: str) -> Non
     play(story)
 
 
-def test_the_waiting_ends_after_its_time() -> None:
+def test_volume_wait_times_out() -> None:
     async def story() -> None:
         bench = static()
         began_s = asyncio.get_running_loop().time()
@@ -398,7 +398,7 @@ def test_the_waiting_ends_after_its_time() -> None:
 
 
 @pytest.mark.parametrize("happens", [_lose_claim, _new_claim])
-def test_a_claim_that_goes_while_its_volume_is_made_is_missed(happens: Callable[[Bench], None]) -> None:
+def test_claim_deleted_during_provisioning_fails_the_bind(happens: Callable[[Bench], None]) -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
         work = bench.start()
@@ -411,7 +411,7 @@ def test_a_claim_that_goes_while_its_volume_is_made_is_missed(happens: Callable[
     play(story)
 
 
-def test_a_claim_that_another_leader_gave_another_node_meanwhile_is_left_to_it() -> None:
+def test_claim_assigned_by_another_leader_is_left_unchanged() -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
         bench.desk.replies = [CONFLICT]
@@ -425,7 +425,7 @@ def test_a_claim_that_another_leader_gave_another_node_meanwhile_is_left_to_it()
     play(story)
 
 
-def test_a_claim_that_changed_otherwise_is_given_its_node_as_soon_as_the_watch_shows_the_change() -> None:
+def test_changed_claim_gets_its_node_once_the_watch_shows_it() -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
         first = bench.storage.objects.claim("default", "c")
@@ -447,7 +447,7 @@ def test_a_claim_that_changed_otherwise_is_given_its_node_as_soon_as_the_watch_s
     play(story)
 
 
-def test_a_change_that_the_watch_does_not_show_is_waited_for_no_longer_than_its_bound() -> None:
+def test_unseen_change_is_awaited_for_a_limited_time() -> None:
     async def story() -> None:
         bench = Bench(claim("c"))
         bench.desk.replies = [CONFLICT]

@@ -60,7 +60,7 @@ NO_QUANTITY = "spec.resources.requests.storage: 'much' is not a quantity; write 
         (claim("c", size="much"), f'persistentvolumeclaim "c" cannot be read: {NO_QUANTITY}'),
     ],
 )
-def test_a_claim_that_keeps_its_pod_from_every_node(found: Document | None, words: str) -> None:
+def test_claim_excludes_its_pod_from_every_node(found: Document | None, words: str) -> None:
     storage = Storage()
     if found is not None:
         storage.put(PVC, found)
@@ -68,7 +68,7 @@ def test_a_claim_that_keeps_its_pod_from_every_node(found: Document | None, word
     assert status == Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "VolumeBinding", (words,))
 
 
-def test_a_class_without_binding_mode_is_an_error() -> None:
+def test_storage_class_without_binding_mode_is_an_error() -> None:
     storage = Storage()
     storage.put(CLASS, storage_class("odd", mode=None))
     storage.put(PVC, claim("c", "odd"))
@@ -85,7 +85,7 @@ def test_a_class_without_binding_mode_is_an_error() -> None:
         (claim("p-own", owner="uid-p"), ""),
     ],
 )
-def test_the_claim_of_an_ephemeral_volume_must_be_the_pods_own(found: Document | None, words: str) -> None:
+def test_ephemeral_claim_must_be_owned_by_the_pod(found: Document | None, words: str) -> None:
     storage = Storage()
     own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
     if found is not None:
@@ -94,7 +94,7 @@ def test_the_claim_of_an_ephemeral_volume_must_be_the_pods_own(found: Document |
     assert storage.plugin.sign(own) is None
 
 
-def test_what_is_known_of_a_pod_with_a_bound_volume_of_its_own_stays_while_others_claim_theirs() -> None:
+def test_cached_result_of_a_bound_volume_survives_other_claims() -> None:
     storage = Storage()
     storage.put(PV, volume("v", claim="p-own"))
     storage.put(PVC, claim("p-own", owner="uid-p", bound="v"))
@@ -106,7 +106,7 @@ def test_what_is_known_of_a_pod_with_a_bound_volume_of_its_own_stays_while_other
     assert storage.plugin.cache_key(storage.view(), own) == before
 
 
-def test_a_pod_without_claims_costs_nothing() -> None:
+def test_pod_without_claims_is_skipped() -> None:
     storage = Storage()
     for volumes in ([], [{"name": "v", "emptyDir": {}}], [{"name": "v", "awsElasticBlockStore": {"volumeID": "v"}}]):
         plain = decode_pod(pod_document("p", volumes=volumes))
@@ -118,7 +118,7 @@ def test_a_pod_without_claims_costs_nothing() -> None:
 # -- bound claims ------------------------------------------------------------------------------------------------------
 
 
-def test_bound_volumes_draw_their_pod_to_where_they_are() -> None:
+def test_bound_volumes_restrict_the_pod_to_their_nodes() -> None:
     storage = Storage()
     storage.put(PV, volume("near", zone="a"), volume("nearer", host="n1"), volume("anywhere"))
     storage.put(PVC, claim("x", bound="near"), claim("y", bound="nearer"), claim("z", bound="anywhere"))
@@ -128,7 +128,7 @@ def test_bound_volumes_draw_their_pod_to_where_they_are() -> None:
     assert storage.refused(pod("p", "x", "y", "z")) == dict.fromkeys(EVERY - {"n1"}, (NODE_CONFLICT,))
 
 
-def test_a_volume_that_is_gone_refuses_the_rows_that_earlier_ones_left() -> None:
+def test_deleted_volume_refuses_remaining_rows() -> None:
     storage = Storage()
     storage.put(PV, volume("near", zone="a"))
     storage.put(PVC, claim("x", bound="near"), claim("y", bound="gone"))
@@ -138,7 +138,7 @@ def test_a_volume_that_is_gone_refuses_the_rows_that_earlier_ones_left() -> None
     assert storage.refused(pod("p", "x", "y")) == {"n0": there, "n1": there, "n2": elsewhere, "n3": elsewhere}
 
 
-def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_did() -> None:
+def test_migrated_volume_uses_driver_zones_where_migration_is_active() -> None:
     storage = Storage()
     for name in ("n0", "n2"):
         labels = {"topology.ebs.csi.aws.com/zone": "z1", "zone": ZONES[name]}
@@ -156,7 +156,7 @@ def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_d
     assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}, "on n3 the driver has not taken it over"
 
 
-def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nodes_drivers_are() -> None:
+def test_results_for_migratable_volumes_depend_on_node_drivers() -> None:
     """Of other volumes they do not: a node's drivers come and go with its pods."""
     storage = Storage()
     storage.put(PV, volume("old", source={"awsElasticBlockStore": {"volumeID": "vol-1"}}), volume("plain", host="n0"))
@@ -169,7 +169,7 @@ def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nod
     assert [was != now for was, now in zip(before, after, strict=True)] == [True, False, True, False]
 
 
-def test_a_volume_with_beta_labels_goes_by_the_drivers_zones_and_by_the_regions_of_today() -> None:
+def test_volume_with_beta_labels_uses_driver_zones_and_current_region_labels() -> None:
     """Upstream renames the region only where the zone was a beta one too."""
     beta = {"failure-domain.beta.kubernetes.io/zone": "z1", "failure-domain.beta.kubernetes.io/region": "r1"}
     terms = [{"key": key, "operator": "In", "values": [value]} for key, value in beta.items()]
@@ -197,7 +197,7 @@ def test_a_volume_with_beta_labels_goes_by_the_drivers_zones_and_by_the_regions_
         ),
     ],
 )
-def test_a_volume_that_its_driver_cannot_take_over_is_an_error_where_the_driver_is(zones: str, words: str) -> None:
+def test_untranslatable_volume_is_an_error_on_nodes_with_the_driver(zones: str, words: str) -> None:
     """Upstream's sentence; and only about rows that an earlier claim leaves."""
     storage = Storage()
     labels = {"topology.kubernetes.io/zone": zones}
@@ -221,7 +221,7 @@ def test_a_volume_that_its_driver_cannot_take_over_is_an_error_where_the_driver_
 # -- unbound claims ----------------------------------------------------------------------------------------------------
 
 
-def test_local_volumes_are_found_where_they_are() -> None:
+def test_local_volumes_are_found_on_their_nodes() -> None:
     storage = Storage()
     storage.put(PV, volume("a", host="n0"), volume("b", host="n0"), volume("c", host="n2"))
     storage.put(PVC, claim("x", "local"), claim("y", "local"))
@@ -230,7 +230,7 @@ def test_local_volumes_are_found_where_they_are() -> None:
     assert storage.refused(pod("p", "x", "y")) == dict.fromkeys(EVERY - {"n0"}, (BIND_CONFLICT,))
 
 
-def test_the_smallest_claim_chooses_first_and_takes_the_smallest_volume() -> None:
+def test_smallest_claim_is_matched_first_to_the_smallest_volume() -> None:
     storage = Storage()
     storage.put(PV, volume("big", size="10Gi"), volume("mid", size="3Gi"), volume("small", size="2Gi"))
     storage.put(PVC, claim("large", "local", size="3Gi"), claim("little", "local", size="1Gi"))
@@ -244,7 +244,7 @@ def test_the_smallest_claim_chooses_first_and_takes_the_smallest_volume() -> Non
     )
 
 
-def test_what_no_volume_serves_is_provisioned_where_the_class_allows() -> None:
+def test_unmatched_claim_is_provisioned_where_the_class_allows() -> None:
     storage = Storage()
     storage.put(CLASS, storage_class("b-only", zones=["b"]))
     storage.put(PVC, claim("x"), claim("y", "b-only"), claim("z", "local"))
@@ -254,7 +254,7 @@ def test_what_no_volume_serves_is_provisioned_where_the_class_allows() -> None:
     assert storage.refused(pod("p", "x", "z")) == dict.fromkeys(EVERY, (BIND_CONFLICT,))
 
 
-def test_a_claim_being_provisioned_for_a_node_holds_its_pods_there() -> None:
+def test_claim_being_provisioned_keeps_its_pods_on_that_node() -> None:
     storage = Storage()
     storage.put(PV, volume("v", zone="a"))
     storage.put(PVC, claim("x", node="n2"), claim("y", bound="v"))
@@ -268,7 +268,7 @@ def test_a_claim_being_provisioned_for_a_node_holds_its_pods_there() -> None:
     }
 
 
-def test_fields_in_the_affinity_of_a_volume_are_not_heeded() -> None:
+def test_match_fields_of_volume_affinity_are_ignored() -> None:
     """As kube-scheduler, which asks about a node without a name."""
     field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
     in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}], **field}
@@ -282,7 +282,7 @@ def test_fields_in_the_affinity_of_a_volume_are_not_heeded() -> None:
     assert storage.refused(pod("p", "in-zone")) == dict.fromkeys(("n2", "n3"), (NODE_CONFLICT,))
 
 
-def test_a_driver_that_tracks_capacity_needs_room_for_each_claim() -> None:
+def test_capacity_tracking_driver_needs_room_for_each_claim() -> None:
     storage = Storage()
     storage.put(PVC, claim("x", size="5Gi"))
     storage.put(CAPACITY, capacity("a", "a", "10Gi"), capacity("b", "b", "10Gi", largest="4Gi"))
@@ -296,7 +296,7 @@ def test_a_driver_that_tracks_capacity_needs_room_for_each_claim() -> None:
     assert storage.refused(pod("p", "x")) == dict.fromkeys(EVERY, (NOT_ENOUGH_SPACE,))
 
 
-def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
+def test_prebound_volume_serves_only_its_claim() -> None:
     storage = Storage()
     storage.put(PV, volume("own", "wait", host="n3", claim="x", phase="Bound"), volume("free", "wait"))
     storage.put(PVC, claim("x"), claim("y"))
@@ -306,7 +306,7 @@ def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
     assert storage.refused(pod("p", "y")) == {}
 
 
-async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> None:
+async def test_assumed_volumes_are_not_bound_without_writes() -> None:
     """A sandbox writes nothing."""
     storage = Storage()
     storage.put(PV, volume("only", zone="a"))
@@ -318,7 +318,7 @@ async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> 
     assert (status.code, status.reasons) == (Code.ERROR, ("this process is read-only and cannot bind volumes",))
 
 
-def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for() -> None:
+def test_deleting_bound_claim_changes_the_signature() -> None:
     storage = Storage()
     storage.put(PV, volume("v", claim="x"))
     storage.put(PVC, claim("x", bound="v"))
@@ -334,7 +334,7 @@ def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for
 # -- promises ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_promised_volume_is_gone_for_others_until_it_is_given_back() -> None:
+def test_assumed_volume_is_unavailable_until_released() -> None:
     storage = Storage()
     storage.put(PV, volume("only", zone="a"))
     storage.put(PVC, claim("x", "local"), claim("y", "local"))
@@ -354,7 +354,7 @@ def test_a_promised_volume_is_gone_for_others_until_it_is_given_back() -> None:
     assert storage.plugin.pre_bind_pre_flight(storage.view(), first, "n0") is SKIP
 
 
-def test_pods_of_one_claim_share_its_promise_and_its_node() -> None:
+def test_pods_of_one_claim_share_its_assumption_and_node() -> None:
     storage = Storage()
     storage.put(PVC, claim("x"))
     first, second = pod("first", "x"), pod("second", "x")
@@ -371,7 +371,7 @@ def test_pods_of_one_claim_share_its_promise_and_its_node() -> None:
     assert storage.refused(pod("third", "x")) == {}
 
 
-def test_a_pod_that_stands_on_its_node_is_promised_nothing_any_more() -> None:
+def test_placed_pod_has_no_assumed_volumes() -> None:
     storage = Storage()
     storage.put(PVC, claim("x"))
     first = pod("first", "x")
@@ -381,7 +381,7 @@ def test_a_pod_that_stands_on_its_node_is_promised_nothing_any_more() -> None:
     assert storage.ledger.held() == storage.ledger.empty_copy().held() == {}
 
 
-def test_a_promise_never_outweighs_what_the_api_says() -> None:
+def test_assumption_yields_to_the_api_state() -> None:
     storage = Storage()
     storage.put(PV, volume("only"))
     storage.put(PVC, claim("x", "local"), claim("y", "local"))
@@ -399,7 +399,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[str, int, str]]) -> None:
+def test_no_volume_is_assumed_for_two_claims(walk: list[tuple[str, int, str]]) -> None:
     storage = Storage()
     storage.put(PV, volume("a", host="n0"), volume("b", zone="a"), volume("c", zone="b"), volume("d", host="n3"))
     pods: list[Pod] = []
@@ -445,11 +445,11 @@ def scores(storage: Storage, one: Pod) -> dict[str, int]:
     return dict(zip(ZONES, found.tolist(), strict=True))
 
 
-def test_without_a_shape_nothing_is_scored() -> None:
+def test_volumes_are_not_scored_without_a_shape() -> None:
     assert not hasattr(Storage().plugin, "score")
 
 
-def test_volumes_are_scored_by_how_full_they_get_class_by_class() -> None:
+def test_volumes_are_scored_by_utilization_per_class() -> None:
     storage = Storage(VolumeBindingArgs(shape=SHAPE))
     storage.put(PV, volume("a", size="2Gi", host="n0"), volume("b", size="4Gi", host="n1"), volume("c", zone="b"))
     storage.put(PVC, claim("x", "local"))
@@ -461,7 +461,7 @@ def test_volumes_are_scored_by_how_full_they_get_class_by_class() -> None:
     assert scores(storage, pod("p", "x", "y")) == {"n0": 30, "n1": 18, "n2": 55, "n3": 55}
 
 
-def test_what_is_to_be_made_is_scored_by_the_room_its_driver_tells_of() -> None:
+def test_provisioned_volumes_are_scored_by_driver_capacity() -> None:
     storage = Storage(VolumeBindingArgs(shape=SHAPE))
     storage.put(CSI_DRIVER, driver(tracks_capacity=True))
     storage.put(CAPACITY, capacity("a", "a", "10Gi"), capacity("b", "b", "4Gi"))
@@ -470,7 +470,7 @@ def test_what_is_to_be_made_is_scored_by_the_room_its_driver_tells_of() -> None:
     assert scores(storage, pod("p", "x", "y")) == {"n0": 20, "n1": 20, "n2": 50, "n3": 50}
 
 
-def test_volumes_of_exbibytes_are_scored_exactly() -> None:
+def test_exbibyte_volumes_are_scored_exactly() -> None:
     """Beyond 2**53 a float64 has no odd numbers: what is almost full is not full."""
     storage = Storage(VolumeBindingArgs(shape=SHAPE))
     storage.put(PV, volume("a", size=str(2**62), host="n0"), volume("b", size=str(2**61), host="n1"))

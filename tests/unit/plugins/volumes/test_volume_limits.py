@@ -76,20 +76,20 @@ OVER = (Code.UNSCHEDULABLE, (FULL,))
         ([{"name": "v", "emptyDir": {}}], [uses("a", "b", "c")], None),
     ],
 )
-def test_a_node_takes_as_many_volumes_as_its_driver_can_attach(
+def test_node_volume_limit_is_that_of_its_driver(
     pending: list[Document], placed: list[list[Document]], answer: object
 ) -> None:
     assert verdict(scene(pending, *placed)) == answer
 
 
-def test_a_driver_without_limit_and_a_node_without_drivers_take_any_number() -> None:
+def test_driver_without_limit_and_node_without_drivers_allow_any_number() -> None:
     assert verdict(scene(uses("e"), uses("a", "b", "c", "d"), limit=None)) is None
     found = scene(uses("e"), uses("a", "b", "c", "d"))
     found.objects.remove(NODE, "", "n0")
     assert verdict(found) is None
 
 
-def test_claims_not_yet_provisioned_count_by_the_provisioner_of_their_class() -> None:
+def test_unprovisioned_claims_count_for_their_provisioner() -> None:
     found = scene(uses("new"), uses("a", "waits"))
     put(found.objects, CLASS, storage_class("fast"), storage_class("legacy", "kubernetes.io/aws-ebs"))
     put(found.objects, CLASS, storage_class("files", "kubernetes.io/azure-file"), storage_class("other", "other.io"))
@@ -101,7 +101,7 @@ def test_claims_not_yet_provisioned_count_by_the_provisioner_of_their_class() ->
     assert verdict(found) is None
 
 
-def test_attachments_of_pods_that_are_gone_count_until_they_are_detached() -> None:
+def test_attachments_of_deleted_pods_count_until_detached() -> None:
     found = scene(uses("c"), uses("a"))
     put(found.objects, ATTACHMENT, attachment("one", "n0", "pv-a"), attachment("inline", "n0", None))
     put(found.objects, ATTACHMENT, attachment("else", "n1", "pv-d"), attachment("lost", "n0", "pv-lost"))
@@ -113,7 +113,7 @@ def test_attachments_of_pods_that_are_gone_count_until_they_are_detached() -> No
     assert found.statuses(plugin)["n0"] is None
 
 
-def test_the_claim_of_a_standing_pods_own_volume_counts_from_when_it_comes_to_when_it_goes() -> None:
+def test_ephemeral_claim_of_a_placed_pod_counts_while_it_exists() -> None:
     found = scene(uses("c"), [*uses("a"), ephemeral("own")])
     plugin = NodeVolumeLimits(found.context())
     for _ in range(2):
@@ -124,11 +124,11 @@ def test_the_claim_of_a_standing_pods_own_volume_counts_from_when_it_comes_to_wh
     assert found.statuses(plugin)["n0"] is None
 
 
-def test_a_claim_without_a_name_is_an_error() -> None:
+def test_unnamed_claim_is_an_error() -> None:
     assert verdict(scene(uses(""))) == (Code.ERROR, ("PersistentVolumeClaim had no name",))
 
 
-def test_a_claim_that_is_missing_or_another_pods_is_named() -> None:
+def test_missing_or_foreign_claim_is_named() -> None:
     missing = scene([ephemeral("scratch")])
     sentence = 'looking up PVC default/pending-scratch: persistentvolumeclaim "pending-scratch" not found'
     assert verdict(missing) == (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (sentence,))
@@ -139,7 +139,7 @@ def test_a_claim_that_is_missing_or_another_pods_is_named() -> None:
     assert verdict(missing) is None
 
 
-def test_a_disk_that_its_driver_cannot_find_is_an_error_where_drivers_are() -> None:
+def test_disk_unknown_to_its_driver_is_an_error_on_nodes_with_drivers() -> None:
     found = scene([{"name": "v", "awsElasticBlockStore": {"volumeID": "aws://z/nonsense"}}])
     refusal = verdict(found)
     assert refusal is not None
@@ -160,9 +160,7 @@ def test_a_disk_that_its_driver_cannot_find_is_an_error_where_drivers_are() -> N
         ([*uses("a"), ephemeral("own")], False),
     ],
 )
-def test_pods_with_the_same_volumes_share_their_answers_unless_a_volume_is_each_ones_own(
-    volumes: list[Document], is_shared: bool
-) -> None:
+def test_pods_with_equal_volumes_share_results_unless_ephemeral(volumes: list[Document], is_shared: bool) -> None:
     plugin = NodeVolumeLimits(scene([]).context())
 
     def signed(name: str, uid: str, some: list[Document]) -> object:
@@ -342,7 +340,7 @@ def walked(cluster: Cluster) -> Counts:
     return found
 
 
-def test_what_is_counted_in_one_piece_is_bounded_by_volumes_and_attachments() -> None:
+def test_counting_work_per_step_is_limited() -> None:
     """Two nodes with two volumes and an attachment each: four units of work a node."""
     pods = [pod_document(f"p{name}", node=name, volumes=uses("a", "b")) for name in ("n0", "n1")]
     found = Scene([node_document("n0"), node_document("n1")], pods, pod_document("pending"))
@@ -363,7 +361,7 @@ def test_what_is_counted_in_one_piece_is_bounded_by_volumes_and_attachments() ->
         assert calls == pieces, units
 
 
-def test_what_was_counted_stays_when_the_table_grows() -> None:
+def test_counts_survive_table_growth() -> None:
     """Two drivers: one has a limit on the old node and on the newest, the other on the old one alone."""
     pods = [pod_document("p", node="n0", volumes=uses("a"))]
     found = Scene([node_document("n0")], pods, pod_document("pending"))
@@ -393,7 +391,7 @@ def test_what_was_counted_stays_when_the_table_grows() -> None:
 
 
 @given(volumes, st.lists(steps, max_size=25), st.lists(st.tuples(st.sampled_from(NODES), volumes), max_size=3))
-def test_after_any_events_the_counts_equal_a_walk_over_all_pods(
+def test_volume_counts_equal_a_recount_after_any_events(
     pending: list[Document], drawn: list[tuple[Any, ...]], in_thought: list[tuple[str, list[Document]]]
 ) -> None:
     cluster = Cluster(pending)
@@ -436,7 +434,7 @@ def decoded(kind: ObjectKind, document: Document) -> Any:
     return kind.definition.decode(orjson.dumps(document))
 
 
-def test_events_that_free_or_add_room_wake_and_others_do_not() -> None:
+def test_only_events_that_free_or_add_volume_slots_requeue() -> None:
     waiting = decode_pod(pod_document("p", volumes=[*uses("a"), ephemeral("own")]))
     plain, with_claim = (pod_document("q", node="n0", volumes=some) for some in ([], uses("x")))
     pending = pod_document("q", volumes=uses("x"))

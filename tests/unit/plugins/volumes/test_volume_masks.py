@@ -44,14 +44,12 @@ def zone(*names: str) -> TopologyTerm:
         ((TopologyTerm(()),), []),  # a term that says nothing matches nothing, as upstream
     ],
 )
-def test_a_class_allows_the_nodes_that_one_of_its_terms_matches(
-    terms: tuple[TopologyTerm, ...], nodes: list[str]
-) -> None:
+def test_storage_class_allows_nodes_matching_one_term(terms: tuple[TopologyTerm, ...], nodes: list[str]) -> None:
     found = scene()
     assert on(found, RowMasks(found.objects).allowed(found.table, terms)) == nodes
 
 
-def test_a_mask_is_kept_until_a_node_changes() -> None:
+def test_volume_mask_is_cached_until_a_node_changes() -> None:
     found = scene()
     masks = RowMasks(found.objects)
     requirement = Requirement("zone", Operator.IN, ("a",))
@@ -67,7 +65,7 @@ def test_a_mask_is_kept_until_a_node_changes() -> None:
     assert [on(found, way()) for way in ways] == [["n0", "n1", "n2"]] * 3
 
 
-def test_so_many_masks_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_volume_masks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume_masks, "MASKS_MAX", 2)
     found = scene()
     masks = RowMasks(found.objects)

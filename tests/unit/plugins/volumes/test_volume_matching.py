@@ -152,7 +152,7 @@ def apply(store: ObjectStore, change: Any) -> None:
 
 
 @given(changes, changes, st.lists(claims, min_size=1, max_size=3), st.sets(st.sampled_from(["v0", "v1", "v2"])))
-def test_a_claim_gets_on_each_row_what_a_walk_over_volumes_gives(
+def test_volume_match_equals_a_search_over_all_volumes(
     before: list[Any], after: list[Any], wanted: list[PersistentVolumeClaim], promised: set[str]
 ) -> None:
     store, nodes = ObjectStore(), table()
@@ -167,7 +167,7 @@ def test_a_claim_gets_on_each_row_what_a_walk_over_volumes_gives(
     check(index, Walk(store, assumed), named, masks, nodes)
 
 
-def test_a_node_that_changes_its_labels_is_reached_by_other_volumes() -> None:
+def test_relabelled_node_is_reached_by_other_volumes() -> None:
     store, nodes = ObjectStore(), table()
     index, masks = VolumeIndex(store), RowMasks(store)
     for name, affinity in (("a", at("host", "n1")), ("b", at("zone", "z0"))):
@@ -195,7 +195,7 @@ def test_a_node_that_changes_its_labels_is_reached_by_other_volumes() -> None:
         (Operator.DOES_NOT_EXIST, (), []),
     ],
 )
-def test_a_volume_that_asks_for_one_label_reaches_the_nodes_that_have_it_so(
+def test_volume_with_one_label_term_reaches_the_nodes_with_it(
     operator: Operator, values: tuple[str, ...], reached: list[str]
 ) -> None:
     store, nodes = ObjectStore(), table()
@@ -207,7 +207,7 @@ def test_a_volume_that_asks_for_one_label_reaches_the_nodes_that_have_it_so(
     assert [name for name, slot in zip(NODES, found.tolist(), strict=True) if slot != NOTHING] == reached
 
 
-def test_each_node_that_joins_is_reached_by_its_local_volumes() -> None:
+def test_added_node_is_reached_by_its_local_volumes() -> None:
     """However many volumes there are before it."""
     store, nodes = ObjectStore(), NodeTable()
     index, masks = VolumeIndex(store), RowMasks(store)
@@ -225,7 +225,7 @@ def test_each_node_that_joins_is_reached_by_its_local_volumes() -> None:
         assert told == [None, *names][:count]
 
 
-def test_groups_that_volumes_left_are_swept_out_and_those_of_the_others_stay() -> None:
+def test_empty_volume_groups_are_removed_and_others_stay() -> None:
     """One volume changes its affinity all the time; larger ones stand on the first two nodes, the largest reaches all."""
     store, nodes = ObjectStore(), table()
     index, masks = VolumeIndex(store), RowMasks(store)

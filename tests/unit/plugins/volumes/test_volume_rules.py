@@ -47,7 +47,7 @@ def decoded(kind: ObjectKind, document: Document) -> Any:
 
 
 @pytest.mark.parametrize("make", [VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone])
-def test_a_pod_with_claims_waits_while_a_kind_cannot_be_read(
+def test_pod_with_claims_waits_while_a_kind_is_unreadable(
     make: Callable[[PluginContext], VolumeRestrictions | NodeVolumeLimits | VolumeBinding | VolumeZone],
 ) -> None:
     """What is not known is not said to be missing, and the answer is another one once it is known (also to warm classes)."""
@@ -85,13 +85,13 @@ def restricted(pending: list[Document], *placed: list[Document]) -> Scene:
     return scene
 
 
-def test_a_disk_in_use_keeps_others_off_its_node_only() -> None:
+def test_disk_in_use_excludes_others_from_its_node_only() -> None:
     scene = restricted([gce("d"), gce("e", read_only=True)], [gce("d")], [gce("e", read_only=True)], [gce("e")])
     refusal = (Code.UNSCHEDULABLE, (NO_DISK,))
     assert scene.statuses(VolumeRestrictions(scene.context())) == {"n0": refusal, "n1": None, "n2": refusal, "n3": None}
 
 
-def test_a_claim_for_one_pod_keeps_others_off_every_node() -> None:
+def test_single_pod_claim_excludes_others_from_every_node() -> None:
     scene = restricted([*uses("one"), gce("d")], uses("one"), [gce("d")])
     in_use, no_disk = (Code.UNSCHEDULABLE, (IN_USE,)), (Code.UNSCHEDULABLE, (NO_DISK,))
     assert scene.statuses(VolumeRestrictions(scene.context())) == {"n0": in_use, "n1": no_disk, "n2": in_use}
@@ -99,13 +99,13 @@ def test_a_claim_for_one_pod_keeps_others_off_every_node() -> None:
     assert set(free.statuses(VolumeRestrictions(free.context())).values()) == {None}
 
 
-def test_a_pod_that_nothing_can_be_in_the_way_of_is_skipped() -> None:
+def test_pod_without_possible_conflicts_is_skipped() -> None:
     for pending in ([], uses("two", "many"), [ephemeral("own")], [{"name": "v", "cinder": {"volumeID": "c"}}]):
         scene = restricted(pending, uses("one", "many"))
         assert VolumeRestrictions(scene.context()).pre_filter(scene.view(), scene.pod).status is SKIP
 
 
-def test_a_missing_claim_refuses_the_pod_with_its_name() -> None:
+def test_missing_claim_refuses_the_pod_with_the_claim_name() -> None:
     scene = restricted(uses("many", "nowhere"))
     status = VolumeRestrictions(scene.context()).pre_filter(scene.view(), scene.pod).status
     assert (status.code, status.message) == (UNRESOLVABLE, 'persistentvolumeclaim "nowhere" not found')
@@ -121,7 +121,7 @@ class NobodyWatches:
         raise AssertionError(error)
 
 
-def test_preempting_the_user_of_a_claim_frees_it_in_thought_only() -> None:
+def test_preempting_a_claim_user_frees_it_only_in_the_dry_run() -> None:
     scene = restricted(uses("one"), uses("one"), uses("many"))
     plugin, view = VolumeRestrictions(scene.context()), scene.view()
     assert plugin.pre_filter(view, scene.pod).status.is_success
@@ -135,7 +135,7 @@ def test_preempting_the_user_of_a_claim_frees_it_in_thought_only() -> None:
     assert plugin.filter(view, scene.pod, rows).all()
 
 
-def test_the_cache_key_changes_when_a_claim_comes_or_changes_who_may_use_it() -> None:
+def test_cache_key_changes_with_claims_and_their_access() -> None:
     scene = restricted(uses("new"))
     plugin = VolumeRestrictions(scene.context())
     seen = [plugin.cache_key(scene.view(), scene.pod)]
@@ -147,7 +147,7 @@ def test_the_cache_key_changes_when_a_claim_comes_or_changes_who_may_use_it() ->
         seen.append(plugin.cache_key(scene.view(), scene.pod))
 
 
-def test_what_frees_a_disk_or_a_claim_wakes_and_nothing_else_does() -> None:
+def test_only_events_that_free_a_disk_or_claim_requeue() -> None:
     plugin = VolumeRestrictions(restricted([]).context())
     waiting = decode_pod(pod_document("p", volumes=[gce("d"), *uses("one")]))
 
@@ -201,7 +201,7 @@ def zoned(volume_labels: dict[str, str], *node_labels: dict[str, str]) -> Scene:
         ({"other": "a"}, {ZONE: "b"}, True),
     ],
 )
-def test_a_volume_keeps_its_pods_in_its_zones(
+def test_volume_restricts_its_pods_to_its_zones(
     volume_labels: dict[str, str], node_labels: dict[str, str], passes: bool
 ) -> None:
     scene = zoned(volume_labels, node_labels)
@@ -215,7 +215,7 @@ many_places = st.dictionaries(
 
 
 @given(many_places, st.lists(places, min_size=1, max_size=5))
-def test_zones_equal_the_rule_node_by_node(wanted: dict[str, str], nodes: list[dict[str, str]]) -> None:
+def test_vectorised_zones_equal_the_rule_per_node(wanted: dict[str, str], nodes: list[dict[str, str]]) -> None:
     def fits(labels: dict[str, str]) -> bool:
         newer = {OLD_ZONE: ZONE, OLD_REGION: REGION}
         for key, value in wanted.items():
@@ -229,7 +229,7 @@ def test_zones_equal_the_rule_node_by_node(wanted: dict[str, str], nodes: list[d
     assert found == {f"n{at}": None if fits(labels) else ELSEWHERE for at, labels in enumerate(nodes)}
 
 
-def test_a_claim_without_a_volume_is_refused_unless_it_waits_for_its_pod() -> None:
+def test_unbound_claim_is_refused_unless_it_waits_for_its_first_consumer() -> None:
     scene = zoned({ZONE: "a"}, {ZONE: "b"})
     put(scene.objects, CLASS, storage_class("late"), storage_class("odd", mode=None))
     put(scene.objects, CLASS, storage_class("now", mode="Immediate"))
@@ -251,7 +251,7 @@ def test_a_claim_without_a_volume_is_refused_unless_it_waits_for_its_pod() -> No
     assert answer(claim("c", volume="lost")) == 'persistentvolume "lost" not found'
 
 
-def test_the_cache_key_changes_with_whatever_the_answer_goes_by_and_with_nothing_else() -> None:
+def test_cache_key_changes_exactly_with_the_result() -> None:
     """A claim that comes, waits for its class, and gets its volume; what concerns other claims changes nothing."""
     scene = zoned({ZONE: "a"}, {ZONE: "b"})
     objects, plugin = scene.objects, VolumeZone(scene.context())
@@ -284,7 +284,7 @@ def test_the_cache_key_changes_with_whatever_the_answer_goes_by_and_with_nothing
         assert plugin.cache_key(scene.view(), decode_pod(pod_document("other", volumes=some))) is None
 
 
-def test_a_volume_or_class_that_changes_nothing_for_the_pod_leaves_it_parked() -> None:
+def test_irrelevant_volume_or_class_leaves_the_pod_parked() -> None:
     scene = zoned({ZONE: "a"}, {ZONE: "b"})
     plugin, waiting = VolumeZone(scene.context()), scene.pod
     here, there, again = (decoded(VOLUME, volume("pv", {ZONE: zone}, handle=h)) for zone, h in ("ah", "bh", "ai"))
@@ -326,7 +326,7 @@ def restarting() -> Document:
         (pod_document("p", restarting(), hostNetwork=True, hostUsers=False), ["n2"]),
     ],
 )
-def test_a_pod_goes_where_the_kubelet_declares_what_it_needs(pending: Document, passing: list[str]) -> None:
+def test_declared_features_restrict_the_pod_to_nodes_that_have_them(pending: Document, passing: list[str]) -> None:
     nodes = [declaring("n0"), declaring("n1", "Unheard", RESTARTS), declaring("n2", RESTARTS, USERS)]
     scene = Scene(nodes, [], pending)
     refusal = (UNRESOLVABLE, ("node(s) didn't match Pod's required features",))
@@ -334,7 +334,7 @@ def test_a_pod_goes_where_the_kubelet_declares_what_it_needs(pending: Document, 
     assert found == {name: None if name in passing else refusal for name in ("n0", "n1", "n2")}
 
 
-def test_only_a_node_that_declares_what_is_missing_wakes() -> None:
+def test_only_a_node_with_the_missing_feature_requeues() -> None:
     plugin, waiting = NodeDeclaredFeatures(), decode_pod(pod_document("p", restarting()))
     without, having = decode_node(declaring("n")), decode_node(declaring("n", RESTARTS))
     for old, new, answer in (
@@ -349,7 +349,7 @@ def test_only_a_node_that_declares_what_is_missing_wakes() -> None:
     assert hint(plugin, "PodUpdate", waiting, waiting, waiting) is Hint.SKIP
 
 
-def test_plugins_that_have_nothing_to_say_of_a_plain_pod_skip_it() -> None:
+def test_plugins_without_effect_skip_a_plain_pod() -> None:
     scene = restricted([])
     for plugin in (VolumeRestrictions(scene.context()), VolumeZone(scene.context()), NodeDeclaredFeatures()):
         assert plugin.pre_filter(scene.view(), scene.pod).status is SKIP

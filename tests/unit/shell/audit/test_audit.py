@@ -157,7 +157,7 @@ def play(scene: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     simulate(main(), loop)
 
 
-def test_a_quiet_cluster_shows_no_difference_in_an_hour() -> None:
+def test_audit_finds_nothing_in_a_quiet_cluster_for_an_hour() -> None:
     async def scene(stage: Stage) -> None:
         await asyncio.sleep(3600.0)
 
@@ -167,7 +167,7 @@ def test_a_quiet_cluster_shows_no_difference_in_an_hour() -> None:
     play(scene)
 
 
-def test_the_judge_is_imported_beside_the_loop_before_the_first_audit_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_is_imported_in_a_thread_before_the_first_audit_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, CONTENT, raising=False)
     was_there: list[bool] = []
 
@@ -186,7 +186,7 @@ def test_the_judge_is_imported_beside_the_loop_before_the_first_audit_lists(monk
     play(scene)
 
 
-def test_changes_on_their_way_are_no_differences() -> None:
+def test_changes_in_flight_are_no_differences() -> None:
     """Pods come and go all the time, while every watch line of pods is 30 ms late."""
 
     async def scene(stage: Stage) -> None:
@@ -238,7 +238,7 @@ async def _shrink_node(stage: Stage) -> None:
     [_delete_pending, _delete_bound, _add_pending, _add_bound, _delete_node, _add_node, _shrink_node],
     ids=lambda change: change.__name__.strip("_"),
 )
-def test_a_watch_event_that_was_lost_is_found_and_mended_within_two_periods(
+def test_lost_watch_event_is_found_and_repaired_within_two_periods(
     change: Callable[[Stage], Coroutine[Any, Any, None]],
 ) -> None:
     async def scene(stage: Stage) -> None:
@@ -258,7 +258,7 @@ def test_a_watch_event_that_was_lost_is_found_and_mended_within_two_periods(
     play(scene)
 
 
-def test_a_pod_that_was_never_heard_of_is_bound_after_the_audit() -> None:
+def test_unseen_pod_is_bound_after_the_audit() -> None:
     async def scene(stage: Stage) -> None:
         stage.transport.loses = lambda line: b'"unheard"' in line and b'"ADDED"' in line
         await stage.add_pod("unheard")
@@ -366,7 +366,7 @@ CORRUPTIONS: list[tuple[Callable[[Program, str], None], str, str, str]] = [
 @pytest.mark.parametrize(
     ("corrupt", "pod", "found", "told"), CORRUPTIONS, ids=[one[0].__name__.strip("_") for one in CORRUPTIONS]
 )
-def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
+def test_corrupted_cache_is_repaired_within_two_periods(
     corrupt: Callable[[Program, str], None], pod: str, found: str, told: str
 ) -> None:
     """Nothing else is told: what stands beside it is as it should be."""
@@ -394,7 +394,7 @@ def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
     play(scene)
 
 
-def test_what_an_audit_finds_mended_is_a_first_suspicion_when_it_comes_again() -> None:
+def test_repaired_difference_is_a_first_suspicion_when_it_recurs() -> None:
     async def scene(stage: Stage) -> None:
         uid = stage.uid("huge")
         (worker,) = (one for one in stage.program.router.workers() if uid in one.queue)
@@ -410,7 +410,7 @@ def test_what_an_audit_finds_mended_is_a_first_suspicion_when_it_comes_again() -
     play(scene)
 
 
-def test_differences_are_counted_by_whose_fault_they_are_over_all_audits() -> None:
+def test_differences_are_counted_by_cause_over_all_audits() -> None:
     """With the API (an event was lost), and of the cache with itself (a defect of ours)."""
     ours = {_add_cpu_to_a_row, _give_devices_back, _count_a_device_as_free, _hold_for_a_stranger, _lose_from_the_queue}
 
@@ -429,7 +429,7 @@ def test_differences_are_counted_by_whose_fault_they_are_over_all_audits() -> No
     play(scene)
 
 
-def test_of_many_objects_each_is_compared_by_what_it_holds_once_in_so_many_audits(
+def test_content_of_each_object_is_compared_once_per_cycle_of_audits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(audit_module, "CONTENT_PODS", 2)
@@ -449,7 +449,7 @@ def test_of_many_objects_each_is_compared_by_what_it_holds_once_in_so_many_audit
     play(scene)
 
 
-def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
+def test_failed_ledger_is_trusted_again_after_its_comparison() -> None:
     async def scene(stage: Stage) -> None:
         ledgers = stage.program.cache.ledgers
         tickets = FlakyTickets()
@@ -467,7 +467,7 @@ def test_a_ledger_that_failed_is_asked_again_once_it_was_compared() -> None:
     play(scene)
 
 
-def test_a_pod_on_a_row_without_a_node_is_told_by_the_number_of_the_row() -> None:
+def test_pod_on_a_row_without_a_node_is_reported_by_row() -> None:
     async def scene(stage: Stage) -> None:
         cache, uid = stage.program.cache, stage.uid("service")
         await stage.add_node("spare")
@@ -487,7 +487,7 @@ def test_a_pod_on_a_row_without_a_node_is_told_by_the_number_of_the_row() -> Non
     play(scene)
 
 
-def test_a_pod_that_the_cache_made_up_is_dropped() -> None:
+def test_invented_cache_pod_is_dropped() -> None:
     async def scene(stage: Stage) -> None:
         entry = stage.program.cache.placed(stage.uid("service"))
         assert entry is not None
@@ -504,7 +504,7 @@ def test_a_pod_that_the_cache_made_up_is_dropped() -> None:
     play(scene)
 
 
-def test_a_node_and_an_object_that_the_cache_made_up_are_dropped() -> None:
+def test_invented_cache_node_and_object_are_dropped() -> None:
     """The API has no such thing, and the reflector knows of none: no new list would bring its end."""
 
     async def scene(stage: Stage) -> None:
@@ -537,9 +537,7 @@ async def _label_pod(stage: Stage) -> None:
     [("pods", _label_pod), ("pods", _add_pending), ("pods", _add_bound), ("nodes", _add_node)],
     ids=["a label", "a pending pod", "a bound pod", "a node"],
 )
-def test_what_is_newer_here_than_the_list_is_no_difference(
-    kind: str, change: Callable[[Stage], Awaitable[None]]
-) -> None:
+def test_newer_cache_object_is_no_difference(kind: str, change: Callable[[Stage], Awaitable[None]]) -> None:
     """It came or changed while the list was on its way."""
 
     async def scene(stage: Stage) -> None:
@@ -563,7 +561,7 @@ def test_what_is_newer_here_than_the_list_is_no_difference(
     play(scene)
 
 
-def test_an_audit_of_a_small_cluster_is_short() -> None:
+def test_audit_of_a_small_cluster_is_short() -> None:
     """It lets others go on between its steps, and does not sleep but between pages."""
 
     async def scene(stage: Stage) -> None:
@@ -574,7 +572,7 @@ def test_an_audit_of_a_small_cluster_is_short() -> None:
     play(scene)
 
 
-def test_a_bind_that_was_answered_and_never_done_is_found_by_the_next_audit() -> None:
+def test_answered_bind_that_never_happened_is_found_by_the_next_audit() -> None:
     """A proxy may answer what the API server has never seen; no watch will ever say so."""
 
     async def scene(stage: Stage) -> None:
@@ -597,7 +595,7 @@ def test_a_bind_that_was_answered_and_never_done_is_found_by_the_next_audit() ->
     play(scene)
 
 
-def test_so_many_answered_binds_are_read_in_one_audit_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_answered_binds_read_per_audit_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "READS_MAX", 1)
 
     async def scene(stage: Stage) -> None:
@@ -613,7 +611,7 @@ def test_so_many_answered_binds_are_read_in_one_audit_and_no_more(monkeypatch: p
     play(scene)
 
 
-def test_a_pod_that_was_going_when_its_bind_was_answered_is_given_up_though_its_deletion_was_lost() -> None:
+def test_deleting_pod_with_an_answered_bind_is_removed_after_a_lost_deletion() -> None:
     """It is pending no more, and confirmed nowhere: no list names it (seed 11 of 2026-11-23)."""
 
     async def scene(stage: Stage) -> None:
@@ -638,7 +636,7 @@ def test_a_pod_that_was_going_when_its_bind_was_answered_is_given_up_though_its_
     play(scene)
 
 
-def test_a_bind_whose_confirmation_is_late_is_not_undone() -> None:
+def test_late_bind_confirmation_is_not_undone() -> None:
     async def scene(stage: Stage) -> None:
         stage.transport.loses = lambda line: b'"late"' in line and b'"nodeName"' in line
         await stage.add_pod("late")
@@ -651,7 +649,7 @@ def test_a_bind_whose_confirmation_is_late_is_not_undone() -> None:
     play(scene)
 
 
-def test_a_list_of_a_server_that_lags_says_nothing_and_is_asked_for_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_list_of_a_stale_server_is_ignored_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
     """The suspicion of the audit before, whose list was true when it was made, is not confirmed by the same old list."""
 
     async def scene(stage: Stage) -> None:
@@ -686,7 +684,7 @@ def test_a_list_of_a_server_that_lags_says_nothing_and_is_asked_for_anew(caplog:
     play(scene)
 
 
-def test_an_audit_without_an_answer_says_nothing_and_mends_nothing() -> None:
+def test_failed_audit_changes_nothing() -> None:
     async def scene(stage: Stage) -> None:
         stage.server.set_unavailable()
         await asyncio.sleep(130.0)
@@ -703,7 +701,7 @@ def test_an_audit_without_an_answer_says_nothing_and_mends_nothing() -> None:
     play(scene)
 
 
-def test_a_history_that_went_back_and_caught_up_unseen_is_found_by_the_audit() -> None:
+def test_unseen_history_rollback_is_found_by_the_audit() -> None:
     """By versions alone nothing tells: the server's are newer again. But a list that is as new shows an older node."""
 
     async def scene(stage: Stage) -> None:
@@ -734,7 +732,7 @@ def test_metrics_count_audits_and_differences() -> None:
     play(scene)
 
 
-def test_of_many_differences_some_are_logged_and_the_others_counted(
+def test_number_of_logged_differences_is_limited(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_module, "LOGGED_MAX", 1)

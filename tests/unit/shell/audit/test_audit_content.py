@@ -75,12 +75,12 @@ def decoded(document: Document) -> tuple[Pod, bytes]:
 
 
 @pytest.mark.parametrize("document", PODS.values(), ids=PODS)
-def test_the_decoder_and_the_judge_read_the_same(document: Document) -> None:
+def test_decoder_and_judge_read_equal_content(document: Document) -> None:
     assert pod_fault(*decoded(document)) == ""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_they_read_the_same_of_random_objects(family: str) -> None:
+def test_decoder_and_judge_read_random_objects_equally(family: str) -> None:
     for seed in range(settings().max_examples // 5):
         made = problem(family, 7_000 + seed)
         for document in made["pods"]:
@@ -104,7 +104,7 @@ CHANGED: dict[str, tuple[Callable[[Document], Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "told"), CHANGED.values(), ids=CHANGED)
-def test_a_difference_is_told_with_both_sides(change: Callable[[Document], Any], told: str) -> None:
+def test_content_difference_is_reported_with_both_sides(change: Callable[[Document], Any], told: str) -> None:
     document = pod_document(
         container(cpu="1") | {"ports": [{"hostPort": 80}]},
         metadata={"labels": {"app": "web"}},
@@ -141,7 +141,7 @@ GIVEN: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("status", "is_resized"), GIVEN.values(), ids=GIVEN)
-def test_the_size_of_a_pod_is_compared_unless_it_is_being_resized(status: dict[str, Any], is_resized: bool) -> None:
+def test_pod_requests_are_compared_unless_being_resized(status: dict[str, Any], is_resized: bool) -> None:
     document = pod_document(
         container(cpu="2"),
         container("d", cpu="1"),
@@ -153,7 +153,7 @@ def test_the_size_of_a_pod_is_compared_unless_it_is_being_resized(status: dict[s
     assert fault == ("" if is_resized else "requests {'cpu': 1000} in the cache, {'cpu': 4000} in the API")
 
 
-def test_what_the_judge_cannot_read_is_no_difference() -> None:
+def test_unreadable_content_is_no_difference() -> None:
     pod, _ = decoded(pod_document(container(cpu="1")))
     assert pod_fault(pod, orjson.dumps(pod_document(container(cpu="lots")))) == ""
     assert pod_fault(pod, b"[]") == ""
@@ -167,7 +167,7 @@ def _node(**spec: Any) -> tuple[Node, bytes]:
     return Decoder().node(raw), raw
 
 
-def test_nodes_are_compared_by_labels_taints_and_amounts() -> None:
+def test_nodes_are_compared_by_labels_taints_and_allocatable() -> None:
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
     node, raw = _node(taints=[taint], unschedulable=True)
     assert node_fault(node, raw) == ""
@@ -183,7 +183,7 @@ async def _prepare(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_assumed", [True, False])
-def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assumed: bool) -> None:
+def test_audit_repairs_a_pod_counted_with_another_size(is_assumed: bool) -> None:
     """As one that was resized while it was assumed once did."""
 
     async def scene(cluster: Cluster) -> None:
@@ -217,7 +217,7 @@ def test_the_audit_finds_and_mends_a_pod_that_counts_with_another_size(is_assume
     play(scene, prepare=_prepare)
 
 
-def test_a_label_that_is_fixed_at_the_bind_is_no_difference() -> None:
+def test_label_set_at_the_bind_is_no_difference() -> None:
     async def scene(cluster: Cluster) -> None:
         assert cluster.placed == {"p": "a"}
         await cluster.change_metadata("p", labels={POD_LABEL: "later", "app": "web"})
@@ -230,7 +230,7 @@ def test_a_label_that_is_fixed_at_the_bind_is_no_difference() -> None:
     play(scene, prepare=_prepare)
 
 
-def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> None:
+def test_audit_repairs_a_node_counted_with_another_size() -> None:
     async def scene(cluster: Cluster) -> None:
         cache, audit = cluster.program.cache, cluster.program.audit
         node = cache.nodes.node(0)
@@ -246,7 +246,7 @@ def test_the_audit_finds_and_mends_a_node_that_counts_with_another_size() -> Non
     play(scene, prepare=_prepare)
 
 
-def test_of_what_has_gone_no_side_tells_a_fault() -> None:
+def test_deleted_objects_have_no_content_fault() -> None:
     async def scene(cluster: Cluster) -> None:
         program, gone = cluster.program, CachedObject("nowhere", "nobody", 1)
         raw = msgspec.Raw(_node()[1])

@@ -118,7 +118,9 @@ WRONGS: list[tuple[Callable[[Scene], None], list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("wrong", "found"), WRONGS, ids=[one[0].__name__ for one in WRONGS])
-def test_what_is_wrong_is_told_once_and_mended(wrong: Callable[[Scene], None], found: list[tuple[str, str]]) -> None:
+def test_ledger_fault_is_reported_once_and_repaired(
+    wrong: Callable[[Scene], None], found: list[tuple[str, str]]
+) -> None:
     scene = Scene()
     assert scene.is_right()
     wrong(scene)
@@ -137,7 +139,7 @@ class FailingRoom(NamespaceRoom):
         super().restore(pod)  # type: ignore[arg-type]
 
 
-def test_one_that_failed_as_it_was_told_is_trusted_again_once_it_holds_what_it_missed() -> None:
+def test_failed_ledger_is_trusted_again_once_its_holds_are_complete() -> None:
     room, registry = FailingRoom(10**6), LedgerRegistry()
     registry.register(room)
     cache = ClusterCache(registry)

@@ -85,7 +85,7 @@ async def process() -> AsyncIterator[ChildProcess]:
     await child.close()
 
 
-async def test_a_look_counts_by_rule_and_tells_the_pods(process: ChildProcess) -> None:
+async def test_judge_run_counts_by_rule_and_reports_the_pods(process: ChildProcess) -> None:
     town = Town()
     await town.build(("fits", "n1", "1"), ("over", "n1", "4"))
     judge = town.judge(process)
@@ -101,7 +101,7 @@ async def test_a_look_counts_by_rule_and_tells_the_pods(process: ChildProcess) -
     assert process.pid is None, "its memory is given back between looks"
 
 
-async def test_each_look_begins_anew(process: ChildProcess) -> None:
+async def test_each_judge_run_starts_from_scratch(process: ChildProcess) -> None:
     town = Town()
     await town.build(("over", "n1", "5"))
     judge = town.judge(process)
@@ -112,7 +112,7 @@ async def test_each_look_begins_anew(process: ChildProcess) -> None:
     assert judge.statistics.runs == 2
 
 
-async def test_it_knows_the_domains(process: ChildProcess) -> None:
+async def test_judge_knows_the_domains(process: ChildProcess) -> None:
     town = Town()
     await town.create(NODES, make_node("cards", more={GPU: "4"})[1])
     await town.build(("lost", "cards", "1"))
@@ -121,7 +121,7 @@ async def test_it_knows_the_domains(process: ChildProcess) -> None:
     assert judge.statistics.violations["domain"] == 1
 
 
-async def test_events_are_bounded(process: ChildProcess) -> None:
+async def test_number_of_judge_events_is_limited(process: ChildProcess) -> None:
     town = Town()
     await town.build(*((f"over-{n}", "n1", "5") for n in range(EVENTS_MAX + 5)))
     judge = town.judge(process)
@@ -130,7 +130,7 @@ async def test_events_are_bounded(process: ChildProcess) -> None:
     assert len(town.events) == EVENTS_MAX
 
 
-async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_read() -> None:
+async def test_verify_command_judges_in_process_and_reports_unread_kinds() -> None:
     town = Town({"/api/v1/persistentvolumeclaims": 403})
     await town.build(("over", "n1", "5"))
     transport: Any = town.transport
@@ -142,6 +142,18 @@ async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_re
     ]
 
 
+@pytest.mark.parametrize(("resource", "is_listed"), [("cpu", False), ("koordinator.sh/gpu-core", True)])
+async def test_devices_are_listed_if_a_node_has_koordinator_s_gpus(resource: str, is_listed: bool) -> None:
+    town = Town({"/apis/scheduling.koordinator.sh": 403})
+    await town.build()
+    await town.create(NODES, make_node("cards", more={resource: "200"})[1])
+    transport: Any = town.transport
+    unread = (await judge_cluster(transport, ())).not_judged
+    assert [one.rule for one in unread if "Device cannot be listed" in one.reason] == (
+        ["devices (Koordinator)"] if is_listed else []
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
@@ -150,7 +162,7 @@ async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_re
         ("/api/v1/pods", 410, "the lists expire before they end; try again"),
     ],
 )
-async def test_without_nodes_or_pods_there_is_no_verdict(path: str, status: int, words: str) -> None:
+async def test_judge_without_nodes_or_pods_gives_no_result(path: str, status: int, words: str) -> None:
     town = Town({path: status})
     await town.build(("over", "n1", "5"))
     transport: Any = town.transport
@@ -160,7 +172,7 @@ async def test_without_nodes_or_pods_there_is_no_verdict(path: str, status: int,
     assert str(refused.value) == words
 
 
-async def test_a_look_that_fails_leaves_the_last_verdict_and_no_process(process: ChildProcess) -> None:
+async def test_failed_judge_run_keeps_the_last_result_and_no_process(process: ChildProcess) -> None:
     town = Town({"/api/v1/pods": 500})
     await town.build()
     judge = town.judge(process)
@@ -178,7 +190,7 @@ class Garbling(Answers):
         return Response(answer.status, answer.body.replace(b"GARBLED", b"\xff\xfe"), answer.headers)
 
 
-async def test_one_object_that_is_not_utf_8_keeps_no_other_from_being_judged(process: ChildProcess) -> None:
+async def test_judge_skips_one_object_that_is_not_utf_8(process: ChildProcess) -> None:
     town = Town()
     await town.build(("small", "n1", "1"), ("large", "n1", "100"))
     _, odd = make_pod("odd", "n1", requests={"cpu": "1"}, labels={"note": "GARBLED"})

@@ -42,11 +42,11 @@ def house() -> Iterator[House]:
         (msgspec.Raw(b"7"), False),
     ],
 )
-def test_an_audit_wants_what_stands_and_what_may_be_scheduled(house: House, raw: msgspec.Raw, is_wanted: bool) -> None:
+def test_audit_covers_placed_and_schedulable_pods(house: House, raw: msgspec.Raw, is_wanted: bool) -> None:
     assert house.repair.is_wanted(raw) is is_wanted
 
 
-def test_a_pod_that_cannot_be_read_is_not_taken_anew(house: House) -> None:
+def test_unreadable_pod_is_not_readmitted(house: House) -> None:
     uid = house.see_pod("p", cpu="2", nodeName="a")
     house.repair.replace_content("default/p", msgspec.Raw(b"7"))
     entry = house.cache.placed(uid)
@@ -55,7 +55,7 @@ def test_a_pod_that_cannot_be_read_is_not_taken_anew(house: House) -> None:
     assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
 
 
-def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house: House) -> None:
+def test_undone_bind_frees_its_node_and_requeues_the_pod(house: House) -> None:
     uid = house.see_pod("p", cpu="2")
     assert house.worker.queue.pop(0.0) is not None
     house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
@@ -74,7 +74,7 @@ def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house:
     assert house.node_of("stands") == "b", "the watch has shown it there"
 
 
-def test_who_waits_for_a_pod_to_leave_its_node_hears_that_it_was_never_there(house: House) -> None:
+def test_removed_phantom_pod_requeues_waiting_pods(house: House) -> None:
     heard: list[str] = []
     repair = PodRepair(house.pods, house.cache, house.router, Decoder(), house.clock, on_deleting=heard.append)
     uid = house.see_pod("p", cpu="2")
@@ -85,7 +85,7 @@ def test_who_waits_for_a_pod_to_leave_its_node_hears_that_it_was_never_there(hou
     assert heard == [uid]
 
 
-def test_a_pod_that_was_lost_is_tried_at_once_though_its_domain_sleeps() -> None:
+def test_readmitted_pod_is_tried_at_once_by_an_idle_domain() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:

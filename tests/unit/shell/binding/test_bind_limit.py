@@ -23,7 +23,7 @@ async def enter(limit: BindLimit, name: int, order: list[int]) -> None:
     order.append(name)
 
 
-async def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
+async def test_bind_slots_are_given_in_request_order() -> None:
     limit, order = BindLimit(2), list[int]()
     tasks = [asyncio.create_task(enter(limit, number, order)) for number in range(5)]
     await settle()
@@ -39,7 +39,7 @@ async def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> N
     await asyncio.gather(*tasks, newcomer)
 
 
-async def test_a_cancelled_waiter_loses_nobodys_place() -> None:
+async def test_cancelled_waiter_keeps_the_order_of_others() -> None:
     limit, order = BindLimit(1), list[int]()
     await limit.enter()
     first, second = (asyncio.create_task(enter(limit, number, order)) for number in (1, 2))
@@ -58,7 +58,7 @@ async def test_a_cancelled_waiter_loses_nobodys_place() -> None:
     await asyncio.gather(first, second, third, return_exceptions=True)
 
 
-async def test_success_widens_and_those_who_wait_come_in_at_once() -> None:
+async def test_successful_binds_raise_the_limit_and_admit_waiters() -> None:
     limit, order = BindLimit(100), list[int]()
     tasks = [asyncio.create_task(enter(limit, number, order)) for number in range(40)]
     await settle()
@@ -73,7 +73,7 @@ async def test_success_widens_and_those_who_wait_come_in_at_once() -> None:
 
 
 @pytest.mark.parametrize("width_max", [1, 5, 64])
-def test_the_width_stays_within_its_bounds(width_max: int) -> None:
+def test_bind_limit_stays_within_its_bounds(width_max: int) -> None:
     limit = BindLimit(width_max)
     for _ in range(10_000):
         limit.observe(BindAnswer.CREATED)
@@ -85,7 +85,7 @@ def test_the_width_stays_within_its_bounds(width_max: int) -> None:
     assert limit.width == min(LIMIT_MIN, width_max)
 
 
-async def test_refusals_of_one_round_trip_halve_once() -> None:
+async def test_throttled_responses_of_one_round_trip_halve_the_limit_once() -> None:
     limit = BindLimit(64)
     for _ in range(16):
         await limit.enter()
@@ -100,7 +100,7 @@ async def test_refusals_of_one_round_trip_halve_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [a for a in BindAnswer if a not in (BindAnswer.CREATED, BindAnswer.THROTTLED)])
-def test_other_answers_say_nothing_of_how_much_the_server_bears(answer: BindAnswer) -> None:
+def test_other_responses_leave_the_bind_limit_unchanged(answer: BindAnswer) -> None:
     limit = BindLimit(64)
     before = limit.width
     limit.observe(answer)
@@ -111,7 +111,7 @@ answers = st.sampled_from((BindAnswer.CREATED, BindAnswer.CREATED, BindAnswer.TH
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.lists(st.tuples(st.floats(0.01, 1), answers), max_size=20))
-def test_never_more_than_the_width_at_entry_and_nobody_waits_for_ever(
+def test_bind_limit_is_never_exceeded_and_every_waiter_is_admitted(
     seed: int, width_max: int, binds: list[tuple[float, BindAnswer]]
 ) -> None:
     loop = SimLoop(seed)

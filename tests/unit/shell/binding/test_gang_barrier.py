@@ -93,7 +93,7 @@ def play(scene: Scene, *plugins: Plugin) -> None:
     simulate(main(), loop)
 
 
-def test_no_member_is_bound_before_prebind_of_the_minimum_has_ended() -> None:
+def test_no_member_is_bound_before_the_minimum_passed_pre_bind() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
         see_members(house, "m0", "m1", "m2", "m3")
         house.see_pod("plain")
@@ -106,7 +106,7 @@ def test_no_member_is_bound_before_prebind_of_the_minimum_has_ended() -> None:
     play(scene)
 
 
-def test_members_beyond_the_minimum_block_nobody() -> None:
+def test_surplus_members_block_no_pod() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
         see_members(house, "m0", "m1", "m2", "m3", "m4")
         await asyncio.sleep(BEFORE_S)
@@ -117,7 +117,7 @@ def test_members_beyond_the_minimum_block_nobody() -> None:
     play(scene)
 
 
-def test_member_that_comes_later_is_not_bound_before_its_gang() -> None:
+def test_later_member_is_not_bound_before_its_gang() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
         volumes.slow |= {"m2"}
         see_members(house, "m0", "m1", "m2", "m3")
@@ -131,7 +131,7 @@ def test_member_that_comes_later_is_not_bound_before_its_gang() -> None:
     play(scene)
 
 
-def test_gangs_that_start_together_are_bound_together() -> None:
+def test_linked_gangs_are_bound_together() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
         groups = {"groups": '["g","h"]'}
         see_members(house, "m0", "m1", notes=gang("h", 2, **groups))
@@ -189,7 +189,7 @@ def test_failed_member_undoes_its_gang_and_is_named(fails: Callable[[House, Volu
     play(scene)
 
 
-def test_undone_gang_is_tried_again_as_a_gang() -> None:
+def test_undone_gang_is_retried_as_a_gang() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
         see_members(house, "m0", "m1", "m2", "m3")
         await asyncio.sleep(5.0)
@@ -284,7 +284,7 @@ def test_stop_at_the_barrier_sends_no_member() -> None:
     play(scene)
 
 
-def test_member_refused_after_the_first_post_is_told_what_stays() -> None:
+def test_member_refused_after_the_first_post_reports_what_stays_bound() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
         house.desk.replies = [*[BindReply(BindAnswer.CREATED)] * 3, BindReply(BindAnswer.DENIED, message="no")]
         see_members(house, "m0", "m1", "m2", "m3")

@@ -74,7 +74,7 @@ def play(scene: Callable[[House, SlowVolumes], Coroutine[Any, Any, None]], *plug
     simulate(main(), loop)
 
 
-def test_pods_that_wait_for_volumes_keep_no_bind_worker_from_others() -> None:
+def test_pods_waiting_for_volumes_block_no_bind_worker() -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         for number in range(BIND_WORKERS + 3):
             house.see_pod(f"slow-{number}")
@@ -91,7 +91,7 @@ def test_pods_that_wait_for_volumes_keep_no_bind_worker_from_others() -> None:
     play(scene)
 
 
-def test_a_plugin_says_itself_how_long_it_may_take_and_is_stopped_then() -> None:
+def test_plugin_with_its_own_pre_bind_timeout_is_stopped_then() -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         volumes.takes_s = 1e6
         house.see_pod("slow")
@@ -117,7 +117,7 @@ class Patient:
         return SUCCESS
 
 
-def test_a_plugin_that_does_not_say_how_long_it_may_take_is_stopped_after_a_quarter_of_an_hour() -> None:
+def test_plugin_without_a_pre_bind_timeout_is_stopped_after_15_minutes() -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         house.see_pod("p")
         await asyncio.sleep(pre_bind.PRE_BIND_MAX_S - 1.0)
@@ -128,7 +128,7 @@ def test_a_plugin_that_does_not_say_how_long_it_may_take_is_stopped_after_a_quar
     play(scene, Patient())
 
 
-def test_a_scheduler_that_stops_does_not_wait_for_volumes() -> None:
+def test_stop_does_not_wait_for_volumes() -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         house.see_pod("slow")
         await asyncio.sleep(1.0)
@@ -142,7 +142,7 @@ def test_a_scheduler_that_stops_does_not_wait_for_volumes() -> None:
     play(scene)
 
 
-def test_a_scheduler_that_stops_gives_nobody_more_time_than_there_was() -> None:
+def test_stop_extends_no_pre_bind_timeout() -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         volumes.takes_s = 800.0
         house.see_pod("slow")
@@ -163,7 +163,7 @@ class Waits:
         return PermitResult(Status(Code.WAIT), 60.0)
 
 
-def test_pre_bind_never_begins_for_a_pod_that_is_turned_back_before_its_first_step() -> None:
+def test_pre_bind_does_not_start_for_a_cancelled_pod() -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         house.see_pod("slow")
         await asyncio.sleep(0.1)
@@ -178,7 +178,7 @@ def test_pre_bind_never_begins_for_a_pod_that_is_turned_back_before_its_first_st
     play(scene, Waits())
 
 
-def test_a_pod_that_waits_for_its_turn_at_pre_bind_is_turned_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_waiting_for_pre_bind_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
 
     async def scene(house: House, volumes: SlowVolumes) -> None:
@@ -210,7 +210,7 @@ class Drags:
             assert self.house.worker.preempt_placed("uid-slow-2", "Drags")
 
 
-def test_a_pod_that_is_turned_back_as_its_turn_comes_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_cancelled_at_its_pre_bind_turn_passes_the_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
     drags = Drags()
 
@@ -229,7 +229,7 @@ def test_a_pod_that_is_turned_back_as_its_turn_comes_hands_it_on(monkeypatch: py
     play(scene, drags)
 
 
-def test_a_scheduler_that_stops_does_not_wait_for_pods_that_wait_for_their_turn(
+def test_stop_does_not_wait_for_pods_queued_for_pre_bind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
@@ -276,7 +276,7 @@ LEAVES: dict[str, tuple[Callable[[House], object], str | None]] = {
 
 @pytest.mark.parametrize("where", ["at a plugin", "waiting for its turn"])
 @pytest.mark.parametrize(("leave", "node"), LEAVES.values(), ids=LEAVES)
-def test_a_pod_that_leaves_during_its_pre_bind_gives_back_all_it_holds_at_once(
+def test_pod_deleted_during_pre_bind_releases_all_holds_at_once(
     leave: Callable[[House], object], node: str | None, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
@@ -307,7 +307,7 @@ def test_a_pod_that_leaves_during_its_pre_bind_gives_back_all_it_holds_at_once(
     play(scene, Reserves("A", story), Reserves("B", story))
 
 
-def test_a_plugin_that_fails_as_it_is_ended_does_not_hide_why_the_pod_is_turned_back() -> None:
+def test_failed_plugin_cancellation_keeps_the_cancel_reason() -> None:
     """Nor does the reason stay behind: it was for this attempt."""
     loop = SimLoop(seed=3)
 
@@ -345,7 +345,7 @@ class Unwilling:
         ("odd", 'running PreBind plugin "Unwilling": returned str, not Status'),
     ],
 )
-def test_a_plugin_that_refuses_before_or_at_pre_bind_is_heard_and_nothing_is_sent(name: str, told: str) -> None:
+def test_pre_bind_refusal_is_reported_and_nothing_is_sent(name: str, told: str) -> None:
     async def scene(house: House, volumes: SlowVolumes) -> None:
         house.see_pod(name)
         await asyncio.sleep(0.5)

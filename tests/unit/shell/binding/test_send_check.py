@@ -58,9 +58,7 @@ CHANGES: dict[str, Callable[[House], object]] = {
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_nothing_is_sent_to_a_node_that_would_not_take_the_pod_any_more(
-    where: str, change: Callable[[House], object]
-) -> None:
+def test_bind_is_not_sent_to_a_node_that_no_longer_fits(where: str, change: Callable[[House], object]) -> None:
     async def scene(house: House) -> None:
         house.see_node("a", cpu="4", labels={"disk": "fast"})
         house.desk.replies = [HELD_S] if where == "queued" else []
@@ -84,7 +82,7 @@ def test_nothing_is_sent_to_a_node_that_would_not_take_the_pod_any_more(
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind"])
-def test_who_waits_at_permit_or_prebind_is_turned_back_when_the_node_changes_and_not_later(where: str) -> None:
+def test_waiting_pod_is_cancelled_at_once_when_its_node_changes(where: str) -> None:
     async def scene(house: House) -> None:
         house.see_pod(where)
         await asyncio.sleep(0.1)
@@ -100,7 +98,7 @@ def test_who_waits_at_permit_or_prebind_is_turned_back_when_the_node_changes_and
 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
-def test_a_change_that_bothers_no_filter_costs_nobody_his_place(where: str) -> None:
+def test_irrelevant_node_change_cancels_no_bind(where: str) -> None:
     """The pod itself fills the node: it does not stand in its own way when the filters are asked again."""
 
     async def scene(house: House) -> None:
@@ -120,7 +118,7 @@ def test_a_change_that_bothers_no_filter_costs_nobody_his_place(where: str) -> N
     play(scene)
 
 
-def test_a_node_that_left_the_domain_and_came_back_is_looked_at_anew() -> None:
+def test_node_that_returned_to_the_domain_is_checked_again() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S]
         for name in ("first", "second", "third"):
@@ -137,7 +135,7 @@ def test_a_node_that_left_the_domain_and_came_back_is_looked_at_anew() -> None:
     play(scene)
 
 
-def test_bind_turned_back_before_its_post_frees_its_place() -> None:
+def test_cancelled_bind_frees_its_slot() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S]
         house.see_pod("first")
@@ -153,7 +151,7 @@ def test_bind_turned_back_before_its_post_frees_its_place() -> None:
     play(scene)
 
 
-def test_a_throttled_bind_is_not_sent_again_to_a_cordoned_node() -> None:
+def test_throttled_bind_is_not_resent_to_a_cordoned_node() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
         house.see_pod("p")
@@ -168,7 +166,7 @@ def test_a_throttled_bind_is_not_sent_again_to_a_cordoned_node() -> None:
 
 
 @pytest.mark.parametrize("is_bound", [True, False])
-def test_what_became_of_an_unknown_bind_is_only_read_once_its_node_left(*, is_bound: bool) -> None:
+def test_unknown_bind_is_only_read_once_its_node_left(*, is_bound: bool) -> None:
     """The first POST may still take effect; a second one must not follow it to a node of another leader (I2, I8)."""
 
     async def scene(house: House) -> None:
@@ -190,7 +188,7 @@ def test_what_became_of_an_unknown_bind_is_only_read_once_its_node_left(*, is_bo
     play(scene)
 
 
-def test_a_bind_whose_answer_was_lost_is_not_sent_again_to_the_successor_of_its_node() -> None:
+def test_unanswered_bind_is_not_resent_to_a_recreated_node() -> None:
     """The watch had confirmed it, so that the pod stood on its node when that was made anew; then history went back."""
 
     async def scene(house: House) -> None:
@@ -210,7 +208,7 @@ def test_a_bind_whose_answer_was_lost_is_not_sent_again_to_the_successor_of_its_
 
 
 @pytest.mark.parametrize("where", ["a", "b"])
-def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being_sent(where: str) -> None:
+def test_relabelled_placed_pod_cancels_a_conflicting_bind(where: str) -> None:
     """Also from another node of the zone."""
     term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -233,7 +231,7 @@ def test_a_standing_pod_that_is_relabelled_into_the_way_keeps_the_pod_from_being
     simulate(main(), loop)
 
 
-def test_a_row_that_the_audit_has_mended_is_looked_at_anew() -> None:
+def test_row_repaired_by_the_audit_is_checked_again() -> None:
     async def scene(house: House) -> None:
         house.see_pod("standing", cpu="4", scheduler="them", nodeName="a", phase="Running")
         row = house.cache.nodes.row_of("a")
@@ -267,7 +265,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("milli", ["", "300"])
-def test_what_a_binding_writes_is_no_change_of_its_pod(milli: str) -> None:
+def test_own_binding_writes_do_not_cancel_the_bind(milli: str) -> None:
     """Else each fraction of a GPU would be looked at twice."""
     loop, counting = SimLoop(seed=3), Counting()
 
@@ -284,7 +282,7 @@ def test_what_a_binding_writes_is_no_change_of_its_pod(milli: str) -> None:
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_a_node_that_offers_something_else_is_decided_anew_for_who_holds_numbered_things_of_it(holds: bool) -> None:
+def test_node_with_changed_devices_cancels_binds_that_hold_its_devices(holds: bool) -> None:
     """Its devices may be the ones that went, though the node still has as many as are needed."""
 
     async def scene(house: House) -> None:
@@ -328,7 +326,7 @@ class KeepsOffSlowDisks:
         return ""
 
 
-def test_a_changed_node_is_decided_anew_where_a_filter_answers_from_outside() -> None:
+def test_changed_node_cancels_binds_decided_by_remote_filters() -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:

@@ -137,7 +137,7 @@ def play(scene: Callable[[House], Coroutine[Any, Any, None]], *plugins: Any) -> 
 
 @pytest.mark.parametrize("where", ["permit", "prebind", "queued"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_nothing_is_sent_against_a_rule_that_others_broke_elsewhere_meanwhile(where: str, case: Case) -> None:
+def test_bind_is_not_sent_against_a_rule_violated_on_other_nodes(where: str, case: Case) -> None:
     async def scene(house: House) -> None:
         case.before(house)
         house.desk.replies = [HELD_S] if where == "queued" else []
@@ -158,7 +158,7 @@ def test_nothing_is_sent_against_a_rule_that_others_broke_elsewhere_meanwhile(wh
     play(scene)
 
 
-def test_a_claim_for_one_pod_that_somebody_else_uses_by_now_keeps_its_pod_from_being_sent() -> None:
+def test_single_pod_claim_used_by_another_pod_cancels_the_bind() -> None:
     async def scene(house: House) -> None:
         put(house.cache.objects, ObjectKind.PERSISTENT_VOLUME_CLAIM, claim("c", modes=["ReadWriteOncePod"]))
         house.see_pod("permit", volumes=uses("c"))
@@ -174,7 +174,7 @@ def test_a_claim_for_one_pod_that_somebody_else_uses_by_now_keeps_its_pod_from_b
     play(scene)
 
 
-def test_a_bind_that_was_throttled_is_not_sent_again_against_a_rule() -> None:
+def test_throttled_bind_is_not_resent_against_a_rule() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
         house.see_pod("p", **AWAY)
@@ -187,7 +187,7 @@ def test_a_bind_that_was_throttled_is_not_sent_again_against_a_rule() -> None:
     play(scene)
 
 
-def test_who_was_placed_beside_a_pod_of_ours_that_is_turned_back_is_turned_back_too() -> None:
+def test_pod_with_affinity_to_a_cancelled_bind_is_cancelled() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [HELD_S]
         house.see_pod("first")
@@ -214,7 +214,7 @@ SILENT: dict[str, Callable[[House], object]] = {
 
 
 @pytest.mark.parametrize("change", SILENT.values(), ids=SILENT)
-def test_a_plain_pod_is_not_asked_about_again_for_what_happens_on_other_nodes(
+def test_plain_pod_is_not_checked_for_changes_on_other_nodes(
     change: Callable[[House], object],
 ) -> None:
     counting = Counting()
@@ -234,7 +234,7 @@ def test_a_plain_pod_is_not_asked_about_again_for_what_happens_on_other_nodes(
 
 
 @pytest.mark.parametrize("change", [lambda h: others(h, "x"), lambda h: others(h, "x", **labelled(role="follower"))])
-def test_a_pod_with_rules_is_asked_about_again_for_those_alone_whom_they_are_about(
+def test_pod_with_affinity_is_checked_only_for_matching_pods(
     change: Callable[[House], object],
 ) -> None:
     counting = Counting()
@@ -253,7 +253,7 @@ def test_a_pod_with_rules_is_asked_about_again_for_those_alone_whom_they_are_abo
     play(scene, counting)
 
 
-def test_of_those_that_came_elsewhere_a_plain_pod_has_those_alone_read_that_keep_others_away() -> None:
+def test_plain_pod_is_checked_only_for_pods_with_anti_affinity() -> None:
     """However many came: one of them keeps away from somebody else."""
     counting = Counting()
 
@@ -274,7 +274,7 @@ def test_of_those_that_came_elsewhere_a_plain_pod_has_those_alone_read_that_keep
 
 
 @pytest.mark.parametrize(("count", "is_asked_again"), [(NEWS_READ_MAX, False), (NEWS_READ_MAX + 1, True)])
-def test_of_many_that_came_elsewhere_none_is_read_and_the_filters_are_asked(count: int, is_asked_again: bool) -> None:
+def test_many_external_changes_are_checked_by_running_filters(count: int, is_asked_again: bool) -> None:
     counting = Counting()
 
     async def scene(house: House) -> None:
@@ -293,7 +293,7 @@ def test_of_many_that_came_elsewhere_none_is_read_and_the_filters_are_asked(coun
 
 
 @pytest.mark.parametrize("rules", [{}, AWAY_FROM_US, spread(app="ours")], ids=["plain", "anti-affinity", "spread"])
-def test_our_own_binds_and_their_confirmations_are_no_news(rules: Fields) -> None:
+def test_own_binds_and_confirmations_are_no_external_changes(rules: Fields) -> None:
     """The API server adds the labels of the node's zone and region as it binds."""
     pods = 12
 

@@ -51,21 +51,21 @@ def place_of(house: House, uid: str) -> QueueState | None:
     return house.worker.queue.where(uid)
 
 
-def test_a_pending_pod_waits_in_its_domains_queue_and_a_foreign_one_nowhere(house: House) -> None:
+def test_pending_pod_is_queued_in_its_domain_and_a_foreign_one_is_not(house: House) -> None:
     ours, theirs = house.see_pod("p"), house.see_pod("q", scheduler="default-scheduler")
     assert place_of(house, ours) is QueueState.ACTIVE
     assert place_of(house, theirs) is None
     assert len(house.cache) == 0
 
 
-def test_a_pod_on_a_node_counts_whoever_scheduled_it(house: House) -> None:
+def test_placed_pod_counts_whichever_scheduler_placed_it(house: House) -> None:
     house.see_pod("p", scheduler="default-scheduler", nodeName="a")
     row = house.domain.row("a")
     assert house.cache.nodes.requested(CPU)[row] == 1000
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_holds_nothing_more(house: House, phase: str) -> None:
+def test_terminal_pod_holds_nothing(house: House, phase: str) -> None:
     house.see_pod("p", nodeName="a", phase="Running")
     house.see_pod("p", nodeName="a", phase=phase)
     assert len(house.cache) == 0
@@ -73,14 +73,14 @@ def test_a_pod_that_has_ended_holds_nothing_more(house: House, phase: str) -> No
     assert len(house.cache) == 0
 
 
-def test_a_pod_that_somebody_binds_leaves_the_queue(house: House) -> None:
+def test_pod_bound_by_another_scheduler_leaves_the_queue(house: House) -> None:
     uid = house.see_pod("p")
     house.see_pod("p", nodeName="b")
     assert place_of(house, uid) is None
     assert house.node_of("p") == "b"
 
 
-def test_a_deletion_without_the_last_state_finds_its_pod_by_name(house: House) -> None:
+def test_deletion_without_last_state_finds_its_pod_by_name(house: House) -> None:
     waiting, placed = house.see_pod("p"), house.see_pod("q", nodeName="a")
     house.lose_pod("p")
     house.lose_pod("q")
@@ -91,7 +91,7 @@ def test_a_deletion_without_the_last_state_finds_its_pod_by_name(house: House) -
     assert len(house.cache) == 0
 
 
-def test_a_pod_made_anew_under_the_same_name_is_another_pod(house: House) -> None:
+def test_recreated_pod_is_another_pod(house: House) -> None:
     old = house.see_pod("p", nodeName="a")
     house.lose_pod("p")
     new = house.see_pod("p", uid="uid-again")
@@ -101,7 +101,7 @@ def test_a_pod_made_anew_under_the_same_name_is_another_pod(house: House) -> Non
     assert place_of(house, new) is None
 
 
-def test_a_pod_that_outlived_its_name_takes_it_from_nobody(house: House) -> None:
+def test_stale_pod_does_not_take_the_name_of_its_successor(house: House) -> None:
     """Its end was missed: when the audit drops it, another one has the name."""
     old, new = house.see_pod("p", nodeName="a"), house.see_pod("p", uid="uid-again")
     house.pods.drop(old)
@@ -111,7 +111,7 @@ def test_a_pod_that_outlived_its_name_takes_it_from_nobody(house: House) -> None
     assert place_of(house, new) is None
 
 
-def test_a_gated_pod_waits_apart_and_its_owner_is_not_told_twice(house: House) -> None:
+def test_gated_pod_is_reported_to_its_owner_once(house: House) -> None:
     uid = house.see_pod("p", schedulingGates=[{"name": "g"}])
     assert place_of(house, uid) is QueueState.GATED
     house.see_pod("p")
@@ -127,7 +127,7 @@ def test_a_gated_pod_waits_apart_and_its_owner_is_not_told_twice(house: House) -
         ({"priority": "high"}, "priority"),
     ],
 )
-def test_a_pod_that_cannot_be_scheduled_is_told_so_once_and_the_rest_goes_on(
+def test_unschedulable_pod_is_reported_once_and_others_continue(
     house: House, fields: dict[str, Any], words: str
 ) -> None:
     for version in ("1", "2", "3"):
@@ -141,7 +141,7 @@ def test_a_pod_that_cannot_be_scheduled_is_told_so_once_and_the_rest_goes_on(
     assert (place_of(house, uid), place_of(house, good)) == (None, QueueState.ACTIVE)
 
 
-def test_a_pod_that_becomes_bad_leaves_the_queue_and_comes_back_when_it_is_mended(house: House) -> None:
+def test_malformed_pod_leaves_the_queue_and_returns_when_fixed(house: House) -> None:
     uid = house.see_pod("p")
     house.see_pod("p", cpu="lots")
     assert place_of(house, uid) is None
@@ -151,7 +151,7 @@ def test_a_pod_that_becomes_bad_leaves_the_queue_and_comes_back_when_it_is_mende
     assert len(house.told("p")) == 2
 
 
-def test_a_bound_pod_that_cannot_be_read_takes_its_room_all_the_same(house: House) -> None:
+def test_unreadable_bound_pod_still_counts(house: House) -> None:
     labels = {f"l{i}": "" for i in range(10_000)}
     house.see_pod("p", nodeName="a", metadata={"labels": labels})
     assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
@@ -160,7 +160,7 @@ def test_a_bound_pod_that_cannot_be_read_takes_its_room_all_the_same(house: Hous
 @pytest.mark.parametrize(
     "raw", [b"", b"{}", b"[1]", b'{"metadata":{"name":"p"}}', b'{"metadata":{"name":"p"},"spec":7}']
 )
-def test_a_line_that_is_no_pod_is_counted_and_nothing_else(house: House, raw: bytes) -> None:
+def test_line_that_is_no_pod_is_counted_only(house: House, raw: bytes) -> None:
     house.pods.upsert("default/p", msgspec.Raw(raw))
     house.pods.delete("default/p", msgspec.Raw(raw))
     assert house.pods.malformed == 2 or raw == b'{"metadata":{"name":"p"}}'
@@ -168,7 +168,7 @@ def test_a_line_that_is_no_pod_is_counted_and_nothing_else(house: House, raw: by
     assert len(house.cache) == len(house.worker.queue) == 0
 
 
-def test_pods_without_a_uid_cannot_be_taken_for_one_another(house: House) -> None:
+def test_pods_without_a_uid_are_not_confused(house: House) -> None:
     house.see_pod("p", uid="", nodeName="a")
     house.see_pod("q", uid="", nodeName="b")
     assert len(house.cache) == 0
@@ -176,7 +176,7 @@ def test_pods_without_a_uid_cannot_be_taken_for_one_another(house: House) -> Non
 
 
 @pytest.mark.parametrize("cpu", ["-1", "lots", "9E"])
-def test_a_node_of_absurd_capacity_is_reported_once_and_takes_nothing(house: House, cpu: str) -> None:
+def test_node_with_absurd_capacity_is_reported_once_and_takes_no_pods(house: House, cpu: str) -> None:
     house.see_node("bad", cpu=cpu)
     house.see_node("bad", cpu=cpu)
     assert house.reasons() == ["MalformedNode"]
@@ -189,7 +189,7 @@ def test_a_node_of_absurd_capacity_is_reported_once_and_takes_nothing(house: Hou
     }
 
 
-def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None:
+def test_new_or_freed_node_requeues_pods_waiting_for_room(house: House) -> None:
     uid = house.see_pod("p", cpu="100")
     assert house.worker.queue.pop(0.0) is not None
     house.worker.queue.fail(uid, Failure(frozenset({"NodeResourcesFit"})), 0.0)
@@ -200,7 +200,7 @@ def test_a_new_or_freed_node_wakes_those_who_wait_for_room(house: House) -> None
     assert place_of(house, uid) in (QueueState.ACTIVE, QueueState.BACKOFF)
 
 
-def test_a_standing_pod_that_shrinks_wakes_those_who_wait_for_room(house: House) -> None:
+def test_shrunken_placed_pod_requeues_pods_waiting_for_room(house: House) -> None:
     house.see_pod("standing", cpu="1500m", nodeName="a", phase="Running")
     uid = house.see_pod("p", cpu="1")
     assert house.worker.queue.pop(0.0) is not None
@@ -211,7 +211,7 @@ def test_a_standing_pod_that_shrinks_wakes_those_who_wait_for_room(house: House)
     assert place_of(house, uid) in (QueueState.ACTIVE, QueueState.BACKOFF)
 
 
-def test_the_domains_tolerations_are_added_in_thought_only() -> None:
+def test_domain_tolerations_are_added_only_in_memory() -> None:
     tolerations = {"ours": (Toleration("virtual", "Exists"),)}
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, tolerations=tolerations)
@@ -225,7 +225,7 @@ def test_the_domains_tolerations_are_added_in_thought_only() -> None:
     assert entry.pod.spec.tolerations == ()
 
 
-def test_a_toleration_comes_and_goes_with_what_the_pod_needs_it_for() -> None:
+def test_policy_toleration_follows_the_pod_requirements() -> None:
     limited = LimitedToleration("virtual", "Exists", pods=PodRule(annotations=("needs",)))
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, tolerations={"ours": (limited,)})
@@ -236,7 +236,7 @@ def test_a_toleration_comes_and_goes_with_what_the_pod_needs_it_for() -> None:
     assert added == [[], ["virtual"], ["virtual"], []]
 
 
-def test_a_nomination_lives_as_long_as_its_pod_waits(house: House) -> None:
+def test_nomination_lasts_while_its_pod_is_pending(house: House) -> None:
     house.see_pod("p", status={"nominatedNodeName": "a"})
     assert len(house.domain.nominator) == 1
     house.see_pod("p", nodeName="a")
@@ -246,7 +246,7 @@ def test_a_nomination_lives_as_long_as_its_pod_waits(house: House) -> None:
     assert len(house.domain.nominator) == 0
 
 
-def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_told() -> None:
+def test_placed_pod_over_a_limit_blocks_placements_and_a_pending_one_is_reported() -> None:
     """257 tolerations: valid for the API, too many to schedule by. Its port and its anti-affinity stand all the same."""
     term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
     over: dict[str, Any] = {
@@ -269,7 +269,7 @@ def test_a_placed_pod_over_a_bound_is_not_placed_against_and_a_pending_one_is_to
         assert "spec.tolerations: 257 entries" in house.told("pending")[0]
 
 
-def test_a_node_that_cannot_be_read_or_is_disputed_is_told_so_once_for_each_fault() -> None:
+def test_unreadable_or_disputed_node_is_reported_once_per_fault() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop)
         claims: dict[str, tuple[str, ...]] = {}
@@ -338,7 +338,7 @@ class Listens:
         ]
 
 
-def test_a_plugin_is_told_of_a_changed_pod_as_it_was_and_as_it_is() -> None:
+def test_plugin_gets_the_old_and_new_state_of_a_changed_pod() -> None:
     listens = Listens()
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", plugins=[listens])
@@ -359,7 +359,7 @@ def test_a_plugin_is_told_of_a_changed_pod_as_it_was_and_as_it_is() -> None:
         assert [(kind, was) for kind, was, _ in listens.heard[2:]] == [("going", after.pod)]
 
 
-def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) -> None:
+def test_deleting_assumed_pod_counts_as_deleting(house: House) -> None:
     """Spreading does not count pods that go; the watch has told it, though no watch has shown it on its node yet."""
     uid = house.see_pod("brief")
     house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
@@ -369,19 +369,19 @@ def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) 
     assert entry.pod.is_deleting
 
 
-def test_a_pod_is_in_step_when_it_is_counted_where_the_server_has_it(house: House) -> None:
+def test_matches_cache_is_true_if_the_pod_counts_on_its_node(house: House) -> None:
     """What a handover asks: nothing is counted of a pod that has ended, and what cannot be read holds nobody up."""
 
     def on(node: str, phase: str = "Running", uid: str = "uid-p") -> msgspec.Raw:
         return pod_as_served(node=node, phase=phase, metadata={"uid": uid})
 
-    assert not house.pods.is_in_step(on("a"))
+    assert not house.pods.matches_cache(on("a"))
     house.see_pod("p", nodeName="a", phase="Running")
-    assert house.pods.is_in_step(on("a"))
-    assert not house.pods.is_in_step(on("b"))
-    assert not house.pods.is_in_step(on("a", uid="uid-again"))
-    assert house.pods.is_in_step(on("b", phase="Succeeded"))
-    assert house.pods.is_in_step(msgspec.Raw(b"7"))
+    assert house.pods.matches_cache(on("a"))
+    assert not house.pods.matches_cache(on("b"))
+    assert not house.pods.matches_cache(on("a", uid="uid-again"))
+    assert house.pods.matches_cache(on("b", phase="Succeeded"))
+    assert house.pods.matches_cache(msgspec.Raw(b"7"))
 
 
 def pod_as_served(
@@ -392,7 +392,7 @@ def pod_as_served(
     return as_served(document)
 
 
-def test_what_a_policy_adds_is_made_once_for_pods_alike_and_kept_within_a_bound(
+def test_policy_specs_are_shared_by_equal_pods_within_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pods_and_nodes, "INTERNED_MAX", 2)
@@ -407,7 +407,7 @@ def test_what_a_policy_adds_is_made_once_for_pods_alike_and_kept_within_a_bound(
         assert all(first is second for first, second in zip(specs[::2], specs[1::2], strict=True))
 
 
-def test_who_waits_for_room_that_was_promised_to_a_pod_hears_when_it_goes_elsewhere(house: House) -> None:
+def test_ended_nomination_requeues_pods_waiting_for_its_room(house: House) -> None:
     promised = house.see_pod("promised", status={"nominatedNodeName": "a"})
     for node in ("a", "b"):
         late = house.see_pod("late")
@@ -434,7 +434,7 @@ class Ranked:
 
 
 @pytest.mark.parametrize("plugins", [(), (Ranked(),)])
-def test_a_more_urgent_pod_hears_of_the_end_of_a_promise_that_was_kept_from_it_too(plugins: Sequence[Plugin]) -> None:
+def test_ended_nomination_also_requeues_higher_priority_pods(plugins: Sequence[Plugin]) -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", plugins=plugins)
         house.worker.lead()
@@ -456,7 +456,7 @@ class Quota:
         return Status.unschedulable("quota is used up")
 
 
-def test_a_pod_that_a_plugin_holds_back_is_told_by_whom_and_one_with_gates_of_its_own_is_not() -> None:
+def test_gated_pod_reports_the_plugin_unless_it_has_its_own_gates() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", plugins=[Quota()])
         house.worker.lead()
@@ -468,7 +468,7 @@ def test_a_pod_that_a_plugin_holds_back_is_told_by_whom_and_one_with_gates_of_it
     ]
 
 
-def test_who_does_not_lead_tells_nobody_and_the_next_leader_tells_all_who_would_not_hear_otherwise() -> None:
+def test_standby_reports_nothing_and_the_next_leader_reports_all() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a", plugins=[Quota()])
         house.see_pod("held")
@@ -484,9 +484,7 @@ def test_who_does_not_lead_tells_nobody_and_the_next_leader_tells_all_who_would_
     assert "cpu" in told["bad"][1]
 
 
-def test_of_pods_that_cannot_be_scheduled_the_latest_are_remembered(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_remembered_refused_pods_is_limited(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pods_and_nodes, "REPORTED_MAX", 2)
     uids = [house.see_pod(f"bad-{number}", cpu="lots") for number in range(4)]
     assert list(house.pods.refused) == uids[2:]

@@ -27,7 +27,7 @@ def a_budget(selector: Any) -> msgspec.Raw:
     return msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {"selector": selector}}))
 
 
-def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
+def test_deleted_object_is_removed_and_announced() -> None:
     told: list[tuple[str, str | None]] = []
 
     def notify(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
@@ -46,7 +46,7 @@ def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
 
 
 @pytest.mark.parametrize("kind", ObjectKind)
-def test_an_object_of_any_kind_is_decoded_stored_and_wakes_who_registered_the_kind(kind: ObjectKind) -> None:
+def test_every_kind_is_decoded_stored_and_requeues_registered_plugins(kind: ObjectKind) -> None:
     store, woken = ObjectStore(), list[tuple[str, int]]()
     queue = make_queue(plugins=[Listening(FIT, EventRegistration(ClusterEvent(kind, Action.ALL)))])
 
@@ -75,9 +75,7 @@ def test_an_object_of_any_kind_is_decoded_stored_and_wakes_who_registered_the_ki
         ({"status": {"used": {"pods": "1"}}}, True),
     ],
 )
-def test_of_a_quota_what_is_granted_and_what_is_used_count_as_an_update(
-    changes: dict[str, dict[str, Any]], is_told: bool
-) -> None:
+def test_changed_quota_spec_or_use_is_an_update(changes: dict[str, dict[str, Any]], is_told: bool) -> None:
     told = list[str]()
     ingest = ObjectIngest(
         ObjectKind.RESOURCE_QUOTA, ObjectStore(), lambda event, old, new: told.append(event.label), Desk(), "ours"
@@ -90,7 +88,7 @@ def test_of_a_quota_what_is_granted_and_what_is_used_count_as_an_update(
     assert told == ["ResourceQuotaAdd", *(["ResourceQuotaUpdate"] if is_told else [])]
 
 
-def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_object_is_reported_once_per_fault(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     store = ObjectStore()
     ingest = ObjectIngest(KIND, store, lambda event, old, new: None, desk, "ours")
@@ -112,7 +110,7 @@ def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(cap
     assert (len(desk.events), ingest.malformed) == (2, 2)
 
 
-def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_line_that_is_no_object_is_counted_only(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[str]()
     ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append(event.label), Desk(), "ours")
     with caplog.at_level(logging.WARNING):
@@ -123,7 +121,7 @@ def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.
     assert (said["kind"], said["key"], bool(said["error"])) == (KIND.value, "team/few", True)
 
 
-def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.LogCaptureFixture) -> None:
+def test_readable_kind_requeues_all_waiting_pods(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[tuple[ClusterEvent, EventObject, EventObject]]()
     ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append((event, old, new)), Desk(), "ours")
     ingest.replaced("1")
@@ -160,7 +158,7 @@ def test_refused_kind_is_logged_once_anything_else_can_be_read(caplog: pytest.Lo
     assert "kind can be read again" in [record.message for record in caplog.records]
 
 
-def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_malformed_objects_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "REPORTED_MAX", 2)
     desk = Desk()
     ingest = ObjectIngest(KIND, ObjectStore(), lambda event, old, new: None, desk, "ours")
@@ -175,14 +173,14 @@ def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pyt
     assert [event.regarding.name for event in desk.events] == ["a", "b", "c", "a"]
 
 
-def test_recalled_object_is_announced_to_the_domains_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_object_restored_as_deleted_is_announced_to_domains_only(caplog: pytest.LogCaptureFixture) -> None:
     """It may still exist, if its kind cannot be listed yet; and each process that starts recalls it."""
     told: list[str] = []
     store, desk, kind = ObjectStore(), Desk(), ObjectKind.ELASTIC_QUOTA_TREE
     ingest = ObjectIngest(kind, store, lambda event, old, new: told.append(event.label), desk, "ours")
     metadata = {"name": "tree", "namespace": "kube-system", "uid": "u"}
     root = {"name": "root", "min": {"cpu": 4}, "max": {"cpu": 4}}
-    ingest.recall(orjson.dumps({"metadata": metadata, "spec": {"root": root}}))
+    ingest.restore_deleted(orjson.dumps({"metadata": metadata, "spec": {"root": root}}))
     assert store.last_removed(kind) is not None
     assert told == ["ElasticQuotaTreeDelete"]
     assert (caplog.records, desk.events) == ([], [])

@@ -37,9 +37,7 @@ class OneAnswer:
         (Response(200, b"<html>"), "JSON is malformed: invalid character (byte 0)"),
     ],
 )
-async def test_classes_that_cannot_be_read_are_told_and_the_pod_keeps_what_it_says(
-    answer: Response | None, why: str
-) -> None:
+async def test_unreadable_priority_classes_are_reported_and_pod_values_kept(answer: Response | None, why: str) -> None:
     found = await read_classes(OneAnswer(answer))  # type: ignore[arg-type]  # no streams
     assert found == why
     planned = admitted(PlannedPod(Decoder().pod(POD), "new", "high"), None, why)
@@ -58,7 +56,7 @@ async def test_classes_that_cannot_be_read_are_told_and_the_pod_keeps_what_it_sa
     assert (system.pod.spec.priority, system.notes) == (2_000_001_000, ())
 
 
-async def test_classes_are_read_with_their_default_and_policy() -> None:
+async def test_priority_classes_are_read_with_default_and_policy() -> None:
     body = b"""{"items": [
         {"metadata": {"name": "usual"}, "value": 5, "globalDefault": true},
         {"metadata": {"name": "meek"}, "value": -3, "preemptionPolicy": "Never"}

@@ -44,7 +44,7 @@ def attempts(house: House, name: str) -> int:
     return entry.attempts
 
 
-def test_a_node_that_joins_the_domain_wakes_the_pods_that_lack_room() -> None:
+def test_node_joining_the_domain_requeues_pods_without_room() -> None:
     async def scene(house: House) -> None:
         house.see_node("big", cpu="64", labels=ELSEWHERE)
         house.see_pod("p", cpu="32")
@@ -57,7 +57,7 @@ def test_a_node_that_joins_the_domain_wakes_the_pods_that_lack_room() -> None:
     play(scene, "small")
 
 
-def test_a_node_of_another_domain_wakes_nobody() -> None:
+def test_node_of_another_domain_requeues_no_pod() -> None:
     async def scene(house: House) -> None:
         house.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
@@ -71,7 +71,7 @@ def test_a_node_of_another_domain_wakes_nobody() -> None:
     play(scene, "small")
 
 
-def test_a_node_that_is_mended_is_a_new_node_to_those_that_wait() -> None:
+def test_fixed_node_counts_as_added() -> None:
     async def scene(house: House) -> None:
         house.see_node("big", cpu="lots")
         house.see_pod("p", cpu="32")
@@ -84,7 +84,7 @@ def test_a_node_that_is_mended_is_a_new_node_to_those_that_wait() -> None:
     play(scene, "small")
 
 
-def test_a_node_replaced_under_its_name_is_a_new_node() -> None:
+def test_replaced_node_counts_as_added() -> None:
     async def scene(house: House) -> None:
         house.see_pod("p", cpu="32")
         await asyncio.sleep(PATIENCE_S)
@@ -95,7 +95,7 @@ def test_a_node_replaced_under_its_name_is_a_new_node() -> None:
     play(scene, "small")
 
 
-def test_a_node_that_is_cordoned_wakes_nobody() -> None:
+def test_cordoned_node_requeues_no_pod() -> None:
     async def scene(house: House) -> None:
         taint = {"key": "k", "effect": "NoSchedule"}
         house.see_node("small", taints=[taint])
@@ -109,7 +109,7 @@ def test_a_node_that_is_cordoned_wakes_nobody() -> None:
     play(scene, "small")
 
 
-def test_a_pod_relabelled_and_shrunk_at_once_tells_both() -> None:
+def test_pod_relabelled_and_shrunk_at_once_sends_both_events() -> None:
     async def scene(house: House) -> None:
         house.see_pod("large", cpu="2", nodeName="small", phase="Running")
         house.see_pod("p", cpu="1")
@@ -124,9 +124,7 @@ def test_a_pod_relabelled_and_shrunk_at_once_tells_both() -> None:
 
 @pytest.mark.parametrize("ends", ["deleted", "nominated elsewhere"])
 @pytest.mark.parametrize(("priority", "hears"), [(5, True), (0, True), (6, False)])
-def test_the_end_of_a_promise_wakes_those_it_stood_before_and_nobody_else(
-    ends: str, priority: int, hears: bool
-) -> None:
+def test_ended_nomination_requeues_only_the_pods_it_blocked(ends: str, priority: int, hears: bool) -> None:
     async def scene(house: House) -> None:
         house.worker.intake.is_leading = False
         house.see_pod("promised", priority=5, status={"nominatedNodeName": "small"})
@@ -145,7 +143,7 @@ def test_the_end_of_a_promise_wakes_those_it_stood_before_and_nobody_else(
     play(scene, "small")
 
 
-def test_a_pod_gone_from_a_node_of_another_domain_wakes_nobody_who_waits_for_room() -> None:
+def test_pod_deleted_in_another_domain_requeues_no_pod_waiting_for_room() -> None:
     async def scene(house: House) -> None:
         house.see_node("other", labels=ELSEWHERE)
         house.see_pod("there", nodeName="other", phase="Running")
@@ -174,7 +172,7 @@ WEB = {"labels": {"app": "web"}}
 
 @pytest.mark.parametrize("why", ["withheld", "unreadable"])
 @pytest.mark.parametrize("change", ["its pod goes", "it goes", "it changes its zone", "it is lent out"])
-def test_who_is_spread_hears_of_a_node_that_counts_and_takes_no_pods(why: str, change: str) -> None:
+def test_spread_pods_are_requeued_by_counted_unschedulable_nodes(why: str, change: str) -> None:
     """One zone is full of the pod's kind, the other is empty or has but one node, which takes no pods."""
     is_emptied = change == "its pod goes"
 
@@ -217,7 +215,7 @@ SERIES = {
 
 @pytest.mark.parametrize("change", ["deleted", "Succeeded", "relabelled", "its node deleted", "the key removed"])
 @pytest.mark.parametrize("home", ["ours", "another domain"])
-def test_first_of_its_series_is_woken_by_the_last_match_elsewhere(home: str, change: str) -> None:
+def test_first_self_affinity_pod_is_requeued_by_the_last_match_elsewhere(home: str, change: str) -> None:
     """The pod matches its own affinity. The only other match is where the pod cannot go."""
     of_node = ELSEWHERE if home == "another domain" else {}
     taints = [{"key": "k", "effect": "NoSchedule"}]
@@ -245,7 +243,7 @@ def test_first_of_its_series_is_woken_by_the_last_match_elsewhere(home: str, cha
     play(scene, filters=("InterPodAffinity",))
 
 
-def test_spread_pod_is_woken_when_a_counted_pod_begins_to_terminate() -> None:
+def test_spread_pod_is_requeued_when_a_counted_pod_is_deleting() -> None:
     async def scene(house: House) -> None:
         house.see_node("small", labels={"zone": "a"})
         house.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
@@ -261,7 +259,7 @@ def test_spread_pod_is_woken_when_a_counted_pod_begins_to_terminate() -> None:
     play(scene, filters=("PodTopologySpread",))
 
 
-def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_node() -> None:
+def test_pod_deleted_before_its_bind_was_seen_frees_its_node() -> None:
     """Bound and deleted while nobody watched: its last known state names no node, but it stood on one (seed 50157)."""
 
     async def scene(house: House) -> None:
@@ -278,7 +276,7 @@ def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_no
     play(scene, "small")
 
 
-def test_a_change_is_known_by_an_event_only_if_somebody_hears_it() -> None:
+def test_pod_change_is_announced_only_if_registered() -> None:
     async def scene(house: House) -> None:
         def label_of(resource: EventResource) -> str:
             event = ClusterEvent(resource, Action.ADD, "Something")
@@ -303,7 +301,7 @@ class WaitsForCompany:
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
-def test_a_pod_that_comes_wakes_those_whose_plugin_waits_for_one_and_nobody_else(is_heard: bool) -> None:
+def test_added_pod_requeues_only_pods_of_registered_plugins(is_heard: bool) -> None:
     loop = SimLoop(seed=3)
 
     async def main() -> None:
@@ -332,7 +330,7 @@ class Quota:
         return SUCCESS if self.is_open else Status.unresolvable("the quota is used up")
 
 
-def test_a_pod_that_an_event_wakes_and_a_plugin_does_not_let_in_is_told_so() -> None:
+def test_requeued_pod_refused_by_a_gate_is_reported() -> None:
     quota, loop = Quota(), SimLoop(seed=3)
 
     async def main() -> None:

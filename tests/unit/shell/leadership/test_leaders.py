@@ -25,7 +25,7 @@ LATE = ExplainQuery("default", "late")
 
 
 def leaders_of(program: Program) -> FindLeader:
-    return Leaders(program.leases, program.outside.identity, program.router.workers).elsewhere
+    return Leaders(program.leases, program.ports.identity, program.router.workers).elsewhere
 
 
 async def two(site: ProgramSite) -> tuple[Program, Program, asyncio.Task[None], asyncio.Task[None]]:
@@ -39,7 +39,7 @@ async def two(site: ProgramSite) -> tuple[Program, Program, asyncio.Task[None], 
     return first, second, leading, waiting
 
 
-def test_a_standby_names_the_leader_until_it_leads_itself() -> None:
+def test_standby_names_the_leader_until_it_leads() -> None:
     async def scene(site: ProgramSite) -> None:
         first, second, leading, waiting = await two(site)
         assert leaders_of(first)("forecast") is None
@@ -60,7 +60,7 @@ def test_a_standby_names_the_leader_until_it_leads_itself() -> None:
     play(scene)
 
 
-def test_only_who_has_led_says_that_it_gives_the_lease_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_a_former_leader_reports_a_released_lease(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
     def released() -> int:
@@ -78,7 +78,7 @@ def test_only_who_has_led_says_that_it_gives_the_lease_back(caplog: pytest.LogCa
     play(scene)
 
 
-def test_a_lease_that_was_held_and_is_not_is_nobodys() -> None:
+def test_lost_lease_has_no_known_leader() -> None:
     async def scene(site: ProgramSite) -> None:
         first, second, leading, waiting = await two(site)
         waiting.cancel()
@@ -93,7 +93,7 @@ def test_a_lease_that_was_held_and_is_not_is_nobodys() -> None:
     play(scene)
 
 
-def test_a_domain_that_is_being_taken_over_says_so() -> None:
+def test_domain_being_taken_over_reports_it() -> None:
     async def scene(site: ProgramSite) -> None:
         await site.lose_a_leader()
         program, transport = site.program("heir")
@@ -129,7 +129,7 @@ def test_a_domain_that_is_being_taken_over_says_so() -> None:
         ({"multisched.io/address": f"https://{'a' * 500}:1"}, ""),
     ],
 )
-def test_a_lease_of_somebody_else_is_taken_as_it_is(annotations: dict[str, str] | None, address: str) -> None:
+def test_foreign_lease_record_is_accepted_unchanged(annotations: dict[str, str] | None, address: str) -> None:
     async def scene(site: ProgramSite) -> None:
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -152,7 +152,7 @@ def test_a_lease_of_somebody_else_is_taken_as_it_is(annotations: dict[str, str] 
     play(scene)
 
 
-def test_nothing_is_told_of_a_domain_that_another_one_leads() -> None:
+def test_explain_refuses_domains_led_elsewhere() -> None:
     async def scene(site: ProgramSite) -> None:
         await site.add_pod("late", cpu="400")
         first, second, leading, waiting = await two(site)
@@ -186,7 +186,7 @@ def test_nothing_is_told_of_a_domain_that_another_one_leads() -> None:
     play(scene)
 
 
-def test_a_queue_has_what_is_led_here_and_names_the_leaders_of_the_rest() -> None:
+def test_queue_shows_led_domains_and_names_other_leaders() -> None:
     async def scene(site: ProgramSite) -> None:
         await site.add_pod("late", cpu="400")
         first, second, leading, waiting = await two(site)

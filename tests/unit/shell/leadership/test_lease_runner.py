@@ -114,7 +114,7 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_lease_is_renewed_while_the_loop_of_the_program_is_busy() -> None:
+def test_lease_is_renewed_while_the_event_loop_is_busy() -> None:
     async def scene(stage: Scene) -> None:
         for _ in range(5):  # nothing else runs on this loop meanwhile
             assert stage.transport.writes.acquire(timeout=PATIENCE_S)
@@ -125,7 +125,7 @@ def test_a_lease_is_renewed_while_the_loop_of_the_program_is_busy() -> None:
     play(scene)
 
 
-def test_binds_stop_by_the_clock_alone_whatever_the_thread_does() -> None:
+def test_binds_stop_by_the_clock_whatever_the_thread_does() -> None:
     """It may be late to say so, or never come to it: the deadline was counted from the last renewal's request (I9)."""
 
     async def scene(stage: Scene) -> None:
@@ -136,7 +136,7 @@ def test_binds_stop_by_the_clock_alone_whatever_the_thread_does() -> None:
     play(scene)
 
 
-def test_a_program_that_hangs_loses_its_leases() -> None:
+def test_hung_program_loses_its_leases() -> None:
     async def scene(stage: Scene) -> None:
         stage.clock.ahead_s += HEARTBEAT_AGE_MAX_S + 1  # and no beat comes, as this loop does not come around
         assert not stage.runner.is_alive()
@@ -154,7 +154,7 @@ def test_a_program_that_hangs_loses_its_leases() -> None:
 HANGS = "the program hangs in this function"
 
 
-def test_a_program_that_hangs_is_said_to_once_and_in_which_function(caplog: pytest.LogCaptureFixture) -> None:
+def test_hung_program_is_logged_once_with_the_function(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(stage: Scene) -> None:
         stage.clock.ahead_s += HEARTBEAT_AGE_MAX_S + 1
         a_plugin_that_hangs(caplog)
@@ -173,7 +173,7 @@ def a_plugin_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
         pass
 
 
-def test_a_lease_is_given_back_from_the_loop_of_the_program() -> None:
+def test_lease_is_released_from_the_program_loop() -> None:
     async def scene(stage: Scene) -> None:
         assert stage.transport.holder == "me"
         await stage.runner.release(stage.keeper)
@@ -183,7 +183,7 @@ def test_a_lease_is_given_back_from_the_loop_of_the_program() -> None:
     play(scene)
 
 
-def test_a_lease_runs_out_when_the_program_ends_without_giving_it_back() -> None:
+def test_lease_expires_if_the_program_ends_without_release() -> None:
     async def main() -> None:
         stage = Scene()
         running = asyncio.get_running_loop().create_task(stage.runner.run([stage.keeper]))
@@ -198,7 +198,7 @@ def test_a_lease_runs_out_when_the_program_ends_without_giving_it_back() -> None
     asyncio.run(main())
 
 
-def test_a_thread_that_cannot_connect_ends_the_program_and_says_why() -> None:
+def test_unconnected_lease_thread_ends_the_program_with_its_reason() -> None:
     async def main() -> None:
         stage = Scene()
 
@@ -215,7 +215,7 @@ def test_a_thread_that_cannot_connect_ends_the_program_and_says_why() -> None:
     asyncio.run(main())
 
 
-def test_the_thread_ends_with_its_last_lease_and_the_program_goes_on() -> None:
+def test_lease_thread_ends_with_its_last_lease() -> None:
     async def main() -> None:
         stage = Scene()
         running = asyncio.get_running_loop().create_task(stage.runner.run([stage.keeper]))
@@ -236,7 +236,7 @@ class Echo:
         return Response(200, orjson.dumps([method, path, {**how, "body": how["body"].decode()}]), {})
 
 
-async def test_before_the_thread_is_connected_nothing_is_sent_and_then_everything_as_it_is() -> None:
+async def test_lease_requests_wait_for_the_thread_connection() -> None:
     @asynccontextmanager
     async def connect() -> AsyncIterator[Transport]:
         raise AssertionError("not in this test")
@@ -260,7 +260,7 @@ async def test_before_the_thread_is_connected_nothing_is_sent_and_then_everythin
     assert stage.told == [], "a thread that never ran has nothing to give back"
 
 
-def test_what_a_thread_tells_a_program_that_has_ended_is_dropped() -> None:
+def test_calls_to_an_ended_program_are_dropped() -> None:
     stage = Scene()
     stage.runner.call_on_loop(stage.hear, LeaseState.LEADING)
     loop = asyncio.new_event_loop()
@@ -270,7 +270,7 @@ def test_what_a_thread_tells_a_program_that_has_ended_is_dropped() -> None:
     assert stage.told == []
 
 
-async def test_an_end_is_told_once() -> None:
+async def test_lease_thread_end_is_reported_once() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     lease_runner._settle(future, None)
     lease_runner._settle(future, ValueError("too late"))
@@ -283,7 +283,7 @@ async def test_an_end_is_told_once() -> None:
         await failed
 
 
-async def test_on_the_programs_own_loop_all_leases_are_kept_side_by_side() -> None:
+async def test_leases_on_the_program_loop_run_concurrently() -> None:
     clock = HandClock()
     transport = Watched(ApiServer(clock, rbac=False))
     runner, told = LeasesOnLoop(transport), list[tuple[str, LeaseState]]()

@@ -58,7 +58,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-async def test_one_process_answers_one_question_after_the_other_and_remembers() -> None:
+async def test_background_process_answers_in_sequence_and_keeps_state() -> None:
     child = ChildProcess(FACTORY, {"a": 1}, 0)
     assert child.pid is None, "nothing is started before something is asked"
     try:
@@ -73,7 +73,7 @@ async def test_one_process_answers_one_question_after_the_other_and_remembers() 
         await child.close()
 
 
-async def test_it_gives_way_to_the_scheduler() -> None:
+async def test_background_process_has_low_priority() -> None:
     child = ChildProcess(FACTORY, None, 0)
     try:
         nice, oom_score = await child.ask("place")
@@ -87,7 +87,9 @@ async def test_it_gives_way_to_the_scheduler() -> None:
     ("question", "words"),
     [("raise", "ZeroDivisionError: no weights"), ("die", "its process died: exit code 3"), ("hoard", "MemoryError")],
 )
-async def test_whatever_befalls_it_is_told_and_the_next_question_finds_another(question: str, words: str) -> None:
+async def test_background_process_failure_is_reported_and_the_next_request_starts_another(
+    question: str, words: str
+) -> None:
     child = ChildProcess(FACTORY, None, 0)
     try:
         before, *_ = await child.ask("who")
@@ -100,7 +102,7 @@ async def test_whatever_befalls_it_is_told_and_the_next_question_finds_another(q
         await child.close()
 
 
-async def test_one_that_hangs_is_killed_with_the_question() -> None:
+async def test_hung_background_process_is_killed_with_its_request() -> None:
     child = ChildProcess(FACTORY, None, 0)
     pid, *_ = await child.ask("who")
     with pytest.raises(TimeoutError):
@@ -110,14 +112,14 @@ async def test_one_that_hangs_is_killed_with_the_question() -> None:
     assert child.pid is None
 
 
-async def test_one_that_cannot_be_made_says_why() -> None:
+async def test_background_process_that_cannot_start_reports_why() -> None:
     child = ChildProcess("tests.unit.shell.workers.test_background_processes:Nobody", None, 0)
     with pytest.raises(BackgroundProcessError, match="Nobody"):
         await child.ask("who")
     assert child.pid is None
 
 
-async def test_it_ends_by_itself_when_its_parent_is_gone() -> None:
+async def test_background_process_ends_with_its_parent() -> None:
     child = ChildProcess(FACTORY, None, 0)
     await child.ask("who")
     process = child._process

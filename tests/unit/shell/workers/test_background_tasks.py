@@ -69,7 +69,7 @@ def lived(learner: Learner, seconds: float) -> tuple[BackgroundTasks, list[float
     return background_tasks, learner.begun_s
 
 
-def test_a_background_task_runs_while_its_domain_does() -> None:
+def test_background_task_runs_while_its_domain_does() -> None:
     learner = Learner()
     assert implements(learner, BackgroundPlugin)
     assert not implements(PrioritySort(), BackgroundPlugin)
@@ -80,7 +80,7 @@ def test_a_background_task_runs_while_its_domain_does() -> None:
     ]
 
 
-def test_one_that_raises_or_returns_is_told_and_begun_again_ever_later() -> None:
+def test_failed_background_task_is_logged_and_restarted_with_backoff() -> None:
     background_tasks, begun_s = lived(Learner(*[RuntimeError("no more")] * 12, 0.0), 5_000)
     waits = [later - sooner for sooner, later in pairwise(begun_s)]
     assert len(begun_s) == 14
@@ -90,7 +90,7 @@ def test_one_that_raises_or_returns_is_told_and_begun_again_ever_later() -> None
     assert (state.failures, state.last_error) == (13, "it returned")
 
 
-def test_one_that_had_run_steadily_is_begun_again_soon() -> None:
+def test_steady_background_task_is_restarted_soon() -> None:
     _, begun_s = lived(Learner(*[RuntimeError("no")] * 8, STEADY_S + 1.0), 6_000)
     assert len(begun_s) == 10
     assert begun_s[9] - begun_s[8] - STEADY_S - 1 <= 2
@@ -147,7 +147,7 @@ async def test_the_processes_of_a_background_task_end_with_it() -> None:
     assert not is_alive(second)
 
 
-def test_in_virtual_time_there_are_no_processes_and_everything_is_computed_at_once() -> None:
+def test_virtual_time_uses_no_processes_and_computes_at_once() -> None:
     loop, employer = SimLoop(1), Employer()
     background_tasks = BackgroundTasks(SimClock(loop), random.Random(1), VirtualThreads)
 
@@ -160,14 +160,14 @@ def test_in_virtual_time_there_are_no_processes_and_everything_is_computed_at_on
     assert not employer.has_processes
 
 
-async def test_a_thread_computes_beside_the_loop_and_hands_back_what_it_found_or_raised() -> None:
+async def test_worker_thread_returns_its_result_or_exception() -> None:
     threads = BackgroundThreads()
     assert await threads(threading.current_thread) is not threading.main_thread()
     with pytest.raises(ZeroDivisionError):
         await threads(lambda: 1 / 0)
 
 
-async def test_a_thread_that_hangs_is_left_to_itself_and_keeps_its_place() -> None:
+async def test_hung_worker_thread_is_abandoned_and_keeps_its_slot() -> None:
     threads, ending = BackgroundThreads(), threading.Event()
     for _ in range(THREADS_MAX):
         with pytest.raises(TimeoutError):
@@ -227,17 +227,17 @@ class Watchman:
             await asyncio.sleep(60.0)
 
 
-def test_a_program_runs_the_background_tasks_of_its_plugins_and_outlives_them() -> None:
+def test_program_runs_and_outlives_background_tasks_of_plugins() -> None:
     loop = SimLoop(3)
 
     async def live() -> tuple[Program, str]:
         site = Site(loop)
         await site.add_node("n1")
         measures = NetworkMeasures(site.api, random.Random(1))
-        outside = ProgramPorts(
+        ports = ProgramPorts(
             site.api, site.clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
         )
-        program = Program(loading.parse(CONFIGURATION, "test"), outside)
+        program = Program(loading.parse(CONFIGURATION, "test"), ports)
         running = loop.create_task(program.run())
         await asyncio.sleep(300.0)
         assert program.is_ready

@@ -126,7 +126,7 @@ def a_question(pod: str) -> IsolatedRequest:
     return request
 
 
-def test_an_isolated_plugin_is_built_takes_rows_and_answers(isolated: Child) -> None:
+def test_isolated_plugin_process_builds_and_answers(isolated: Child) -> None:
     assert asked(isolated, "build", (ROOMY, {"limit": 2})) == ""
     request = a_question("p")
     first, *others = request.records
@@ -143,7 +143,7 @@ def test_an_isolated_plugin_is_built_takes_rows_and_answers(isolated: Child) -> 
     assert isolated.calls == [("dup2", 2, 1)], "what it prints does not meet its answers"
 
 
-def test_a_plugin_of_ours_is_built_by_its_name_and_without_args(isolated: Child) -> None:
+def test_in_tree_plugin_is_built_by_name_without_args(isolated: Child) -> None:
     assert asked(isolated, "build", ("NodeName", {})) == ""
     failure = asked(isolated, "build", ("NodeNmae", {}))
     assert failure.startswith("PluginSetupError: ")
@@ -151,7 +151,7 @@ def test_a_plugin_of_ours_is_built_by_its_name_and_without_args(isolated: Child)
     assert asked(isolated, "build", (ROOMY, {})).startswith("TypeError: ")
 
 
-def test_whatever_an_isolated_plugin_raises_is_its_answer(isolated: Child) -> None:
+def test_isolated_plugin_exceptions_are_returned(isolated: Child) -> None:
     assert asked(isolated, "build", (ROOMY, {"limit": 2})) == ""
     request = a_question("exit")
     isolated.asking.write(frame(("records", request.records)))
@@ -194,7 +194,7 @@ def background_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[BackgroundChild
     ("most", "bound"),
     [(-1, background_process.MEMORY_BYTES_MAX), (LIMIT, LIMIT), (2**40, background_process.MEMORY_BYTES_MAX)],
 )
-def test_a_background_process_gives_way_and_keeps_within_its_memory(
+def test_background_process_lowers_its_priority_and_memory_limit(
     background_task: BackgroundChild, most: int, bound: int
 ) -> None:
     background_task.most = most
@@ -210,7 +210,7 @@ def test_a_background_process_gives_way_and_keeps_within_its_memory(
     assert background_task.written == {"/proc/self/oom_score_adj": "1000"}
 
 
-def test_a_process_whose_background_task_cannot_be_made_ends_though_its_stdin_does_not(
+def test_process_with_an_unbuildable_task_ends_although_stdin_is_open(
     background_task: BackgroundChild,
 ) -> None:
     """A process ends with its main thread unless other threads are to be waited for."""
@@ -220,7 +220,7 @@ def test_a_process_whose_background_task_cannot_be_made_ends_though_its_stdin_do
     assert {one for one in threading.enumerate() if not one.daemon} <= before
 
 
-def test_a_system_without_batch_scheduling_serves_as_well(
+def test_background_process_works_without_batch_scheduling(
     background_task: BackgroundChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -232,7 +232,7 @@ def test_a_system_without_batch_scheduling_serves_as_well(
     assert pickle.load(background_task.responses).failure.startswith("ModuleNotFoundError")
 
 
-async def test_an_assistant_answers_one_question_after_the_other(background_task: BackgroundChild) -> None:
+async def test_assistant_answers_in_sequence(background_task: BackgroundChild) -> None:
     serving = asyncio.create_task(background_process._serve(background_task.stdin, background_task.replies))
     background_task.asking.write(pickle.dumps(Opening(CLERK, {"a": 1}, 7)))
 
@@ -252,7 +252,7 @@ async def test_an_assistant_answers_one_question_after_the_other(background_task
     serving.cancel()
 
 
-def test_each_meter_of_an_assistant_draws_its_own_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_meter_has_its_own_random_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     class Meter:
@@ -280,7 +280,7 @@ class Metered:
         return request
 
 
-def test_words_about_an_error_are_bounded() -> None:
+def test_error_text_length_is_limited() -> None:
     words = background_process._words(ValueError("x" * 5_000))
     assert words.startswith("ValueError: x")
     assert len(words) == background_process.ERROR_CHARS_MAX

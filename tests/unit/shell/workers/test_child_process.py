@@ -34,7 +34,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
-async def test_its_errors_are_logged_and_its_answers_are_not(
+async def test_child_stderr_is_logged_and_stdout_is_not(
     chatty: str, is_blocking: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

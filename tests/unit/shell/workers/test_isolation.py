@@ -95,7 +95,7 @@ async def asked(plugin: IsolatedPlugin, cache: ClusterCache, pod: Pod) -> tuple[
 
 
 @BOTH
-async def test_the_answers_are_those_of_the_plugin_itself(make: Make, isolation: Isolation) -> None:
+async def test_isolated_results_equal_the_plugin_results(make: Make, isolation: Isolation) -> None:
     plugin = make(isolation)
     codes, scores, _ = await asked(plugin, three_nodes(), make_pod("p"))
 
@@ -105,7 +105,7 @@ async def test_the_answers_are_those_of_the_plugin_itself(make: Make, isolation:
 
 
 @BOTH
-async def test_changes_between_two_questions_are_seen(make: Make, isolation: Isolation) -> None:
+async def test_isolated_plugin_sees_changes_between_requests(make: Make, isolation: Isolation) -> None:
     plugin, cache = make(isolation), three_nodes()
     await asked(plugin, cache, make_pod("p"))
     cache.remove("uid-a")
@@ -150,7 +150,7 @@ async def test_pre_filter_and_pre_score_run_with_filter_and_score(
         ("exit", "Filter", "SystemExit: 3"),
     ],
 )
-async def test_failures_name_their_point_and_the_worker_goes_on(
+async def test_isolated_failure_names_its_point_and_the_worker_continues(
     make: Make, isolation: Isolation, pod: str, point: str, words: str
 ) -> None:
     plugin = make(isolation)
@@ -161,7 +161,7 @@ async def test_failures_name_their_point_and_the_worker_goes_on(
     assert (await asked(plugin, three_nodes(), make_pod("p")))[1] == [0, 50, 100]
 
 
-async def test_a_hung_thread_is_abandoned_and_others_answer_meanwhile(make: Make, workers: PluginWorkers) -> None:
+async def test_hung_plugin_thread_is_abandoned_and_others_answer(make: Make, workers: PluginWorkers) -> None:
     plugin, cache = make(Isolation.THREAD), three_nodes()
     hung = asyncio.create_task(asked(plugin, cache, make_pod("hang")))
     await asyncio.sleep(0)
@@ -174,7 +174,7 @@ async def test_a_hung_thread_is_abandoned_and_others_answer_meanwhile(make: Make
     assert workers.threads[0].abandoned == 1
 
 
-async def test_too_many_hung_threads_end_the_asking_until_one_returns(make: Make, workers: PluginWorkers) -> None:
+async def test_too_many_hung_threads_stop_requests_until_one_returns(make: Make, workers: PluginWorkers) -> None:
     plugin, cache = make(Isolation.THREAD), three_nodes()
     hung = [asked(plugin, cache, make_pod(f"hang-{number}")) for number in range(ABANDONED_THREADS_MAX)]
     found = await leaping_until_done(asyncio.gather(*hung, return_exceptions=True))
@@ -200,7 +200,7 @@ async def test_threads_are_daemons_and_end_with_the_program(make: Make, workers:
     assert not ours.is_alive()
 
 
-async def test_a_hung_process_is_killed_and_replaced(make: Make, workers: PluginWorkers, tmp_path: Path) -> None:
+async def test_hung_plugin_process_is_killed_and_replaced(make: Make, workers: PluginWorkers, tmp_path: Path) -> None:
     hangs = tmp_path / "hangs"
     plugin, cache = make(Isolation.PROCESS, hangs=str(hangs)), three_nodes()
     hung = asyncio.create_task(asked(plugin, cache, make_pod("hang")))
@@ -216,7 +216,7 @@ async def test_a_hung_process_is_killed_and_replaced(make: Make, workers: Plugin
     assert PROCESSES_MAX >= 2
 
 
-async def test_a_process_that_dies_is_replaced(make: Make, workers: PluginWorkers) -> None:
+async def test_dead_plugin_process_is_replaced(make: Make, workers: PluginWorkers) -> None:
     plugin, cache = make(Isolation.PROCESS), three_nodes()
     with pytest.raises(IsolatedError, match="its process died: exit code 7"):
         await asked(plugin, cache, make_pod("die"))
@@ -227,7 +227,7 @@ async def test_a_process_that_dies_is_replaced(make: Make, workers: PluginWorker
 
 @pytest.mark.parametrize(("name", "point"), [("Roomy", "Filter"), ("ScoresOnly", "Score")])
 @pytest.mark.parametrize(("isolation", "pod"), [(Isolation.THREAD, "hang"), (Isolation.PROCESS, "die")])
-async def test_a_worker_that_gives_no_answer_has_failed_at_the_first_point_of_its_plugin(
+async def test_worker_without_a_response_fails_at_the_first_extension_point(
     make: Make, isolation: Isolation, pod: str, name: str, point: str
 ) -> None:
     plugin, cache = make(isolation, name), three_nodes()
@@ -237,13 +237,13 @@ async def test_a_worker_that_gives_no_answer_has_failed_at_the_first_point_of_it
     assert failed.value.point == point
 
 
-async def test_a_plugin_that_cannot_be_built_in_the_process_says_why(make: Make) -> None:
+async def test_unbuildable_plugin_in_a_process_reports_why(make: Make) -> None:
     plugin = make(Isolation.PROCESS, "Unbuildable")
     with pytest.raises(IsolatedError, match="cannot be built in its process: OSError: no licence on this machine"):
         await plugin.response(plugin.request(make_view(three_nodes()), make_pod("p"), np.arange(3)))
 
 
-async def test_a_process_that_is_not_ready_in_time_is_killed(make: Make, workers: PluginWorkers) -> None:
+async def test_plugin_process_not_ready_in_time_is_killed(make: Make, workers: PluginWorkers) -> None:
     plugin = make(Isolation.PROCESS, "SlowToBuild")
     request = plugin.request(make_view(three_nodes()), make_pod("p"), np.arange(3))
     with pytest.raises(IsolatedError) as failed:
@@ -255,7 +255,7 @@ async def test_a_process_that_is_not_ready_in_time_is_killed(make: Make, workers
     assert workers.processes[0].killed == 1
 
 
-async def test_an_answer_that_is_too_long_ends_its_process(
+async def test_oversized_response_ends_its_process(
     make: Make, workers: PluginWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin, cache = make(Isolation.PROCESS), three_nodes()
@@ -272,7 +272,7 @@ async def test_an_answer_that_is_too_long_ends_its_process(
     assert workers.processes[0].killed == 1
 
 
-async def test_a_process_that_cannot_be_started_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unstartable_plugin_process_reports_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin, cache = make(Isolation.PROCESS), three_nodes()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(IsolatedError, match="its process died: it could not be started"):
@@ -281,7 +281,7 @@ async def test_a_process_that_cannot_be_started_says_so(make: Make, monkeypatch:
     assert (await asked(plugin, cache, make_pod("p")))[1] == [0, 50, 100]
 
 
-async def test_the_loop_goes_on_while_a_plugin_blocks(make: Make) -> None:
+async def test_event_loop_continues_while_a_plugin_blocks(make: Make) -> None:
     """Eight calls block at once, until the loop, which has turned meanwhile, comes to let them go."""
     plugin, cache = make(Isolation.THREAD), three_nodes()
     busy = [asyncio.create_task(asked(plugin, cache, make_pod("meet"))) for _ in range(THREADS_MAX)]
@@ -294,7 +294,7 @@ async def test_the_loop_goes_on_while_a_plugin_blocks(make: Make) -> None:
 
 
 @BOTH
-async def test_pods_cannot_be_read_by_a_plugin_that_declared_to_read_none(make: Make, isolation: Isolation) -> None:
+async def test_isolated_plugin_declared_not_to_read_pods_gets_none(make: Make, isolation: Isolation) -> None:
     plugin = make(isolation, "NodesOnly")
     request = plugin.request(make_view(three_nodes()), make_pod("sneaky"), np.arange(3))
     with pytest.raises(IsolatedError, match=r"declare Dependency\.ROW"):
@@ -311,24 +311,24 @@ class TestRecheck:
         change(cache)
         return [bool(code) for code in plugin.recheck(view, pod, rows)]
 
-    async def test_nothing_changed(self, make: Make) -> None:
+    async def test_unchanged_node_needs_no_recheck(self, make: Make) -> None:
         assert await self.recheck(make(Isolation.THREAD), lambda cache: None) == [False, False, False]
 
-    async def test_a_pod_came(self, make: Make) -> None:
+    async def test_added_pod_is_rechecked(self, make: Make) -> None:
         def change(cache: ClusterCache) -> None:
             cache.assume(make_pod("early"), 1)
 
         assert await self.recheck(make(Isolation.THREAD), change) == [False, True, False]
         assert await self.recheck(make(Isolation.THREAD, "NodesOnly"), change) == [False, False, False]
 
-    async def test_a_node_changed(self, make: Make) -> None:
+    async def test_changed_node_is_rechecked(self, make: Make) -> None:
         def change(cache: ClusterCache) -> None:
             cache.set_node(make_node("n2", cpu_milli=500, pods=9))
 
         for name in ("Roomy", "NodesOnly"):
             assert await self.recheck(make(Isolation.THREAD, name), change) == [False, False, True]
 
-    async def test_rows_it_was_not_asked_about_are_left_to_the_attempt_that_goes_there(self, make: Make) -> None:
+    async def test_rows_outside_the_request_are_left_to_the_next_attempt(self, make: Make) -> None:
         """A preemption looks at rows without room, about which nobody was asked."""
         plugin, cache, pod = make(Isolation.THREAD), three_nodes(), make_pod("p")
         view, rows = make_view(cache), all_rows(cache)
@@ -386,14 +386,12 @@ class Extends(Roomy):
         (ReadsClaims(), Isolation.PROCESS, "it reads objects"),
     ],
 )
-def test_what_cannot_be_isolated_is_refused_when_the_profile_is_built(
-    plugin: Plugin, isolation: Isolation, words: str
-) -> None:
+def test_unisolatable_plugin_is_refused_at_build(plugin: Plugin, isolation: Isolation, words: str) -> None:
     with pytest.raises(PluginSetupError, match=words):
         Isolator(PluginWorkers())(plugin, PluginUse("x:Y", isolation=isolation), lambda: plugin)
 
 
-def test_a_context_means_nothing_in_a_process() -> None:
+def test_plugin_process_gets_no_context() -> None:
     def factory(context: object) -> Plugin:
         return Roomy({})
 
@@ -403,14 +401,14 @@ def test_a_context_means_nothing_in_a_process() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda plugin: plugin, ScalarPlugin])
-def test_what_an_isolated_plugin_reads_is_watched(wrap: Callable[[object], Plugin]) -> None:
+def test_isolated_plugin_reads_are_watched(wrap: Callable[[object], Plugin]) -> None:
     use = PluginUse("x:Y", isolation=Isolation.THREAD)
     adapter = Isolator(PluginWorkers())(wrap(ReadsClaims()), use, ReadsClaims)
     profile = PluginSet([BuiltPlugin(adapter, use), BuiltPlugin(ByName(), PluginUse("ByName"))])
     assert watched_kinds([profile]) == (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
 
 
-def test_the_adapter_has_the_points_of_its_plugin_and_asks() -> None:
+def test_isolated_adapter_has_the_extension_points_of_its_plugin() -> None:
     use = PluginUse("x:Y", isolation=Isolation.THREAD, timeout_s=2.5)
     adapter = Isolator(PluginWorkers())(ScalarPlugin(Scalar()), use, Scalar)
 

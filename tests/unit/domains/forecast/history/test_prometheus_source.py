@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from domains.forecast.curves.usage import LoadRequest, PlacementInterval, Usage
 from domains.forecast.history.prometheus_source import OVERLAP_S
-from domains.forecast.history.source import Fold, Reading, SourceError, Table, joined, merged
+from domains.forecast.history.source import Reading, SourceError, Table, TableFold, joined, merged
 from domains.forecast.service_names import Labels, Owners, ServiceNames, stripped
 from domains.forecast.settings.queries import (
     JOB_OWNERS,
@@ -284,7 +284,7 @@ def test_the_window_of_a_query_is_the_step_or_its_parts() -> None:
 samples = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.floats(0, 1e6)), unique_by=lambda s: s[:2])
 
 
-def folded(fold: Fold, found: list[tuple[int, int, float]], series: int, low: int, high: int, of: int) -> None:
+def folded(fold: TableFold, found: list[tuple[int, int, float]], series: int, low: int, high: int, of: int) -> None:
     """Adds the piece of these steps; each service has `of` series."""
     rows = [sorted((step, v) for row, step, v in found if row == n and low <= step < high) for n in range(series)]
     flat = [pair for row in rows for pair in row]
@@ -311,7 +311,7 @@ def test_a_fold_of_pieces_is_the_mean_of_the_samples_of_whole_steps_else_of_all(
     found: list[tuple[int, int, float]], cut: int
 ) -> None:
     """Series 0..5 belong to services 0..2; the grid is cut in two at `cut`."""
-    fold = Fold(8)
+    fold = TableFold(8)
     want: dict[tuple[str, int], list[float]] = {}
     whole: dict[tuple[str, int], list[float]] = {}
     for low, high in ((0, cut), (cut, 8)):
@@ -346,7 +346,7 @@ def test_pods_that_come_and_go_do_not_change_what_a_replica_uses(lives: list[tup
             part = min(end, step + 1) - max(begin, step)
             if part > 0:
                 found.append((row, step, use * part))
-    fold = Fold(20)
+    fold = TableFold(20)
     folded(fold, found, len(lives), 0, 20, len(lives))
     got = cells_of(fold.table(0))
     reach = {step for _, step, _ in found}
@@ -363,7 +363,7 @@ def test_a_service_that_is_scaled_from_one_to_fifty_keeps_its_use_per_replica() 
     """Forty-nine pods begin within step 5, and are seen in a tenth of it."""
     found = [(0, step, 2.0) for step in range(10)]
     found += [(row, step, 0.2 if step == 5 else 2.0) for row in range(1, 50) for step in range(5, 10)]
-    fold = Fold(10)
+    fold = TableFold(10)
     folded(fold, found, 50, 0, 10, 50)
     assert list(cells_of(fold.table(0)).values()) == [pytest.approx(2.0)] * 10
 

@@ -262,9 +262,9 @@ def test_no_placement_intervals_and_no_steps_are_no_error() -> None:
 @pytest.mark.parametrize(
     ("interval", "message"),
     [
-        (PlacementInterval("shop", "n0", 10.0, 5.0), "stay of shop on n0: ends at 5.0"),
-        (PlacementInterval("shop", "n0", float("nan"), 5.0), "stay of shop on n0"),
-        (PlacementInterval("shop", "n0", 0.0, 5.0, -1), "-1 replicas"),
+        (PlacementInterval("shop", "n0", 10.0, 5.0), "placement of shop on n0: end_s 5.0 is before begin_s 10.0"),
+        (PlacementInterval("shop", "n0", float("nan"), 5.0), "placement of shop on n0"),
+        (PlacementInterval("shop", "n0", 0.0, 5.0, -1), "replicas must be >= 0, got -1"),
     ],
 )
 def test_placement_intervals_that_cannot_be_are_refused(interval: PlacementInterval, message: str) -> None:

@@ -27,7 +27,7 @@ def test_a_namespace_whose_quota_has_no_room_beside_a_pod_keeps_it() -> None:
     plan = answer(town.scene(), RepairRequest(), town.ledger, RepairSettings())
 
     assert plan.moves == ()
-    assert "the quota of its namespace has no room for a replacement before it ends (4 pods)" in plan.left[0].why
+    assert "the quota of its namespace has no room for a replacement before it ends (4 pods)" in plan.unrepaired[0].why
 
 
 def test_each_move_tells_what_it_does_to_both_nodes() -> None:
@@ -48,7 +48,7 @@ def test_each_move_tells_what_it_does_to_both_nodes() -> None:
     assert [(m.budgets[0].name, m.budgets[0].left) for m in plan.moves] == [("default/web", 1), ("default/web", 0)]
     assert round(second.from_peaks_percent["log"]) == 90
     assert plan.threshold_percent == {"cpu": 100.0, "log": 95.0}
-    assert (round(plan.worst_before.percent), plan.least_moves, plan.mended) == (150, 2, ("a",))
+    assert (round(plan.worst_before.percent), plan.least_moves, plan.repaired) == (150, 2, ("a",))
 
 
 def test_auto_tells_the_thresholds_that_the_moves_reach_and_a_question_goes_before_it() -> None:
@@ -58,7 +58,7 @@ def test_auto_tells_the_thresholds_that_the_moves_reach_and_a_question_goes_befo
 
     plan = answer(town.scene(), RepairRequest(moves=1), town.ledger, settings_)
 
-    assert (len(plan.moves), plan.left) == (1, ())
+    assert (len(plan.moves), plan.unrepaired) == (1, ())
     assert round(plan.worst_before.percent) == 90
     assert round(plan.moves[0].from_peaks_percent["log"]) == 60
     assert 60.0 <= plan.threshold_percent["log"] <= 61.0
@@ -99,6 +99,6 @@ def test_what_is_foretold_is_what_the_ledger_says_once_the_moves_are_made(
         assert peaks(town, move.to_node) == pytest.approx(dict(move.to_peaks_percent), abs=1e-6)
         assert peaks(town, move.to_node)[move.to_after.dimension] == pytest.approx(move.to_after.percent, abs=1e-6)
     after = {name: peaks(town, name)["log"] for name in "abc"}
-    assert {name for name in "abc" if after[name] > threshold + 1e-6} == {one.node for one in plan.left}
-    assert all(before[one.node] > threshold for one in plan.left), "nobody below its threshold passes it"
-    assert set(plan.mended) == {n for n in "abc" if before[n] > threshold >= after[n] - 1e-6}
+    assert {name for name in "abc" if after[name] > threshold + 1e-6} == {one.node for one in plan.unrepaired}
+    assert all(before[one.node] > threshold for one in plan.unrepaired), "nobody below its threshold passes it"
+    assert set(plan.repaired) == {n for n in "abc" if before[n] > threshold >= after[n] - 1e-6}

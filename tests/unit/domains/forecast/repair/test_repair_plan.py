@@ -36,15 +36,15 @@ def only(case: RepairCase, allowed: dict[int, list[int]]) -> Fits:
 def test_nothing_moves_where_no_node_passes_its_threshold() -> None:
     found = plan(make_case([[0.4, 0.4], [0.1]]))
     assert found.steps == ()
-    assert found.unmended == ()
-    assert found.pods_asked == 0
+    assert found.unrepaired == ()
+    assert found.fits_checked == 0
 
 
 def test_the_fewest_pods_leave_and_the_emptiest_node_takes_them() -> None:
     found = plan(make_case([[0.1, 0.3, 0.1, 0.1, 0.5], [0.4], [0.1]]))
     assert moves(found) == [(4, 0, 2)]
     step = found.steps[0]
-    assert (step.pod, step.source, step.target, step.mends) == ("ns/pod-4", "node-0", "node-2", "node-0")
+    assert (step.pod, step.source, step.target, step.repairs) == ("ns/pod-4", "node-0", "node-2", "node-0")
     assert step.before.share == pytest.approx(1.1)
     assert step.gain == pytest.approx(0.5)
     assert step.source_peaks == pytest.approx((0.6,))
@@ -71,7 +71,7 @@ def test_a_chain_is_found_where_no_single_move_does() -> None:
     found = plan(make_case([[0.5, 0.5], [0.3, 0.2], [0.45]], fixed=[0, 0, 0, 1, 1]))
     assert moves(found) == [(2, 1, 2), (0, 0, 1)]
     assert found.steps[1].waits_for == (0,)
-    assert found.steps[0].mends == "node-0"
+    assert found.steps[0].repairs == "node-0"
 
 
 def test_two_pods_change_places_where_nothing_else_does() -> None:
@@ -91,8 +91,8 @@ def test_a_budget_that_allows_nothing_keeps_its_pods_and_the_plan_says_so() -> N
     case = make_case([[0.5, 0.5], [0.1]], disruptions=[Disruptions("ns/api", 0, (0, 1))])
     found = plan(case)
     assert moves(found) == []
-    assert found.unmended[0].node == "node-0"
-    assert found.unmended[0].why == (
+    assert found.unrepaired[0].node == "node-0"
+    assert found.unrepaired[0].why == (
         "none of its 2 pods may move: PodDisruptionBudget ns/api allows no disruption now (2 pods)"
     )
 
@@ -114,21 +114,21 @@ def test_a_pod_that_two_budgets_select_is_never_evicted() -> None:
 
 def test_gangs_stay_together_unless_members_beyond_the_minimum_may_move() -> None:
     case = make_case([[0.5, 0.5], [0.1]], gang=[0, 1, -1], gang_spare=[0, 1])
-    assert plan(case).unmended[0].why == "none of its 2 pods may move: it belongs to a gang (2 pods)"
+    assert plan(case).unrepaired[0].why == "none of its 2 pods may move: it belongs to a gang (2 pods)"
     assert moves(plan(case, msgspec.structs.replace(LIMITS, move_gangs=True))) == [(1, 0, 1)]
 
 
 def test_a_quota_needs_room_for_a_replacement_beside_its_pod() -> None:
     full = make_case([[0.5, 0.5], [0.1]], quota_room=[0])
-    assert "quota" in plan(full).unmended[0].why
+    assert "quota" in plan(full).unrepaired[0].why
     assert len(plan(make_case([[0.5, 0.5], [0.1]], quota_room=[1])).steps) == 1
 
 
 def test_pods_that_cannot_move_stay_with_their_reason() -> None:
     found = plan(make_case([[0.5, 0.5], [0.1]], fixed=[1, 1, 0]))
-    assert found.unmended[0].why == "none of its 2 pods may move: it has local storage (2 pods)"
+    assert found.unrepaired[0].why == "none of its 2 pods may move: it has local storage (2 pods)"
     found = plan(make_case([[0.2, 0.9], [0.1]], fixed=[0, 1, 0]))
-    assert found.unmended[0].why == (
+    assert found.unrepaired[0].why == (
         "without the pod that may move, cpu would still reach 90%; it has local storage (1 pod)"
     )
 
@@ -143,24 +143,24 @@ def test_a_pod_goes_only_where_it_fits() -> None:
     case = make_case([[0.5, 0.5], [0.0], [0.3]], fixed=[0, 1, 1, 1])
     assert moves(plan(case, fits=only(case, {0: [2]}))) == [(0, 0, 2)]
     found = plan(case, fits=only(case, {0: []}))
-    assert "it fits no other node by its rules" in found.unmended[0].why
+    assert "it fits no other node by its rules" in found.unrepaired[0].why
 
 
 def test_no_other_node_is_made_to_pass() -> None:
     found = plan(make_case([[0.5, 0.5], [0.45], [0.45]]))
     assert moves(found) == []
-    assert "find no node: 2 would push each over its threshold, or find no room" in found.unmended[0].why
+    assert "find no node: 2 would push each over its threshold, or find no room" in found.unrepaired[0].why
 
 
 def test_budgets_bind_and_the_node_left_says_which() -> None:
     case = make_case([[0.5, 0.5], [0.5, 0.5], [0.1], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, moves_per_window=1))
-    assert len(found.steps) == len(found.unmended) == 1
-    assert found.unmended[0].why == "the budget of 1 move per window is used up (moves_per_window)"
+    assert len(found.steps) == len(found.unrepaired) == 1
+    assert found.unrepaired[0].why == "the budget of 1 move per window is used up (moves_per_window)"
     triple = make_case([[0.5, 0.5, 0.5], [0.1], [0.1]])
     found = plan(triple, msgspec.structs.replace(LIMITS, moves_per_node=1))
     assert moves(found) == []
-    assert found.unmended[0].why == "it takes 2 moves or more, and 1 is allowed (moves_per_node)"
+    assert found.unrepaired[0].why == "it takes 2 moves or more, and 1 is allowed (moves_per_node)"
     shared = make_case([[0.5, 0.5, 0.5], [0.1], [0.1]], service=[7, 7, 7, 8, 8])
     assert moves(plan(shared, msgspec.structs.replace(LIMITS, moves_per_service=1))) == []
     assert len(plan(shared, msgspec.structs.replace(LIMITS, moves_per_service=2)).steps) == 2
@@ -169,14 +169,14 @@ def test_budgets_bind_and_the_node_left_says_which() -> None:
 def test_as_many_nodes_as_the_budget_allows_are_mended() -> None:
     case = make_case([[0.5, 0.5, 0.5], [0.45, 0.45], [0.45, 0.45], [0.1], [0.1], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, moves_per_window=2))
-    assert set(found.mended) == {"node-1", "node-2"}
+    assert set(found.repaired) == {"node-1", "node-2"}
 
 
 def test_feasibility_is_asked_about_so_many_pods_and_no_more() -> None:
     case = make_case([[0.5, 0.5], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, fits_max=0))
     assert moves(found) == []
-    assert found.unmended[0].why == "the limit of 0 pods whose feasible nodes are computed was reached (fits_max)"
+    assert found.unrepaired[0].why == "the limit of 0 pods whose feasible nodes are computed was reached (fits_max)"
 
 
 def test_a_dimension_without_a_known_capacity_does_not_count() -> None:

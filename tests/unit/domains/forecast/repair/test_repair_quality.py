@@ -137,9 +137,9 @@ def best_possible(rules: Rules) -> tuple[int, int] | None:
                         if len(seen) > POSITIONS_MAX:
                             return None
         for where in found:
-            mended = len(rules.hot) - len(rules.passing(where))
-            if mended > best[0] and rules.is_end(where):
-                best = (mended, depth)
+            repaired = len(rules.hot) - len(rules.passing(where))
+            if repaired > best[0] and rules.is_end(where):
+                best = (repaired, depth)
         if best[0] == len(rules.hot):
             break
         edge = found
@@ -160,9 +160,9 @@ def check(rules: Rules, plan: Plan) -> None:
         assert step.target_peaks == pytest.approx(rules.load(move.target, where).max(axis=1))
     assert rules.is_end(where)
     names = rules.case.nodes.names
-    assert {names[node] for node in rules.passing(where)} == {one.node for one in plan.unmended}
-    assert {names[node] for node in rules.hot} == {*plan.mended, *(one.node for one in plan.unmended)}
-    assert all(one.why for one in plan.unmended)
+    assert {names[node] for node in rules.passing(where)} == {one.node for one in plan.unrepaired}
+    assert {names[node] for node in rules.hot} == {*plan.repaired, *(one.node for one in plan.unrepaired)}
+    assert all(one.why for one in plan.unrepaired)
     assert plan.least_moves <= len(plan.steps)
     _check_budgets_in_order(rules, plan)
 
@@ -206,9 +206,9 @@ def compare(seeds: range) -> tuple[int, list[str]]:
         plan = plan_repair(case, limits, fits)
         check(rules, plan)
         compared += best[0] > 0
-        mended, moves = len(plan.mended), len(plan.steps)
-        if mended < best[0] or (mended == best[0] and moves > 1.2 * best[1]):
-            short.append(f"seed {seed}: {mended} nodes with {moves} moves, best {best[0]} with {best[1]}")
+        repaired, moves = len(plan.repaired), len(plan.steps)
+        if repaired < best[0] or (repaired == best[0] and moves > 1.2 * best[1]):
+            short.append(f"seed {seed}: {repaired} nodes with {moves} moves, best {best[0]} with {best[1]}")
     return compared, short
 
 

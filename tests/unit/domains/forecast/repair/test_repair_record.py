@@ -25,7 +25,7 @@ def move(number: int, service: str = "ns/web", source: str = "a", target: str = 
         service=service,
         from_node=source,
         to_node=target,
-        mends=source,
+        repairs=source,
         gain_percent=5.0,
         from_before=CALM,
         from_after=CALM,
@@ -101,10 +101,10 @@ def test_a_dimension_of_which_the_plan_says_nothing_is_not_looked_at() -> None:
 
 
 def test_carrying_out_is_off_unless_it_is_switched_on() -> None:
-    assert read_repair({}).carrying.mode is RepairMode.OFF
-    assert read_repair({"mode": False}).carrying.mode is RepairMode.OFF  # a bare off, in YAML 1.1
+    assert read_repair({}).execution.mode is RepairMode.OFF
+    assert read_repair({"mode": False}).execution.mode is RepairMode.OFF  # a bare off, in YAML 1.1
     windows = [{"from": "01:00", "to": "05:00"}, {"from": "13:00", "to": "14:00", "zone": "UTC"}]
-    found = read_repair({"mode": "apply", "zone": "Europe/Berlin", "windows": windows, "readyMinutes": 5}).carrying
+    found = read_repair({"mode": "apply", "zone": "Europe/Berlin", "windows": windows, "readyMinutes": 5}).execution
     assert found.windows is not None
     assert [one.zone for one in found.windows.windows] == ["Europe/Berlin", "UTC"]
     assert (found.mode, found.ready_timeout_s) == (RepairMode.APPLY, 300.0)

@@ -37,7 +37,7 @@ def test_one_move_evens_two_nodes() -> None:
 
 def test_without_moves_the_thresholds_are_the_peaks_of_today() -> None:
     found = lowest(make_case([[0.5, 0.4], [0.1]]), moves=0)
-    assert (found.threshold, found.plan.steps, found.plan.unmended) == ((0.9,), (), ())
+    assert (found.threshold, found.plan.steps, found.plan.unrepaired) == ((0.9,), (), ())
 
 
 def test_an_even_cluster_is_left_alone() -> None:
@@ -89,7 +89,7 @@ def test_never_more_moves_never_worse_and_every_node_within_what_is_told(placed:
     assert len(found.plan.steps) <= moves
     assert after <= found.threshold[0] + 1e-6
     assert found.threshold[0] <= max(before, GOAL[0]) + 1e-9
-    assert found.plan.unmended == ()
+    assert found.plan.unrepaired == ()
     if found.plan.steps:
         assert after < before
 

@@ -90,14 +90,12 @@ async def test_what_if_a_pod_left_is_what_then_happens() -> None:
     for number, service in enumerate(("shop/a", "shop/b", "shop/c", "shop/a", "other/unknown")):
         fleet.stand(service, f"p{number}", "n1")
     before = await fleet.show("node", name="n1")
-    assert [one["amount"] for one in before["standing"]] == sorted(
-        (one["amount"] for one in before["standing"]), reverse=True
-    )
+    assert [one["amount"] for one in before["pods"]] == sorted((one["amount"] for one in before["pods"]), reverse=True)
     fullest = next(row for row in before["node"]["dimensions"] if row["dimension"] == before["node"]["worst"])
-    assert sum(one["share"] for one in before["standing"]) == pytest.approx(fullest["share"])
-    assert {one["pod"]: one["by"] for one in before["standing"]}["other/p4"] == "requests"
+    assert sum(one["share"] for one in before["pods"]) == pytest.approx(fullest["share"])
+    assert {one["pod"]: one["by"] for one in before["pods"]}["other/p4"] == "requests"
 
-    for one in before["standing"]:
+    for one in before["pods"]:
         name = one["pod"].partition("/")[2]
         entry = fleet.cache.placed(f"uid-{name}")
         assert entry is not None

@@ -18,7 +18,7 @@ async def prepare(cluster: Cluster) -> None:
 PATCH = "application/merge-patch+json"
 
 
-def test_it_goes_on_and_places_others_around_what_it_could_not_read() -> None:
+def test_program_schedules_around_unreadable_text() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("late", cpu="1", metadata={"labels": {"app": "x"}})
         await cluster.add_pod("large", cpu="2")

@@ -47,7 +47,9 @@ PATHS = (
         ),
     ],
 )
-async def test_every_path_names_the_leader_alike(led: NotLedHere, status: int, detail: str, tmp_path: Path) -> None:
+async def test_every_path_names_the_leader_in_the_same_way(
+    led: NotLedHere, status: int, detail: str, tmp_path: Path
+) -> None:
     other = LedByAnother(led)
     sources = Sources(Health(), Metrics(), other, other, other, other)
     settings = ServerSettings(port=0, token_folder=tmp_path / "tokens")

@@ -24,7 +24,7 @@ class RefusesAtReserve(NamespaceQuota):
 
 
 @pytest.mark.parametrize("where", ["its ledger", "Reserve"])
-def test_a_pod_that_a_quota_refuses_keeps_no_nominated_node(where: str) -> None:
+def test_pod_refused_by_quota_loses_its_nomination(where: str) -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:

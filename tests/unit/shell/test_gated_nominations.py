@@ -30,7 +30,7 @@ class Gate:
         return Status.unresolvable("the gate is closed") if is_held else SUCCESS
 
 
-def test_a_nominated_pod_that_a_gate_holds_loses_its_node_and_wakes_who_waits_for_it() -> None:
+def test_gated_pod_loses_its_nomination_and_requeues_waiting_pods() -> None:
     loop, gate = SimLoop(seed=1), Gate()
 
     async def main() -> None:
@@ -56,7 +56,7 @@ def test_a_nominated_pod_that_a_gate_holds_loses_its_node_and_wakes_who_waits_fo
     simulate(main(), loop)
 
 
-def test_nobody_goes_for_a_gang_that_lost_a_member_before_its_preemption_began() -> None:
+def test_preemption_is_dropped_if_the_gang_lost_a_member_before_it() -> None:
     loop = SimLoop(seed=1)
 
     async def main() -> None:

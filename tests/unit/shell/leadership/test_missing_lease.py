@@ -17,7 +17,7 @@ LEASED = CONFIGURATION.replace("enabled: false", "perDomain: true")
 
 
 @pytest.mark.parametrize(("scheduler", "is_ours"), [("gpu-scheduler", True), ("default-scheduler", False)])
-def test_who_finds_no_lease_waits_where_pods_of_ours_stand(scheduler: str, is_ours: bool) -> None:
+def test_process_without_a_lease_record_waits_if_own_pods_are_placed(scheduler: str, is_ours: bool) -> None:
     async def prepare(cluster: Cluster) -> None:
         await cluster.add_node("a")
         await cluster.add_pod("stands", scheduler=scheduler)
@@ -36,7 +36,7 @@ def test_who_finds_no_lease_waits_where_pods_of_ours_stand(scheduler: str, is_ou
     play(scene, prepare=prepare, configuration=LEASED)
 
 
-def test_what_stood_before_the_lease_was_made_tells_nothing_of_who_held_it() -> None:
+def test_list_from_before_the_lease_creation_does_not_prove_it_was_free() -> None:
     """No lease can be asked for while the program starts; a replica binds meanwhile, which the watch does not tell."""
 
     async def prepare(cluster: Cluster) -> None:
@@ -59,7 +59,7 @@ def test_what_stood_before_the_lease_was_made_tells_nothing_of_who_held_it() -> 
 
 
 @pytest.mark.parametrize("heir", ["starts later", "starts later and takes both", "has looked long ago"])
-def test_a_node_is_not_used_while_a_holder_whose_lease_was_deleted_may_bind_to_it(heir: str) -> None:
+def test_node_is_withheld_while_the_holder_of_a_deleted_lease_may_bind(heir: str) -> None:
     """The holder hears of no node and reaches no lease: it binds in good faith until its lease would have run out."""
 
     async def scene(site: Site) -> None:

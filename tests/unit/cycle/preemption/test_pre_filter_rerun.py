@@ -103,7 +103,7 @@ def preemptor(cpu: int = 1000) -> Pod:
     return make_pod("p", cpu_milli=cpu, priority=9, namespace="red")
 
 
-def test_who_holds_the_room_of_the_quota_goes_and_not_who_only_has_a_node_s() -> None:
+def test_preemption_evicts_the_quota_holder() -> None:
     others = [standing(f"blue-{node}", node, start=DAY_S + 9) for node in "ab"]
     domain = town(red("red-b", "b"), red("red-c", "c", start=DAY_S + 1), *others)
     before = state_of(domain)
@@ -113,14 +113,14 @@ def test_who_holds_the_room_of_the_quota_goes_and_not_who_only_has_a_node_s() ->
     assert isinstance(domain.schedule(preemptor()), Placed)
 
 
-def test_without_the_trait_nobody_s_leaving_seems_to_help() -> None:
+def test_preemption_for_a_quota_needs_the_plugin_trait() -> None:
     domain = town(red("red-b", "b"), red("red-c", "c"), plugin=Untold)
     result = domain.schedule(preemptor())
     assert isinstance(result, Unplaced)
     assert "expected at least one victim pod" in result.message
 
 
-def test_victims_leave_room_on_the_node_and_in_the_quota() -> None:
+def test_victims_free_capacity_on_the_node_and_in_the_quota() -> None:
     pods = [red("red-a", "a", cpu=500), standing("blue-a", "a", cpu=1500), red("red-b", "b", cpu=1500, priority=9)]
     domain = town(*pods, standing("blue-b", "b", cpu=500), standing("blue-c", "c", cpu=2000, priority=9), cpus=2)
     assert victims(domain, preemptor(500)) == ("a", {"a": ["red-a"]})
@@ -129,7 +129,7 @@ def test_victims_leave_room_on_the_node_and_in_the_quota() -> None:
     )
 
 
-def test_what_the_pod_is_told_counts_the_nodes_on_which_the_quota_would_still_refuse_it() -> None:
+def test_message_counts_nodes_on_which_the_quota_would_still_refuse() -> None:
     domain = town(red("red-a", "a", cpu=500), red("red-b", "b", cpu=1500, priority=9), standing("blue-b", "b"))
     result = domain.schedule(preemptor(1000))
     assert isinstance(result, Unplaced)
@@ -146,7 +146,7 @@ def with_gang(least: int) -> ClusterCache:
     return cache
 
 
-def test_a_gang_goes_whole_for_a_quota_too() -> None:
+def test_gang_is_evicted_whole_for_a_quota() -> None:
     pods = [red(f"g{number}", node, labels={GANG_LABEL: "g"}, start=DAY_S + number) for number, node in enumerate("ab")]
     assert victims(town(*pods, cache=with_gang(2)), preemptor(1000)) == ("a", {"a": ["g0"], "b": ["g1"]})
     assert victims(town(*pods, cache=with_gang(1)), preemptor(1000)) == ("b", {"b": ["g1"]})
@@ -155,7 +155,7 @@ def test_a_gang_goes_whole_for_a_quota_too() -> None:
     assert victims(town(*alone), preemptor(2000)) == ("", {}), "one node's pods are not enough"
 
 
-def test_rows_on_which_nobody_matters_to_the_plugin_are_not_asked_about() -> None:
+def test_rows_without_relevant_pods_are_not_evaluated() -> None:
     others = [standing(f"blue-{node}-{number}", node, cpu=100) for node in "abc" for number in range(9)]
     asked = []
     for plugin in (AtPreFilter, Sensitive):
@@ -165,7 +165,7 @@ def test_rows_on_which_nobody_matters_to_the_plugin_are_not_asked_about() -> Non
     assert asked[1] < asked[0]
 
 
-def test_of_many_nodes_those_with_the_least_important_pods_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_with_the_lowest_priority_pods_are_evaluated_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "PRE_FILTER_ROWS_MAX", 1)
     domain = town(red("red-a", "a", cpu=500, priority=2), red("red-b", "b", cpu=1000), red("red-c", "c", cpu=500))
     assert victims(domain, preemptor()) == ("b", {"b": ["red-b"]})
@@ -176,7 +176,7 @@ def test_of_many_nodes_those_with_the_least_important_pods_are_asked_about(monke
     assert result.message.endswith(f"1 No preemption victims found for incoming pod, 2 {FULL}.")
 
 
-def test_a_pod_that_its_quota_admits_is_not_asked_about_again() -> None:
+def test_pod_within_its_quota_is_not_evaluated_again() -> None:
     domain = town(red("red-a", "a", cpu=1000), standing("blue-b", "b"), standing("blue-c", "c"), cpus=1)
     plugin = plugin_of(domain)
     assert victims(domain, preemptor(1000)) == ("a", {"a": ["red-a"]})
@@ -186,7 +186,7 @@ def test_a_pod_that_its_quota_admits_is_not_asked_about_again() -> None:
 
 
 @pytest.mark.parametrize("fails_at", range(1, 8))
-def test_a_plugin_that_raises_leaves_its_ledger_as_it_was(fails_at: int) -> None:
+def test_raising_plugin_leaves_its_ledger_unchanged(fails_at: int) -> None:
     domain = town(red("red-a", "a"), red("red-b", "b", cpu=500), red("also-b", "b", cpu=500))
     before = state_of(domain)
     plugin_of(domain).fails_at = fails_at
@@ -207,7 +207,7 @@ class Narrowing(AtPreFilter):
         return PreFilterResult(super().pre_filter(cycle, pod).status, frozenset({"b"}))
 
 
-def test_a_node_that_pre_filter_leaves_out_once_it_passes_is_not_cleared() -> None:
+def test_node_excluded_by_a_later_pre_filter_is_not_cleared() -> None:
     domain = town(red("red-a", "a", start=DAY_S + 9), red("red-b", "b"), plugin=Narrowing)
     assert victims(domain, preemptor()) == ("b", {"b": ["red-b"]})
 
@@ -217,7 +217,7 @@ class CountsTwice(AtPreFilter):
         return SUCCESS
 
 
-def test_a_plugin_that_counts_victims_itself_is_not_asked_again() -> None:
+def test_plugin_with_pre_filter_extensions_is_not_rerun() -> None:
     registry = Registry()
     registry.add("CountsTwice", CountsTwice, "here")
     with pytest.raises(PluginSetupError, match="replaces add_pod and remove_pod; remove one of them"):
@@ -251,7 +251,7 @@ def fits(pods: Iterable[Pod], node: str, cpu: int) -> bool:
 @pytest.mark.parametrize("plugin", [AtPreFilter, Sensitive], ids=["all rows", "sensitive rows"])
 @given(scenes(), st.sampled_from([500, 1000, 2000]))
 @settings(deadline=None)
-def test_the_victims_of_one_node_are_enough_for_room_and_quota_and_each_is_needed(
+def test_victims_of_one_node_suffice_for_node_and_quota_and_are_minimal(
     plugin: type[AtPreFilter], pods: list[Pod], cpu: int
 ) -> None:
     domain = town(*pods, plugin=plugin, cpus=2)

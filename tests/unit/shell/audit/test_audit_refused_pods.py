@@ -16,7 +16,7 @@ async def label_beyond_reading(stage: Stage, name: str, value: str | None = "") 
 
 
 @pytest.mark.parametrize("mends", [False, True])
-def test_a_refused_pod_of_which_the_watch_lost_a_line_is_known_as_it_is_within_two_periods(mends: bool) -> None:
+def test_refused_pod_with_a_lost_event_is_corrected_within_two_periods(mends: bool) -> None:
     """It is mended, or deleted, and nobody hears of it."""
 
     async def scene(stage: Stage) -> None:
@@ -37,7 +37,7 @@ def test_a_refused_pod_of_which_the_watch_lost_a_line_is_known_as_it_is_within_t
     play(scene)
 
 
-def test_a_refused_pod_that_goes_is_refused_no_more() -> None:
+def test_deleted_refused_pod_is_no_longer_reported() -> None:
     async def scene(stage: Stage) -> None:
         await label_beyond_reading(stage, "huge")
         await stage.change_metadata("huge", finalizers=["example.com/keeps"])
@@ -52,7 +52,7 @@ def test_a_refused_pod_that_goes_is_refused_no_more() -> None:
     play(scene)
 
 
-def test_a_pod_that_was_gone_when_it_was_to_be_bound_is_no_contradiction_though_its_deletion_was_lost() -> None:
+def test_pod_deleted_before_its_bind_with_a_lost_deletion_is_no_contradiction() -> None:
     async def scene(stage: Stage) -> None:
         stage.transport.loses = lambda line: b'"huge"' in line
         await stage.delete_pod("huge")
@@ -67,7 +67,7 @@ def test_a_pod_that_was_gone_when_it_was_to_be_bound_is_no_contradiction_though_
     play(scene)
 
 
-def test_refused_pods_that_change_are_no_differences() -> None:
+def test_changed_refused_pods_are_no_differences() -> None:
     async def scene(stage: Stage) -> None:
         await label_beyond_reading(stage, "huge")
         await asyncio.sleep(1.0)

@@ -36,7 +36,7 @@ _REPLACED: Final = "web"
 """The service whose pods are deleted one by one, so that the forecast domain places the replacements."""
 
 
-class Story:
+class DemoScenario:
     """One run: `play` creates the objects, `is_over` reports whether all feasible pods are bound."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Story:
     def _is_seen(self) -> bool:
         """Reports whether the watch has delivered the final state of gang, quota and refused pod, too."""
         self._reader.look()
-        facts = self._reader.story()
+        facts = self._reader.scenario()
         gang, quota = facts.gang, facts.quota
         if gang is None or quota is None or facts.refused is None:
             return False

@@ -73,7 +73,7 @@ async def one_pod(house: House) -> None:
     await house.pod("p", cpu="1")
 
 
-def test_points_are_called_in_the_order_of_a_pods_way_and_plugins_in_that_of_the_profile() -> None:
+def test_extension_points_and_plugins_run_in_order() -> None:
     async def story() -> None:
         async with open_house(profile()) as house:
             await one_pod(house)

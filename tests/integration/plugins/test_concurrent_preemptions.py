@@ -43,7 +43,7 @@ def standing(house: House) -> list[str]:
 
 
 @pytest.mark.parametrize("has_quotas", [False, True], ids=["by priority", "under quotas"])
-def test_two_preemptors_at_once_leave_a_gang_its_minimum_or_take_it_whole(has_quotas: bool) -> None:
+def test_concurrent_preemptors_keep_a_gang_minimum_or_evict_it_whole(has_quotas: bool) -> None:
     async def story() -> None:
         async with gang_of_six(has_quotas=has_quotas) as house:
             for name in ("p0", "p1"):
@@ -57,7 +57,7 @@ def test_two_preemptors_at_once_leave_a_gang_its_minimum_or_take_it_whole(has_qu
 
 
 @pytest.mark.parametrize("has_quotas", [False, True], ids=["by priority", "under quotas"])
-def test_a_gang_that_preempts_beside_a_pod_leaves_another_gang_its_minimum_or_takes_it_whole(has_quotas: bool) -> None:
+def test_gang_and_pod_preempting_concurrently_keep_another_gang_minimum(has_quotas: bool) -> None:
     async def story() -> None:
         async with gang_of_six(has_quotas=has_quotas) as house:
             namespace = "lender" if has_quotas else "default"
@@ -71,7 +71,7 @@ def test_a_gang_that_preempts_beside_a_pod_leaves_another_gang_its_minimum_or_ta
     in_virtual_time(story)
 
 
-def test_a_pod_that_waits_for_a_victim_of_another_gets_its_room_when_that_victim_cannot_be_removed() -> None:
+def test_pod_waiting_for_a_foreign_victim_recovers_if_it_is_not_deleted() -> None:
     """The first preemptor is deleted before its victims go: the second one has to find victims of its own."""
 
     async def story() -> None:

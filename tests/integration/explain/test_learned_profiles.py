@@ -38,7 +38,7 @@ def manifest(service: str) -> dict[str, object]:
     }
 
 
-async def test_what_if_places_by_profiles_that_only_the_running_process_knows() -> None:
+async def test_what_if_uses_the_profiles_of_the_running_process() -> None:
     async with open_house(TEXT) as house:
         explanations = ProgramExplanations(house.program)
         await house.node("n1")
@@ -61,7 +61,7 @@ async def test_what_if_places_by_profiles_that_only_the_running_process_knows() 
         assert explained.fixes, "a victim with a heavy evening makes room"
 
 
-async def test_the_capacity_that_a_query_answered_goes_with_the_profiles() -> None:
+async def test_queried_capacity_is_exported_with_the_profiles() -> None:
     history = {
         "sources": [{"type": "prometheus", "url": "http://127.0.0.1:1"}],
         "dimensions": [
@@ -84,7 +84,7 @@ async def test_the_capacity_that_a_query_answered_goes_with_the_profiles() -> No
         assert view.placements[0].message.startswith("0/1 nodes are available: 1 node(s) fit now, log at Mon 20:00")
 
 
-def test_a_plugin_that_is_handed_something_else_says_so() -> None:
+def test_plugin_refuses_foreign_state() -> None:
     plugin = Forecast.__new__(Forecast)
     with pytest.raises(AssertionError, match="by another plugin"):
         plugin.import_state(object())

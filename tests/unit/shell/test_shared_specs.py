@@ -27,7 +27,7 @@ def away_from(key: str) -> dict[str, Any]:
 @pytest.mark.parametrize("profile", ["default", "forecast", "job"])
 @pytest.mark.parametrize("key", [HOST, ZONE])
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_stands_beside_a_leader_however_often_the_workload_comes_back(profile: str, key: str, seed: int) -> None:
+def test_recreated_workloads_keep_anti_affinity_to_the_leader(profile: str, key: str, seed: int) -> None:
     loop, rng = SimLoop(seed=seed), random.Random(seed)
 
     async def main() -> None:

@@ -38,7 +38,7 @@ def rows_of(replica: Replica, domain: str) -> DomainRows:
     return router.rows_of(next(filter(is_named, router.workers())))
 
 
-def test_a_node_that_went_and_came_back_unseen_is_not_used_by_a_leader_that_knows_less() -> None:
+def test_node_that_left_and_returned_unseen_is_not_used_by_a_stale_leader() -> None:
     """The old leader has seen the versions after the node left, and has the node: the new one has yet to hear of that."""
 
     async def scene(site: Site) -> None:
@@ -64,7 +64,7 @@ def test_a_node_that_went_and_came_back_unseen_is_not_used_by_a_leader_that_know
     play(scene)
 
 
-def test_a_node_that_was_away_while_its_next_leader_listed_counts_as_one_that_joins_by_that_list() -> None:
+def test_node_absent_during_the_next_leaders_list_counts_as_joining() -> None:
     """Neither leader sees all of it: both had the node before their lists and have it after them."""
 
     async def scene(site: Site) -> None:
@@ -91,7 +91,7 @@ def test_a_node_that_was_away_while_its_next_leader_listed_counts_as_one_that_jo
     play(scene)
 
 
-def test_a_node_of_a_leader_that_died_is_used_once_that_ones_lease_and_last_binds_are_over() -> None:
+def test_node_of_a_dead_leader_is_used_after_its_lease_and_binds_ended() -> None:
     """Nobody takes the lease: who waits for it has to see for itself that it stands still."""
 
     async def scene(site: Site) -> None:
@@ -107,7 +107,7 @@ def test_a_node_of_a_leader_that_died_is_used_once_that_ones_lease_and_last_bind
     play(scene)
 
 
-def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it() -> None:
+def test_domain_unknown_to_another_leader_waits_for_its_nodes() -> None:
     """A configuration with one domain more is rolled out: the old leader would take a node of it without asking."""
 
     async def scene(site: Site) -> None:
@@ -132,7 +132,7 @@ def test_a_domain_that_another_leader_has_never_heard_of_uses_no_node_beside_it(
 
 
 @pytest.mark.parametrize("count", [NODES_LISTED_MAX, NODES_LISTED_MAX + 1, 2 * NODES_LISTED_MAX])
-def test_many_nodes_that_change_their_domain_at_once_are_used_soon(count: int) -> None:
+def test_many_nodes_changing_domain_are_admitted_soon(count: int) -> None:
     """If more than are listed one by one, the list that is made for all of them keeps none of them waiting."""
 
     async def scene(site: Site) -> None:
@@ -152,7 +152,7 @@ def test_many_nodes_that_change_their_domain_at_once_are_used_soon(count: int) -
     play(scene)
 
 
-def test_nodes_that_come_together_do_not_wait_for_one_anothers_lists() -> None:
+def test_nodes_joining_together_do_not_wait_for_each_others_lists() -> None:
     """Of one list, or of one that fails: the others' nodes are used meanwhile."""
 
     async def scene(site: Site) -> None:
@@ -173,7 +173,7 @@ def test_nodes_that_come_together_do_not_wait_for_one_anothers_lists() -> None:
     play(scene)
 
 
-def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() -> None:
+def test_node_is_withheld_while_another_leader_may_use_it() -> None:
     """What the other says of itself decides, in these words; who says too little is waited for."""
 
     async def scene(site: Site) -> None:
@@ -214,7 +214,7 @@ def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() ->
     play(scene)
 
 
-def test_a_leader_that_begins_uses_no_node_if_another_has_seen_more_than_its_list() -> None:
+def test_new_leader_withholds_nodes_if_another_leader_has_seen_newer_versions() -> None:
     """A history that was restored: versions that the other has seen are of the one before, and say nothing of this node."""
 
     async def scene(site: Site) -> None:
@@ -232,7 +232,7 @@ def test_a_leader_that_begins_uses_no_node_if_another_has_seen_more_than_its_lis
     play(scene)
 
 
-def test_other_configurations_and_what_was_told_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_configurations_and_reports_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover_module, "SELECTIONS_MAX", 2)
     monkeypatch.setattr(handover_module, "REPORTED_MAX", 2)
 
@@ -251,7 +251,7 @@ def test_other_configurations_and_what_was_told_are_remembered_within_bounds(mon
     play(scene)
 
 
-def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remembered_within_a_bound(
+def test_withheld_node_is_logged_once_within_a_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handover_module, "REPORTED_MAX", 3)
@@ -277,7 +277,7 @@ def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remember
         play(scene)
 
 
-def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> None:
+def test_readiness_names_the_number_of_withheld_nodes_and_one_example() -> None:
     async def scene(site: Site) -> None:
         old, new = site.start(["gpu"], TWO), site.start(["forecast"], TWO)
         await asyncio.sleep(10.0)
@@ -290,7 +290,7 @@ def test_an_operator_is_told_how_many_nodes_wait_and_which_for_instance() -> Non
     play(scene)
 
 
-def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_waits_too(
+def test_node_joining_during_the_wait_for_a_former_holder_is_withheld(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The former holder may have the node still, and a bind to it on its way."""
@@ -319,7 +319,7 @@ def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_w
         play(scene)
 
 
-def test_a_leader_of_all_domains_uses_no_node_that_a_leader_with_a_lease_per_domain_may_bind_to() -> None:
+def test_leader_of_all_domains_withholds_nodes_of_leaders_with_own_leases() -> None:
     """As while a version that shares one lease is rolled out."""
 
     async def scene(site: Site) -> None:
@@ -343,7 +343,7 @@ def test_a_leader_of_all_domains_uses_no_node_that_a_leader_with_a_lease_per_dom
 
 
 @pytest.mark.parametrize("count", [1, NODES_LISTED_MAX + 4])
-def test_nodes_that_nobody_touches_do_not_wait_for_a_bookmark_that_another_leader_has_seen(count: int) -> None:
+def test_unchanged_nodes_do_not_wait_for_a_bookmark(count: int) -> None:
     """Where replicas start together whoever lists last has seen more, and no node's change lets the other's watch catch up."""
 
     async def scene(site: Site) -> None:

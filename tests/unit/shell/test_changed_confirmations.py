@@ -22,7 +22,7 @@ async def wait_for_room(cluster: Cluster) -> None:
     cluster.transport.bind_s = 0.0
 
 
-def test_a_pod_that_was_resized_down_before_its_bind_is_told_leaves_room() -> None:
+def test_pod_resized_down_before_its_bind_reply_frees_room() -> None:
     async def scene(cluster: Cluster) -> None:
         cluster.transport.said = lambda text: b"" if b"MODIFIED" in text and b'"large"' in text else text
         await wait_for_room(cluster)
@@ -37,7 +37,7 @@ def test_a_pod_that_was_resized_down_before_its_bind_is_told_leaves_room() -> No
     play(scene, prepare=one_node)
 
 
-def test_a_pod_that_somebody_else_bound_elsewhere_leaves_the_room_that_it_held() -> None:
+def test_pod_bound_elsewhere_by_another_scheduler_frees_its_room() -> None:
     async def prepare(cluster: Cluster) -> None:
         await one_node(cluster)
         await cluster.add_node("b", cpu="3", labels={"kubernetes.io/hostname": "b"})
