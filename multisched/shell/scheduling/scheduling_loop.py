@@ -131,7 +131,7 @@ class SchedulingLoop:
 
     def _followers(self, first: Pod, count: int) -> Iterator[QueuedPod]:
         """Pops the next pods while they have the same spec."""
-        now_s = self._outside.clock.monotonic()
+        now_s = self._ports.clock.monotonic()
         for _ in range(count):
             popped = self._queue.pop(now_s, first.spec)
             if popped is None:
@@ -141,10 +141,10 @@ class SchedulingLoop:
 
     def _decide_run(self, run: Sequence[QueuedPod]) -> int:
         """Decides the first of these pods together; returns how many."""
-        started, cycle = self._outside.clock.monotonic(), self.cycle
+        started, cycle = self._ports.clock.monotonic(), self.cycle
         results = cycle.attempt_run(run)
         self.attempts += len(results)
-        seconds = (self._outside.clock.monotonic() - started) / max(1, len(results))
+        seconds = (self._ports.clock.monotonic() - started) / max(1, len(results))
         for queued, result in zip(run, results, strict=False):
             self._results.apply(queued, result, seconds, cycle)
         return len(results)
