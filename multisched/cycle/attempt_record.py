@@ -212,6 +212,19 @@ class AttemptRecords:
         log = self._placed.room()
         log += (pod.uid, attempt, now_s, node, at, finals, total, snapshot)
 
+    def placements_per_snapshot(self, pod_class: EquivalenceClass) -> int:
+        """Returns how many pods may be placed before the class must be renewed, so that a snapshot shows it up to date."""
+        snapshots = self._by_class.get(pod_class.identity)
+        if snapshots is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
+            return self._sampled_every
+        return snapshots.left
+
+    def take_back(self, pod_class: EquivalenceClass, count: int) -> None:
+        """Removes the records of the latest placements, which were all of this class and took no snapshot."""
+        if count:
+            self._placed.take_back(count)
+            self._by_class[pod_class.identity].left += count
+
     def _new_snapshots(self, pod_class: EquivalenceClass) -> _ClassSnapshots:
         kept = self._by_class[pod_class.identity] = _ClassSnapshots()
         return kept

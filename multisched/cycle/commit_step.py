@@ -71,6 +71,14 @@ class CommitStep:
         self._records.placed(pod, attempt, pod_class, at, result.node)
         return self._reserve(result) if self._has_reserve_or_permit else result
 
+    def place_if_taken(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Placed | None:
+        """Like `commit_now`, for a profile without Reserve, Permit and choices. None, and no record, if no ledger takes the pod there."""
+        assumption = assume(self._cache, pod, pod_class.rows.item(at), _nothing_to_choose)
+        if isinstance(assumption, NotTaken):
+            return None
+        self._records.placed(pod, attempt, pod_class, at, assumption.node)
+        return self._placed(pod, assumption, pod_class, pod_class.view, attempt)
+
     def _assume_row(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None
     ) -> Placed | Conflicted:

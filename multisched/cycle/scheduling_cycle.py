@@ -24,6 +24,7 @@ from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
 from multisched.cycle.effort import Effort, PauseDue, RowResults
 from multisched.cycle.gang_attempt import GangAttempts
+from multisched.cycle.pod_runs import PodRuns
 from multisched.cycle.preemption.dry_run_parts import DryRuns
 from multisched.cycle.preemption.member_placer import MemberPlacer
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
@@ -102,6 +103,25 @@ class SchedulingCycle:
             budget,
         )
         self.conflicts: Conflicts = self._commit.conflicts
+        self._runs = PodRuns(plugins, cache, self.classes, nominator, self._commit, self.records, self._turn)
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def run_length(self, pod: Pod) -> int:
+        """Returns how many pods with this pod's spec `attempt_run` may be given now; 1: `attempt` it alone."""
+        return self._runs.length(pod)
+
+    def attempt_run(self, entries: Sequence[QueuedPod]) -> Sequence[Result]:
+        """Schedules the first of these pods together, with the same results as `attempt` for one after the other.
+
+        `entries`: not more than `run_length` of the first. The pods behind the results are as before; if there are no results, the
+        first pod is to be attempted alone.
+        """
+        self._runner.begin_attempt()
+        try:
+            return self._runs.decide(entries)
+        except PluginFailure as failure:
+            return [self._failed(entries[0].pod, entries[0].attempts, failure)]
 
     # -- one pod ---------------------------------------------------------------------------------------------------
 

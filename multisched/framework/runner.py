@@ -35,7 +35,7 @@ from multisched.framework.points import (
 from multisched.framework.preemption import GroupDryRun
 from multisched.framework.registry import implements
 from multisched.framework.remote import RecheckingPlugin
-from multisched.framework.status import Code, Status
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod
 
 _UINT8, _INT64, _INTP = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.intp)
@@ -247,7 +247,7 @@ class Runner:
             return failure.status
         if not isinstance(status, Status):
             return self.failure(plugin, point, f"returned {type(status).__name__}, not Status").status
-        return in_full(plugin, point, status)
+        return status if status is SUCCESS or status is SKIP else in_full(plugin, point, status)
 
     def _check(self, plugin: Plugin, point: str, found: Any, dtype: np.dtype[Any], rows: Any) -> None:
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (len(rows),):

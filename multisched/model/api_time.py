@@ -13,7 +13,7 @@ def timestamp(moment: datetime) -> str:
 def micro_timestamp(moment: datetime) -> str:
     """Returns RFC 3339 with exactly six digits of a second, as metav1.MicroTime."""
     # Takes a third of the time of strftime.
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:

@@ -66,6 +66,10 @@ class EventsInFlight:
     def __len__(self) -> int:
         return len(self._attempts)
 
+    @property
+    def are_any(self) -> bool:
+        return bool(self._attempts)
+
     def __contains__(self, uid: object) -> bool:
         return uid in self._attempts
 

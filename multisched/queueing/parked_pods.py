@@ -77,6 +77,10 @@ class ParkedPods:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def are_any(self) -> bool:
+        return bool(self._keys)
+
     def __contains__(self, uid: object) -> bool:
         return uid in self._keys
 

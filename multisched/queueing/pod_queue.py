@@ -25,7 +25,7 @@ from multisched.framework.events import ATTEMPT_UNDONE, FLUSH, FORCED, Action, C
 from multisched.framework.gangs import ReservePolicy, ReservingPlugin
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
 from multisched.framework.registry import PluginSet, implementing
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import (
@@ -199,11 +199,6 @@ class PodQueue:
         """Sets a callback for the uid of each pod that a gate refuses; it must not call back."""
         self._back.on_gated = on_gated
 
-    @property
-    def has_changed_gangs(self) -> bool:
-        """True if `regroup` has work, for example because a gate refused a lead and its gang needs another."""
-        return self.gangs.has_changed
-
     def regroup(self, now_s: float) -> Moved:
         """Moves members of changed gangs to their new states. Must be called before `pop`."""
         if not self.gangs.has_changed:
@@ -219,11 +214,14 @@ class PodQueue:
         """Reports whether `pop` would return a pod now."""
         return bool(len(self._active) or self._backoff.early or self.gangs.has_changed)
 
-    def pop(self, now_s: float) -> Queued | None:
+    def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
 
         Pops all triable members of a gang that has not started. A member of a started gang with a topology is a gang of one.
+        `like`: pops only a pod with this spec object, and none while there are gangs.
         """
+        if like and (self.gangs.are_any or (head := self._states.head()) is None or head.pod.spec is not like):
+            return None
         self._now_s = now_s
         if len(self._backoff):
             self._states.release_backoff(now_s)
@@ -262,8 +260,7 @@ class PodQueue:
 
     def charge_attempt(self, uid: str, seconds: float) -> None:
         """Charges the duration of the current attempt to the share of its namespace (`active_pods`)."""
-        entry = self._entries.get(uid)
-        if entry is not None and entry.state in POPPED:
+        if (entry := self._entries.get(uid)) is not None and entry.state in POPPED:
             self._active.charge_cost(entry.namespace, seconds, is_retry=entry.is_retry)
 
     def done(self, uid: str) -> bool:
@@ -277,12 +274,16 @@ class PodQueue:
 
     # Events, time and gangs
 
+    def awaits_events(self) -> bool:
+        """Reports whether a pod is parked or in flight; without one, `on_event` does nothing."""
+        return self._parked.are_any or self._events.are_any
+
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: ParkedPodFilter = EVERY_POD
     ) -> Moved:
         """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
-        if not len(self._parked) and not len(self._events):
+        if not self.awaits_events():
             return NOTHING_MOVED
         tally = MovedCounts()
         if is_wildcard(event) and isinstance(new, Pod):
@@ -330,8 +331,7 @@ class PodQueue:
     # Inspection
 
     def where(self, uid: str) -> QueueState | None:
-        entry = self._entries.get(uid)
-        return None if entry is None else entry.state
+        return None if (entry := self._entries.get(uid)) is None else entry.state
 
     def pod(self, uid: str) -> Pod | None:
         """Returns the latest version of the pod, even if its attempt uses an earlier one."""

@@ -26,10 +26,11 @@ from typing import Any, Final
 import orjson
 
 from multisched.config.plugins import base_profile, plugin_registry
-from multisched.cycle.results import Placed
+from multisched.cycle.results import Placed, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
+from multisched.framework.points import QueuedPod
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
 from multisched.framework.step_budget import UNLIMITED, StepBudget
@@ -170,18 +171,30 @@ class Core:
             self.cache.place(decoder.pod(running(index, name)))
 
     def decide(self, count: int) -> int:
-        """Pops and places `count` pods; how many were placed."""
+        """Pops and places `count` pods, identical ones in runs as the scheduling loop does; how many were placed."""
         placed = 0
-        for _ in range(count):
-            entry = pop_pod(self.queue, 1.0)
-            if entry is None:
+        while count:
+            first = pop_pod(self.queue, 1.0)
+            if first is None:
                 raise AssertionError("the queue is empty before its pods are all decided")
-            try:
-                next(self.cycle.attempt(entry))
-            except StopIteration as ended:
-                placed += isinstance(ended.value, Placed)
-            self.queue.done(entry.pod.uid)
+            run, length = [first], min(self.cycle.run_length(first.pod), count)
+            while len(run) < length and isinstance(following := self.queue.pop(1.0, first.pod.spec), QueuedPod):
+                run.append(following)
+            results = list(self.cycle.attempt_run(run)) if len(run) > 1 else []
+            results += map(self._decide_alone, run[len(results) :])
+            for one in results:
+                placed += isinstance(one, Placed)
+                self.queue.done(one.pod.uid)
+            count -= len(run)
         return placed
+
+    def _decide_alone(self, entry: QueuedPod) -> Result:
+        try:
+            next(self.cycle.attempt(entry))
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
+        raise AssertionError("the attempt asks")
 
 
 def running(index: int, node_name: str) -> bytes:

@@ -61,7 +61,7 @@ class ClassCache:
         # Filters and scores with remote requests run on the responses, outside the class; their dependencies are not tracked here.
         remote = frozenset(p.name for p in plugins.remote)
         asked = (*plugins.pre_score, *(p for p in kept.values() if p.name not in remote))
-        self._asks_anew = bool(anew) or any(is_for_one_attempt(p) for p in asked)
+        self.asks_anew = bool(anew) or any(is_for_one_attempt(p) for p in asked)
         """True if some plugin is evaluated again in each attempt."""
         self._signatures = Signatures(kept.values(), runner)
         self._keys = CacheKeys(plugins, runner)
@@ -104,7 +104,7 @@ class ClassCache:
             self._begin(pod_class)
         else:
             self.hits += 1
-            if self._asks_anew:
+            if self.asks_anew:
                 pod_class.pod = pod
                 # Its own cycle state: another cycle of this class may be waiting for responses with the previous one.
                 pod_class.view = self._view(pod_class.view.state.copy(), attempt)

@@ -57,6 +57,12 @@ class PlacementLog:
             self._old, self._young = self._young, []
         return self._young
 
+    def take_back(self, count: int) -> None:
+        """Removes the latest placements."""
+        from_young = min(count * WIDTH, len(self._young))
+        del self._young[len(self._young) - from_young :]
+        del self._old[len(self._old) - (count * WIDTH - from_young) :]
+
     def of(self, uid: str) -> Iterator[Placement]:
         """Yields the placements of one pod, oldest first. Scans the whole log: some milliseconds."""
         for half in (self._old, self._young):

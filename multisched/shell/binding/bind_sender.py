@@ -27,7 +27,7 @@ from multisched.framework.ports import (
 )
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner, sentence
-from multisched.framework.status import Status
+from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import traits_of
 from multisched.shell.binding.bind import Bind
 from multisched.shell.binding.bind_limit import BindLimit
@@ -107,7 +107,7 @@ class BindSender:
                 else:
                     self._limit.observe(reply.answer)
                     action = machine.on_reply(reply)
-                    is_denied = reply.answer in _DENIALS and action.step is Step.END
+                    is_denied = action.step is Step.END and reply.answer in _DENIALS
                 if machine.is_unknown and not counted:
                     counted = True
                     self.unknown += 1
@@ -119,6 +119,8 @@ class BindSender:
                 self.unknown -= 1
         if action.outcome is None:
             raise AssertionError("the bind machine ended without an outcome")
+        if action.outcome is Outcome.BOUND:
+            return Outcome.BOUND, SUCCESS
         message = action.message or "the API server refused the binding"
         return action.outcome, Status.denied(message) if is_denied else Status.error(message)
 

@@ -91,7 +91,7 @@ class Router:
         """As `notify`, for a pod on this row: domains that neither use nor count the row get the event of a distant pod."""
         self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
-            is_near = row is not None and rows.use_of(row) is not Use.NONE
+            is_near = row is not None and worker.queue.awaits_events() and rows.use_of(row) is not Use.NONE
             self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
                 worker.nominations.retry_nominated(old.node)
@@ -162,7 +162,7 @@ class Router:
     def _wake(worker: DomainWorker, moved: Moved) -> None:
         if moved is NOTHING_MOVED:
             return
-        is_led_anew = bool(moved.gated) and worker.queue.has_changed_gangs
+        is_led_anew = bool(moved.gated) and worker.queue.gangs.has_changed  # a gate refused a lead
         if moved.active or moved.backoff or is_led_anew:
             worker.intake.wake()
         worker.failures.report_gated(moved)

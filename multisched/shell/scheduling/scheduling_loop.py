@@ -7,7 +7,7 @@ in a separate task (`LongAttempts`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import anyio
 import anyio.abc
@@ -97,8 +97,7 @@ class SchedulingLoop:
                 continue
             if self._queue.has_ready:
                 self._intake.wake()
-            await self._decide(queued)
-            slice_left -= 1
+            slice_left -= await self._decide_next(queued, slice_left)
             took_s = now() - slice_began_s
             if not slice_left or took_s > SLICE_S:
                 await self._ports.news.pause(took_s)
@@ -112,6 +111,43 @@ class SchedulingLoop:
             self._results.report_gated(moved)
         self._results.release_gated()
         return self._queue.pop(now_s)
+
+    async def _decide_next(self, queued: Queued, slice_left: int) -> int:
+        """Decides what was popped, and together with a plain pod those behind it that have the same spec. Returns their number."""
+        if not isinstance(queued, QueuedPod) or queued.pod.gates:
+            await self._decide(queued)
+            return 1
+        length = min(self.cycle.run_length(queued.pod), slice_left)
+        run = [queued, *self._followers(queued.pod, length - 1)] if length > 1 else [queued]
+        left: Sequence[QueuedPod] = run
+        while len(left) > 1:
+            decided = self._decide_run(left)
+            left = left[decided:]
+            if decided <= 1:
+                break
+        for one in left:
+            await self._decide(one)
+        return len(run)
+
+    def _followers(self, first: Pod, count: int) -> Iterator[QueuedPod]:
+        """Pops the next pods while they have the same spec."""
+        now_s = self._ports.clock.monotonic()
+        for _ in range(count):
+            popped = self._queue.pop(now_s, first.spec)
+            if popped is None:
+                return
+            assert isinstance(popped, QueuedPod), "there are no gangs"
+            yield popped
+
+    def _decide_run(self, run: Sequence[QueuedPod]) -> int:
+        """Decides the first of these pods together; returns how many."""
+        started, cycle = self._ports.clock.monotonic(), self.cycle
+        results = cycle.attempt_run(run)
+        self.attempts += len(results)
+        seconds = (self._ports.clock.monotonic() - started) / max(1, len(results))
+        for queued, result in zip(run, results, strict=False):
+            self._results.apply(queued, result, seconds, cycle)
+        return len(results)
 
     async def _decide(self, queued: Queued) -> None:
         started = self._ports.clock.monotonic()

@@ -447,7 +447,7 @@ def test_gated_lead_is_replaced_as_lead() -> None:
     house.fail(*house.pop())
     gate.held = "a"
     house.room_comes()
-    assert house.queue.has_changed_gangs, "else nobody is woken for the others"
+    assert house.queue.gangs.has_changed, "else nobody is woken for the others"
     house.now_s = 20.0
     assert house.places()["a"] == "gated"
     assert sorted(house.pop()) == ["b", "c"]

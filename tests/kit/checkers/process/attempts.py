@@ -14,7 +14,7 @@ from multisched.config.schema import Queue
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
-from multisched.model.objects import Pod
+from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Failure, QueueEntry, QueueOutcome
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
@@ -127,13 +127,13 @@ class AttemptChecker:
             self._ended(uid, failure, placement, now_s)
             return placement
 
-        def watched_pop(now_s: float) -> Queued | None:
+        def watched_pop(now_s: float, like: PodSpec | None = None) -> Queued | None:
             self._pops += 1
             is_checked = not self._pops % TURNS_EVERY
             is_early = is_checked and next(self.queue.entries(QueueState.ACTIVE), None) is None
             backing_off = list(self.queue.entries(QueueState.BACKOFF)) if is_early else []
             ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
-            popped = pop(now_s)
+            popped = pop(now_s, like)
             if isinstance(popped, QueuedGang):
                 if self.gangs is not None:
                     self.gangs.popped(popped)
