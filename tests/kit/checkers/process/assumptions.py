@@ -118,8 +118,9 @@ class AssumptionChecker:
 
     def _takes_least_free(self, pod: Pod, domain: str) -> bool:
         """A fraction that gets the fullest devices with room; by fragments another one may be better."""
-        plugins = next(one.plugins for one in self._program.router.workers() if one.name == domain)
-        policies = [one.policy.name for one in plugins.choosing if isinstance(one, GpuShare)]
+        worker = next(one for one in self._program.router.workers() if one.name == domain)
+        choosing: Sequence[object] = worker.plugins.choosing
+        policies = [one.policy.name for one in choosing if isinstance(one, GpuShare)]
         return policies in (["packing"], ["best-fit"]) and bool(fraction_wanted(pod.annotations))
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
