@@ -17,7 +17,7 @@ import numpy as np
 
 from domains.gpu.simulation.contribution import TraceSimulation
 from domains.gpu.simulation.trace_run import arrived_pods, core_of
-from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.garbage import disable_gc
 from multisched.simulate.scenario import Policy
 from multisched.simulate.simulation_file import load_simulation
 
@@ -30,7 +30,7 @@ def lots_us(simulation: TraceSimulation, policy: Policy, seed: int) -> list[floa
     rng = np.random.default_rng(seed)
     core = core_of(simulation.trace, policy, seed, rng)
     pods = [pod for _, pod in arrived_pods(simulation.trace, policy, core, rng)]
-    leave_to_reference_counts()
+    disable_gc()
     found = []
     for start in range(0, len(pods), LOT):
         lot = pods[start : start + LOT]
