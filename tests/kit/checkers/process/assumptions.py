@@ -118,9 +118,8 @@ class AssumptionChecker:
 
     def _takes_least_free(self, pod: Pod, domain: str) -> bool:
         """A fraction that gets the fullest devices with room; by fragments another one may be better."""
-        worker = next(one for one in self._program.router.workers() if one.name == domain)
-        choosing: Sequence[object] = worker.plugins.choosing
-        policies = [one.policy.name for one in choosing if isinstance(one, GpuShare)]
+        plugins = next(one.plugins for one in self._program.router.workers() if one.name == domain)
+        policies = [one.plugin.policy.name for one in plugins.built if isinstance(one.plugin, GpuShare)]
         return policies in (["packing"], ["best-fit"]) and bool(fraction_wanted(pod.annotations))
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:

@@ -113,7 +113,7 @@ def shapes(pods: Sequence[tuple[int, int, int]]) -> tuple[TracePod, ...]:
 
 @pytest.mark.parametrize(("load", "least", "most"), [(0.5, 0.5, 0.6), (2.0, 2.0, 2.14)])
 def test_pods_arrive_once_each_and_then_again_until_the_load_is_reached(load: float, least: float, most: float) -> None:
-    pods, nodes = shapes(SHAPES), tuple(TraceNode(f"n-{at}", *one[:1], 0, *one[1:]) for at, one in enumerate(NODES))
+    pods, nodes = shapes(SHAPES), tuple(TraceNode("n", cpu, 0, gpus, model) for cpu, gpus, model in NODES)
     trace = Trace(nodes, pods, load, typical_pods(pods))
 
     found = arrivals_of(trace, np.random.default_rng(0))
