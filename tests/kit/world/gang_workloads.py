@@ -110,6 +110,8 @@ class GangWorkloads:
         self._numbers = itertools.count(1)
         self._ending_since_s: dict[str, float] = {}
         """uid of a deleted pod with a finalizer -> when that was seen first."""
+        self._ended: set[str] = set()
+        """uids of pods whose finalizer was removed."""
         self._provisioned: dict[str, None] = {}
         """Claims of SLOW_CLASS whose volume has arrived."""
         self.is_kept = True
@@ -122,6 +124,9 @@ class GangWorkloads:
         while True:
             await asyncio.sleep(KEPT_EVERY_S)
             await self._provision_again()
+            for pod in () if self.is_kept else list(self._pods()):
+                if pod.uid in self._ended and pod.is_deleting:
+                    await self.end(pod)  # a restored backup has the finalizer again
             for workload in self._workloads:
                 own = [pod for pod in self._pods() if workload.owns(pod)]
                 await self._remove_finalizers([pod for pod in self._pods() if _is_of(pod, workload)], workload.ends_s)
@@ -139,6 +144,7 @@ class GangWorkloads:
 
     async def end(self, pod: Pod) -> None:
         """Removes the pod's finalizer: it ends when its kubelet, too, is done."""
+        self._ended.add(pod.uid)
         path = f"{pods_path(pod.namespace)}/{pod.name}"
         await self.user.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
 
