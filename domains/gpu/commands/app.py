@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from domains.gpu.commands import tables
 from multisched.cli.options import Format, Output, fail
 from multisched.cli.query_commands import SourceOptions, query_command
-from multisched.cli.views import document_of
-from multisched.framework.views import Document, ViewQuery
 from multisched.observe.tables import as_document
+
+if TYPE_CHECKING:
+    from multisched.framework.views import Document
 
 gpu_app = typer.Typer(
     name="gpu",
@@ -35,7 +36,7 @@ FitFile = Annotated[
 @query_command(SourceOptions)
 def nodes(options: SourceOptions, fit: FitFile = None, domain: Domain = None, output: Format = Output.TABLE) -> str:
     """List nodes with GPUs: mode, cards as bars, pods, unconfirmed holds, lock, fragments, and problems of their data."""
-    return _answer(options, ViewQuery("nodes", _options(domain)), fit, output.value, tables.nodes)
+    return _answer(options, "nodes", _options(domain), fit, output.value, tables.nodes)
 
 
 @gpu_app.command("node")
@@ -48,18 +49,23 @@ def node(
     output: Format = Output.TABLE,
 ) -> str:
     """Show each card of one node, and which pod holds how much of it."""
-    return _answer(options, ViewQuery("node", {"name": name, **_options(domain)}), fit, output.value, tables.node)
+    return _answer(options, "node", {"name": name, **_options(domain)}, fit, output.value, tables.node)
 
 
 def _options(domain: str | None) -> dict[str, str]:
     return {} if domain is None else {"domain": domain}
 
 
-def _answer(options: SourceOptions, query: ViewQuery, fit: Path | None, output: str, render: Any) -> str:
+def _answer(
+    options: SourceOptions, name: str, query: dict[str, str], fit: Path | None, output: str, render: Any
+) -> str:
+    from multisched.cli.views import document_of
+    from multisched.framework.views import ViewQuery
+
     if fit is not None and str(options.snapshot) == "-":
         fail("--fit reads the snapshot twice: write it to a file, and give that with --snapshot")
     source = options.source()
-    found = document_of(source, VIEW, query, fields=("smallestUsualMilli",))
+    found = document_of(source, VIEW, ViewQuery(name, query), fields=("smallestUsualMilli",))
     if fit is not None:
         _add_fit(found, source, fit)
     if output in ("json", "yaml"):

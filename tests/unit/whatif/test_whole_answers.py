@@ -342,7 +342,7 @@ def test_every_statistic_equals_what_happened() -> None:
             "calls_ended": {("pod_status_patch", "success"): 4, ("pod_status_patch", "error"): 0},
             "status_writes": {},
             "statuses_pending": 0,
-            "background_tasks": {},
+            "background_tasks": {("GpuShare", "gpu"): {"failures": 0, "is_running": True}},
             "judge": None,
             "leases": {},
             "reload": None,
