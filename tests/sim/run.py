@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import count as numbers
+from itertools import cycle, filterfalse, islice
 
 from multisched.shell.garbage import set_gc_thresholds
 from tests.kit.disruptions.catalog import BY_NAME
@@ -34,8 +35,8 @@ FAULTS_MIN = 10
 
 def played(count: int) -> list[int]:
     """Returns so many seeds, of each kind in turn."""
-    seeds = (start + number for number in range(count) for start in KINDS)
-    return list(islice((seed for seed in seeds if seed not in UNEXPLAINED), count))
+    kinds = [filterfalse(UNEXPLAINED.__contains__, numbers(start)) for start in KINDS]
+    return [next(kind) for kind in islice(cycle(kinds), count)]
 
 
 def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report | None, str]:
