@@ -45,7 +45,7 @@ LAZY_IMPORTS: Final = {
     "multisched.whatif.repair_source": (3, "most programs are never asked"),
     "domains.forecast.commands.answers": (11, "each command needs its own few"),
     "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),
-    "domains.gpu.commands.app": (1, "who lists cards asks for no trial"),
+    "domains.gpu.commands.app": (1, "help needs no client"),
     "domains.gpu.gpu_share": (2, "most programs are never asked about their cards"),
     "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
     "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from domains.gpu.commands import tables
 from multisched.cli.options import Format, Output, fail
 from multisched.cli.query_commands import SourceOptions, query_command
-from multisched.observe.tables import as_document
-
-if TYPE_CHECKING:
-    from multisched.framework.views import Document
 
 gpu_app = typer.Typer(
     name="gpu",
     help="Show the GPU cards of nodes, what pods hold of them, and how many more pods fit.",
     no_args_is_help=True,
 )
-
-VIEW = "gpu"
 
 Domain = Annotated[str | None, typer.Option(help="The domain, if several use GPUs.")]
 FitFile = Annotated[
@@ -59,36 +53,8 @@ def _options(domain: str | None) -> dict[str, str]:
 def _answer(
     options: SourceOptions, name: str, query: dict[str, str], fit: Path | None, output: str, render: Any
 ) -> str:
-    from multisched.cli.views import document_of
-    from multisched.framework.views import ViewQuery
+    from domains.gpu.commands.answers import answer
 
     if fit is not None and str(options.snapshot) == "-":
         fail("--fit reads the snapshot twice: write it to a file, and give that with --snapshot")
-    source = options.source()
-    found = document_of(source, VIEW, ViewQuery(name, query), fields=("smallestUsualMilli",))
-    if fit is not None:
-        _add_fit(found, source, fit)
-    if output in ("json", "yaml"):
-        return as_document(found, output)
-    text: str = render(found, is_wide=output == "wide")
-    return text
-
-
-def _add_fit(found: Document, source: Any, manifest: Path) -> None:
-    """Adds how many pods of the manifest fit, to each node and in all."""
-    from multisched.cli.explain import fitting_pods
-
-    fitting = fitting_pods(source, manifest)
-    shown = found["nodes"] if "nodes" in found else [found["node"]]
-    for one in shown:
-        one["fit"] = fitting.by_node.get(one["node"], 0)
-    found["fit"] = {
-        "pod": fitting.pod,
-        "total": fitting.total,
-        "isLimit": fitting.is_limit,
-        "otherNodes": {
-            name: count for name, count in fitting.by_node.items() if name not in {one["node"] for one in shown}
-        },
-        "nextMessage": fitting.message,
-        "notes": list(fitting.notes),
-    }
+    return answer(options.source(), name, query, fit, output, render)
