@@ -13,12 +13,13 @@ from typing import Final
 import msgspec
 import orjson
 
-from multisched.client.errors import error_for, retry_after_s, sentence_of
+from multisched.client.errors import retry_after_s, sentence_of
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
+from multisched.client.pod_read import read_pod
 from multisched.client.timed_write import OutOfTimeError, VoidError, write_in_time
-from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
-from multisched.model.wire import UNREADABLE, ConnectFailedError, Response, Transport, TransportError
+from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth
+from multisched.model.wire import ConnectFailedError, Response, Transport, TransportError
 
 READ_TIMEOUT_S: Final = 5.0
 """Deadline of one read of a pod; the caller repeats the read."""
@@ -76,22 +77,10 @@ class ApiBinder:
         return self._reply(response)
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
-        """Reads the pod by a GET without resourceVersion, which is served from etcd's quorum, never from a stale cache.
-
-        Returns None for a 404. Raises UnreachableError.
-        """
-        try:
-            response = await self._transport.request("GET", pod_path(namespace, name), timeout_s=timeout_s)
-        except TransportError as error:
-            raise UnreachableError(f"pod {namespace}/{name} could not be read: {error}") from error
-        if response.status == 404:
+        """See `read_pod`."""
+        pod = await read_pod(self._transport, namespace, name, _pod_decoder, timeout_s=timeout_s)
+        if pod is None:
             return None
-        if response.status != 200:
-            raise UnreachableError(f"pod {namespace}/{name} could not be read") from error_for(response)
-        try:
-            pod = _pod_decoder.decode(response.body)
-        except UNREADABLE as error:
-            raise UnreachableError(f"pod {namespace}/{name} could not be read: the response is not a pod") from error
         return PodTruth(
             uid=pod.metadata.uid,
             node=pod.spec.node_name,

@@ -14,11 +14,12 @@ from typing import Final
 import msgspec
 import orjson
 
-from multisched.client.errors import error_for, sentence_of
+from multisched.client.errors import sentence_of
 from multisched.client.limits import WriteLimiter
-from multisched.client.paths import pod_path, segment
+from multisched.client.paths import segment
+from multisched.client.pod_read import read_pod
 from multisched.client.timed_write import write_in_time
-from multisched.framework.ports import Clock, LeaseHolder, LockAnswer, LockHolder, LockReply, UnreachableError
+from multisched.framework.ports import Clock, LeaseHolder, LockAnswer, LockHolder, LockReply
 from multisched.model.wire import MERGE_PATCH, UNREADABLE, Response, Transport, TransportError
 
 READ_TIMEOUT_S: Final = 5.0
@@ -126,18 +127,9 @@ class ApiNodeLocks:
         return _reply(response), response.status == 409
 
     async def holder(self, namespace: str, name: str) -> LockHolder | None:
-        try:
-            response = await self._transport.request("GET", pod_path(namespace, name), timeout_s=READ_TIMEOUT_S)
-        except TransportError as error:
-            raise UnreachableError(f"pod {namespace}/{name} could not be read: {error}") from error
-        if response.status == 404:
+        pod = await read_pod(self._transport, namespace, name, _pod_decoder, timeout_s=READ_TIMEOUT_S)
+        if pod is None:
             return None
-        if response.status != 200:
-            raise UnreachableError(f"pod {namespace}/{name} could not be read") from error_for(response)
-        try:
-            pod = _pod_decoder.decode(response.body)
-        except UNREADABLE as error:
-            raise UnreachableError(f"pod {namespace}/{name} could not be read: the response is not a pod") from error
         return LockHolder(pod.spec.node_name, pod.status.phase, pod.spec.scheduler_name)
 
 
