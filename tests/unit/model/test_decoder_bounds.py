@@ -73,7 +73,7 @@ def standing(**spec: Any) -> Pod:
 
 
 @pytest.mark.parametrize(("spec", "field"), OVER.values(), ids=OVER)
-def test_a_placed_pod_over_a_bound_holds_what_it_holds(spec: Document, field: str) -> None:
+def test_oversized_placed_pod_keeps_its_requests_and_ports(spec: Document, field: str) -> None:
     pod = standing(**spec)
     assert pod.malformed.startswith(field)
     assert (pod.requests[CPU], pod.requests[MEMORY]) == (2000, 2**30)
@@ -88,7 +88,7 @@ def test_a_placed_pod_over_a_bound_holds_what_it_holds(spec: Document, field: st
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_terms_between_pods_over_a_bound_count_all_the_same(kind: str) -> None:
+def test_all_affinity_terms_of_an_oversized_placed_pod_count(kind: str) -> None:
     anti = {kind: {REQUIRED: [term(app) for app in many(AFFINITY_TERMS_MAX + 1)]}}
     pod = standing(affinity=anti)
     assert str(AFFINITY_TERMS_MAX) in pod.malformed
@@ -106,7 +106,7 @@ def test_terms_between_pods_over_a_bound_count_all_the_same(kind: str) -> None:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_term_over_a_bound_counts_whole(changed: Document) -> None:
+def test_oversized_term_of_a_placed_pod_is_kept_unchanged(changed: Document) -> None:
     pod = standing(affinity={"podAntiAffinity": {REQUIRED: [term(**changed)]}})
     assert str(SELECTOR_VALUES_MAX) in pod.malformed
     assert pod.spec.pod_affinity is not None
@@ -117,7 +117,7 @@ def test_a_term_over_a_bound_counts_whole(changed: Document) -> None:
     assert (anti.namespace_selector is not None) is ("namespaceSelector" in changed)
 
 
-def test_a_term_that_does_not_parse_takes_nothing_else_along() -> None:
+def test_unparsable_term_drops_only_itself() -> None:
     """As upstream, which passes over what it cannot parse of a placed pod."""
     bad = term() | {"labelSelector": {"matchExpressions": [{"key": "a b", "operator": "In", "values": ["x"]}]}}
     weighted = [{"weight": 5, "podAffinityTerm": term()}, {"weight": 5, "podAffinityTerm": bad}]
@@ -129,7 +129,7 @@ def test_a_term_that_does_not_parse_takes_nothing_else_along() -> None:
     assert pod.spec.host_ports
 
 
-def test_a_disk_of_many_monitors_is_held() -> None:
+def test_disk_with_many_monitors_is_kept() -> None:
     disk = {"name": "d", "rbd": {"image": "i", "monitors": many(RBD_MONITORS_MAX + 1)}}
     pod = standing(volumes=[disk])
     assert str(RBD_MONITORS_MAX) in pod.malformed
@@ -137,7 +137,7 @@ def test_a_disk_of_many_monitors_is_held() -> None:
     assert len(pod.spec.volumes[1].disk.monitors) == RBD_MONITORS_MAX + 1
 
 
-def test_every_container_counts_however_many() -> None:
+def test_every_container_counts_in_an_oversized_pod() -> None:
     one = container(cpu="1m") | {"ports": [{"hostPort": 80}]}
     pod = decode_pod(pod_document(*[one] * (CONTAINERS_MAX + 1), nodeName="n"))
     assert "spec.containers" in pod.malformed
@@ -145,7 +145,7 @@ def test_every_container_counts_however_many() -> None:
     assert len(pod.spec.host_ports) == CONTAINERS_MAX + 1
 
 
-def test_an_amount_that_cannot_be_read_takes_no_other_along() -> None:
+def test_unreadable_request_drops_no_other_request() -> None:
     main = container(cpu="2", memory="lots") | {"ports": [{"hostPort": 80}]}
     pod = decode_pod(pod_document(main, container("other", memory="1Gi"), nodeName="n", overhead={"cpu": "-1"}))
     assert "memory" in pod.malformed
@@ -153,7 +153,7 @@ def test_an_amount_that_cannot_be_read_takes_no_other_along() -> None:
     assert pod.spec.host_ports
 
 
-def test_a_node_with_too_many_labels_takes_no_pods_and_stays_in_its_zone() -> None:
+def test_node_with_too_many_labels_is_malformed_and_keeps_its_zone() -> None:
     """Else the pods on it would be in no zone, and others be placed against them."""
     labels = {"zone": "a", **dict.fromkeys(many(LABELS_MAX), "")}
     node = decode_node(node_document({"labels": labels}, cpu="4"))
@@ -161,7 +161,7 @@ def test_a_node_with_too_many_labels_takes_no_pods_and_stays_in_its_zone() -> No
     assert node.labels["zone"] == "a"
 
 
-def test_what_is_remembered_of_equal_specs_and_labels_is_bounded_in_bytes() -> None:
+def test_cache_of_shared_specs_and_labels_is_bounded_in_bytes() -> None:
     decoder = Decoder()
     tolerations = [{"key": "k" * 200} for _ in range(5_000)]
     labels = {f"k{number}": "v" * 60 for number in range(15_000)}
