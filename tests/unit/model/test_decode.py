@@ -179,7 +179,7 @@ def test_too_deeply_nested_document_raises_decode_error() -> None:
 @pytest.mark.parametrize(
     ("text", "version"), [("", 0), ("7", 7), ("x7", "x7"), ("-1", "-1"), ("٣", "٣"), ("9" * 21, "9" * 21)]
 )
-def test_resource_version_is_kept_as_text(text: str, version: Version) -> None:
+def test_non_numeric_resource_version_is_kept_as_text(text: str, version: Version) -> None:
     assert decode_pod(pod_document(metadata={"resourceVersion": text})).version == version
 
 
