@@ -81,7 +81,7 @@ LARGE: dict[str, Any] = {"requests": {"cpu": "3"}}
 LONER: dict[str, Any] = {"labels": WEB, "affinity": anti_affinity(term())}
 
 
-def test_two_of_our_own_binds_are_never_news_to_us() -> None:
+def test_own_binds_are_known_at_once() -> None:
     town = Town()
     assert town.bind("first", "n1", **LARGE) == []
     assert town.bind("second", "n1", **LARGE) == ["resources"]
@@ -89,7 +89,7 @@ def test_two_of_our_own_binds_are_never_news_to_us() -> None:
     assert town.bind("other", "n2", **LONER) == ["podAntiAffinity"]
 
 
-def test_what_somebody_else_bound_is_news_for_a_while() -> None:
+def test_foreign_bind_may_be_unknown_for_a_while() -> None:
     town = Town()
     town.bind("first", "n1", is_ours=False, **LARGE)
     assert town.bind("second", "n1", **LARGE) == []
@@ -98,7 +98,7 @@ def test_what_somebody_else_bound_is_news_for_a_while() -> None:
     assert town.bind("third", "n1", **LARGE) == ["resources"]
 
 
-def test_a_node_that_shrank_or_was_tainted_is_news_for_a_while() -> None:
+def test_node_change_may_be_unknown_for_a_while() -> None:
     town = Town()
     town.write(make_node("n1", cpu="1"))
     town.write(make_node("n2", taints=[{"key": "k", "effect": "NoSchedule"}]))
@@ -109,7 +109,7 @@ def test_a_node_that_shrank_or_was_tainted_is_news_for_a_while() -> None:
     assert town.bind("four", "n2") == ["taints"]
 
 
-def test_the_watch_of_pods_may_be_ahead_of_that_of_nodes() -> None:
+def test_pod_watch_may_be_ahead_of_the_node_watch() -> None:
     town = Town()
     town.bind("first", "n1", **LARGE)
     town.wait(NEWS_S + 1)
@@ -119,7 +119,7 @@ def test_the_watch_of_pods_may_be_ahead_of_that_of_nodes() -> None:
     assert town.bind("third", "n1", **LARGE) == ["resources"], "its own bind is no news in any watch"
 
 
-def test_the_watch_of_pods_may_be_behind_that_of_nodes() -> None:
+def test_pod_watch_may_be_behind_the_node_watch() -> None:
     town = Town()
     town.write(make_node("n1", cpu="1"))
     town.wait(NEWS_S + 1)
@@ -129,7 +129,7 @@ def test_the_watch_of_pods_may_be_behind_that_of_nodes() -> None:
     assert town.bind("third", "n1", **LARGE) == ["resources"], "its own bind is no news in any watch"
 
 
-def test_a_change_that_was_taken_back_is_news_too() -> None:
+def test_reverted_change_may_be_unknown_for_a_while() -> None:
     town = Town()
     town.write(make_node("n1", cpu="1"))
     town.wait(NEWS_S + 1)
@@ -138,7 +138,7 @@ def test_a_change_that_was_taken_back_is_news_too() -> None:
     assert town.bind("one", "n1", **LARGE) == []
 
 
-def test_company_that_was_assumed_and_came_to_nothing_counts() -> None:
+def test_affinity_to_an_assumed_pod_that_failed_to_bind_is_allowed() -> None:
     friend: dict[str, Any] = {"affinity": affinity(term(ZONE))}
     town = Town()
     town.bind("elsewhere", "n2", labels=WEB)
@@ -149,7 +149,7 @@ def test_company_that_was_assumed_and_came_to_nothing_counts() -> None:
     assert town.bind("friend", "n1", **friend) == []
 
 
-def test_a_pod_that_comes_back_under_its_name_is_another_one() -> None:
+def test_pod_recreated_with_the_same_name_is_another_pod() -> None:
     town = Town()
     town.bind("first", "n1", **LARGE)
     town.wait(NEWS_S + 1)
@@ -159,7 +159,7 @@ def test_a_pod_that_comes_back_under_its_name_is_another_one() -> None:
     assert town.bind("second", "n1", **LARGE) == []
 
 
-def test_a_pod_that_was_resized_on_its_way_is_judged_by_what_it_was() -> None:
+def test_pod_resized_during_its_bind_is_judged_by_its_old_size() -> None:
     town = Town()
     town.bind("first", "n1", requests={"cpu": "2"})
     town.ours.add("uid-default-second")
@@ -176,18 +176,18 @@ def _resize_on_the_wire(town: Town) -> list[str]:
     return town.bind("second", "n1", requests={"cpu": "2"})
 
 
-def test_a_pod_beside_it_that_was_resized_on_its_way_is_judged_by_what_it_was() -> None:
+def test_other_pod_resized_during_a_bind_is_judged_by_its_old_size() -> None:
     assert _resize_on_the_wire(Town()) == []
 
 
-def test_a_resize_that_was_told_before_the_decision_is_no_news() -> None:
+def test_resize_delivered_before_the_decision_counts() -> None:
     town = Town()
     town.told.add("uid-default-first")
     assert _resize_on_the_wire(town) == ["resources"]
 
 
 @pytest.mark.parametrize(("missed", "rules"), [("second", []), ("old", ["resources"])])
-def test_what_a_watch_left_out_is_taken_back_though_later_news_was_told(missed: str, rules: list[str]) -> None:
+def test_missed_resize_stays_unknown_after_later_events(missed: str, rules: list[str]) -> None:
     """The node was never free and the pod small at once; who missed the resize alone believes so."""
     town = Town()
     town.missed.add(f"uid-default-{missed}")
@@ -199,7 +199,7 @@ def test_what_a_watch_left_out_is_taken_back_though_later_news_was_told(missed: 
     assert town.bind("third", "n1", **LARGE) == rules
 
 
-def test_a_pod_that_came_again_was_never_smaller() -> None:
+def test_recreated_pod_does_not_get_the_size_of_the_old_one() -> None:
     town = Town()
     town.bind("first", "n1", requests={"cpu": "2"})
     kind, document = make_pod("second", "", requests={"cpu": "1"})
@@ -208,7 +208,7 @@ def test_a_pod_that_came_again_was_never_smaller() -> None:
     assert town.bind("second", "n1", requests={"cpu": "3"}) == ["resources"]
 
 
-def test_spreading_is_judged_in_the_order_of_decisions() -> None:
+def test_topology_spread_is_judged_in_decision_order() -> None:
     rule: dict[str, Any] = {"topologySpreadConstraints": spread(), "labels": WEB}
     town = Town()
     town.judge.assumed("uid-default-first", "n1")

@@ -198,7 +198,7 @@ def test_cards_of_another_node_do_not_count() -> None:
     assert found(hami(), make_pod("one", "n1", **in_hami("GPU-a,NVIDIA,9000,0:;", place="n2"))) == []
 
 
-def test_amounts_that_only_a_plugin_reads_are_not_resources_of_the_node() -> None:
+def test_resources_that_only_a_device_plugin_reads_need_no_allocatable() -> None:
     """The kubelet drops extended resources that its node does not list."""
     requests = {GPU: "1", "nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"}
     assert found(hami(), make_pod("one", "n1", requests=requests, **in_hami("GPU-a,NVIDIA,4000,30:;"))) == []
@@ -206,7 +206,7 @@ def test_amounts_that_only_a_plugin_reads_are_not_resources_of_the_node() -> Non
 
 
 @pytest.mark.parametrize("node", [hami(), volcano(), gpushare(), node({}, {"nvidia.com/gpu.product": "T4"})])
-def test_nodes_of_every_mode_are_of_the_gpu_domain(node: Told) -> None:
+def test_nodes_of_every_mode_belong_to_the_gpu_domain(node: Told) -> None:
     domains = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu"), Domain("rest", frozenset({"other"}), "rest"))
     assert sure(node, make_pod("one", "n1", schedulerName="gpu-scheduler"), domains=domains) == set()
     assert sure(node, make_pod("one", "n1", schedulerName="other"), domains=domains) == {("one", "domain")}
@@ -279,6 +279,6 @@ def test_unreadable_device_is_reported(fields: dict[str, Any], problem: str) -> 
     assert problem in problems((kind, document))[0][1]
 
 
-def test_device_of_another_api_is_not_koordinator_s() -> None:
+def test_device_of_another_api_group_is_not_read_as_koordinator() -> None:
     kind, document = device("x")
     assert problems((kind, {**document, "apiVersion": "example.com/v1"})) == []

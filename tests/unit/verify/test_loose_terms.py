@@ -50,7 +50,7 @@ def is_forbidden(pod: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_who_is_kept_away_is_what_the_selectors_say_whoever_came_and_went(seed: int) -> None:
+def test_anti_affinity_with_any_selector_equals_brute_force(seed: int) -> None:
     rng, judge, standing = Random(seed), Judge(), dict[str, dict[str, Any]]()
     for node in NODES:
         judge.add(*node)
@@ -116,6 +116,6 @@ def calls_to_judge(shape: Any, make: Any, count: int) -> int:
 
 
 @pytest.mark.parametrize(("shape", "make"), [(clinging, affinity), (beside_others, affinity), (apart, anti_affinity)])
-def test_twice_as_many_pods_with_such_terms_are_twice_the_work(shape: Any, make: Any) -> None:
+def test_cost_of_terms_grows_linearly_with_pods(shape: Any, make: Any) -> None:
     few, many = (calls_to_judge(shape, make, count) for count in (100, 200))
     assert many < 2.2 * few
