@@ -25,7 +25,7 @@ LEASE = {"lease": {"duration": "60s", "renewDeadline": "50s"}}
 """Longer than any API server needs to start: the same process has to get over it, not its successor."""
 
 
-async def test_a_burst_goes_on_after_the_api_server_was_killed(tmp_path: Path) -> None:
+async def test_burst_continues_after_the_api_server_was_killed(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)

@@ -119,7 +119,9 @@ def asked_by(extender: Extender, scheduler: str, verb: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("is_capable", [True, False], ids=["names", "whole nodes"])
-async def test_both_ask_the_same_and_come_to_the_same(tmp_path: Path, is_capable: bool) -> None:
+async def test_both_schedulers_send_equal_extender_requests_and_decide_equally(
+    tmp_path: Path, is_capable: bool
+) -> None:
     async with (
         extending(filter=leave, prioritize=like_third) as extender,
         ControlPlane.start(tmp_path, controller_manager=False) as plane,
@@ -146,7 +148,7 @@ async def test_both_ask_the_same_and_come_to_the_same(tmp_path: Path, is_capable
                 assert all(whole[1][name]["status"] == found["status"] for name, found in whole[0].items())
 
 
-async def test_both_have_a_pod_bound_by_the_extender_that_looks_after_it(tmp_path: Path) -> None:
+async def test_both_schedulers_let_the_extender_bind_pods_with_its_resource(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
 
         async def bind(body: Any) -> object:

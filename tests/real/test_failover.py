@@ -33,7 +33,7 @@ STOP_GRACE_S = 30.0
 BOUND_LIMIT_S = 90.0
 
 
-async def test_a_killed_leader_is_followed_by_the_other_process(tmp_path: Path) -> None:
+async def test_other_process_takes_over_from_a_killed_leader(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)
@@ -58,7 +58,7 @@ async def test_a_killed_leader_is_followed_by_the_other_process(tmp_path: Path) 
             assert earliest < took_over_at < killed_at + TAKEOVER_LIMIT
 
 
-async def test_a_leader_that_is_asked_to_go_hands_over_at_once(tmp_path: Path) -> None:
+async def test_terminated_leader_hands_over_at_once(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False, audit=True) as plane, Admin.open(plane) as admin:
         await admin.create_all(burst.nodes())
         deployed = await Deployed.install(plane)

@@ -60,7 +60,7 @@ def documents(paths: Iterable[Path]) -> list[Object]:
     return [document for path in paths for document in yaml.safe_load_all(path.read_text()) if document]
 
 
-async def test_every_object_fits_the_schemas_of_the_api_server(tmp_path: Path) -> None:
+async def test_every_object_is_valid_by_the_schemas_of_the_api_server(tmp_path: Path) -> None:
     """And the API server itself, which knows more than schemas, would store what the chart makes."""
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
         operators = sorted(tools().glob("monitoring.coreos.com_*.yaml"))

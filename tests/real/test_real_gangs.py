@@ -94,7 +94,7 @@ async def ended(scheduler: Scheduler) -> None:
     assert scheduler.denials() == scheduler.failures() == []
 
 
-async def test_gangs_of_every_api_start_whole_and_their_objects_say_so(tmp_path: Path) -> None:
+async def test_gangs_of_every_api_start_completely_and_their_status_is_written(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, gangs=True) as plane, Admin.open(plane) as admin:
         await plane.kubectl("apply", "-f", str(CRDS))
         await admin.create(node("a", 8))
@@ -164,7 +164,7 @@ def large_gangs() -> Iterator[dict[str, Any]]:
         yield member("too-large", at, "20" if at else "500m", labels=ack_labels("too-large", GANG_SIZE))
 
 
-async def test_gangs_that_a_killed_leader_has_half_bound_are_whole_in_the_end(tmp_path: Path) -> None:
+async def test_gangs_partially_bound_by_a_killed_leader_are_completed(tmp_path: Path) -> None:
     async with ControlPlane.start(tmp_path, controller_manager=False) as plane, Admin.open(plane) as admin:
         await admin.create_all(node(f"node-{number}", 16) for number in range(20))
         deployed = await Deployed.install(plane)

@@ -164,7 +164,7 @@ async def _holds(value: object) -> bool:
     return bool(value)
 
 
-async def test_a_cluster_made_uneven_by_a_foreign_scheduler_is_mended_in_the_window(tmp_path: Path) -> None:
+async def test_uneven_cluster_is_repaired_in_the_window(tmp_path: Path) -> None:
     async with uneven(tmp_path, replicas=3, nodes=4) as (_plane, admin, deployed, guard):
         closed = await deployed.start("closed", settings(tmp_path, timedelta(hours=6)))
         await closed.wait_ready()
@@ -180,7 +180,7 @@ async def test_a_cluster_made_uneven_by_a_foreign_scheduler_is_mended_in_the_win
         assert scheduler.denials() == scheduler.failures() == []
 
 
-async def test_a_process_killed_at_every_state_leaves_every_replica_running(tmp_path: Path) -> None:
+async def test_process_killed_in_any_state_keeps_every_replica_running(tmp_path: Path) -> None:
     async with uneven(tmp_path, replicas=4, nodes=6) as (_plane, admin, deployed, guard):
         chosen = settings(tmp_path, timedelta(minutes=-5))
         scheduler = await deployed.start("life-0", chosen)

@@ -85,7 +85,7 @@ async def refusal(admin: Admin, name: str) -> str:
     )
 
 
-async def test_pods_and_their_volumes_come_together(tmp_path: Path) -> None:
+async def test_pods_are_bound_where_their_volumes_are_reachable(tmp_path: Path) -> None:
     nodes = demo_nodes(NODE_COUNT)
     work = [n["metadata"]["name"] for n in nodes if n["metadata"]["name"].startswith("work")]
     local_class = {
