@@ -130,11 +130,11 @@ def _unless_equal(what: str, said: Said, heard: Said) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(CLUSTERS))
-def test_pods_that_are_signed_alike_hear_the_same(seed: int) -> None:
+def test_pods_with_equal_signatures_get_equal_results(seed: int) -> None:
     assert list(Trial(seed).differences()) == []
 
 
-def test_no_field_of_a_pod_is_left_out() -> None:
+def test_every_field_of_a_pod_is_varied() -> None:
     trial = Trial(0)
     assert {field for field, _ in trial.changed} == set(FIELDS)
     assert set(FIELDS) == {*Pod.__struct_fields__, *(f"spec.{name}" for name in PodSpec.__struct_fields__)} - {"spec"}

@@ -29,7 +29,7 @@ SEED_THAT_SHOWED_IT = 424360
         (None, None, None),
     ],
 )
-def test_a_selector_is_said_by_names_where_a_namespace_without_labels_would_meet_it(
+def test_selector_that_unlabelled_namespaces_match_is_replaced_by_names(
     selector: dict[str, Any] | None, names: list[str] | None, said: list[str] | None
 ) -> None:
     term = {"topologyKey": "zone", "namespaceSelector": selector, "namespaces": names}
@@ -39,7 +39,7 @@ def test_a_selector_is_said_by_names_where_a_namespace_without_labels_would_meet
     assert put == (term if said is None else {"topologyKey": "zone", "namespaces": said})
 
 
-def test_it_means_the_same_to_us() -> None:
+def test_replaced_selector_gives_equal_answers() -> None:
     one = problem("odd", SEED_THAT_SHOWED_IT)
     put, decoder = as_meant(one), Decoder()
     assert put["pod"] != one["pod"]
