@@ -184,7 +184,7 @@ def test_a_lock_found_only_before_the_bind_sends_the_pod_to_another_node() -> No
     simulate(story(), loop)
 
 
-def test_a_new_leader_removes_the_lock_that_the_killed_one_took_for_an_unbound_pod() -> None:
+def test_new_leader_removes_the_lock_of_a_killed_one_for_an_unbound_pod() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:
