@@ -52,7 +52,7 @@ class Bench:
         return [self.plugin.reasons.status(int(code)).message if code else "" for code in codes]
 
 
-def test_a_node_that_would_be_too_full_says_in_what_and_when_and_how_full() -> None:
+def test_refusal_names_dimension_time_and_percentage() -> None:
     bench = Bench(
         CPU_ONLY,
         evening(5.0),
@@ -78,13 +78,13 @@ def test_the_threshold_is_a_share_of_capacity(threshold: float, refused: bool) -
     assert bool(bench.said(web("next"))[0]) is refused
 
 
-def test_without_profiles_nothing_is_refused() -> None:
+def test_no_node_is_refused_without_profiles() -> None:
     bench = Bench(CPU_ONLY, None, make_node("a", cpu_milli=1))
 
     assert bench.said(make_pod("next", cpu_milli=5_000)) == [""]
 
 
-def test_nominated_and_removed_pods_count_in_thought_only() -> None:
+def test_nominated_and_removed_pods_count_only_in_their_cycle() -> None:
     bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu_milli=12_000))
     bench.cache.place(web("w", node="a"))
     view, pod = make_view(bench.cache), web("next")
@@ -97,7 +97,7 @@ def test_nominated_and_removed_pods_count_in_thought_only() -> None:
     assert bench.said(pod) == [""]
 
 
-def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
+def test_number_of_distinct_messages_is_limited() -> None:
     nodes = [make_node(f"n{number}", cpu_milli=1_000) for number in range(168)]
     bench = Bench(CPU_ONLY, None, *nodes)
     hours = np.arange(168)
@@ -119,5 +119,5 @@ def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
         ("both", ["PreFilter", "Filter", "Score", "PostBind"]),
     ],
 )
-def test_the_mode_says_which_points_the_plugin_has(mode: str, points: list[str]) -> None:
+def test_mode_selects_the_extension_points(mode: str, points: list[str]) -> None:
     assert extension_points(peak_forecast({"mode": mode}, make_context())) == points

@@ -73,7 +73,7 @@ async def refit_on(
         yield Refit([source], learn, force.adopt, SETTINGS)
 
 
-async def test_profiles_are_learned_of_the_window_that_has_ended_and_put_in_force() -> None:
+async def test_profiles_are_learned_from_the_ended_window_and_put_in_force() -> None:
     server, force = SmallPrometheus(Q=[(POD, lambda time: time)]), InForce()
     async with refit_on(server, force) as refit:
         assert refit.state().detail(NOW_S) == "no profiles yet"
@@ -115,7 +115,7 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
         ("labels", "without the label 'namespace'"),
     ],
 )
-async def test_the_last_good_profiles_stay_in_force_with_their_age_and_the_reason(kind: str, words: str) -> None:
+async def test_last_valid_profiles_stay_in_force_with_age_and_reason(kind: str, words: str) -> None:
     server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
     async with refit_on(server, force) as refit:
         await refit.once(ports_at(NOW_S))
@@ -131,7 +131,7 @@ async def test_the_last_good_profiles_stay_in_force_with_their_age_and_the_reaso
 
 
 @pytest.mark.parametrize("kind", ["empty", "NaN", "negative"])
-async def test_a_dimension_that_has_lost_all_its_samples_takes_nothing_away(kind: str) -> None:
+async def test_dimension_that_lost_all_samples_keeps_its_profiles(kind: str) -> None:
     """A window later, when nothing kept is left of the good samples."""
     later_s = NOW_S + SETTINGS.steps * SETTINGS.step_s + 3_600
     server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
@@ -148,7 +148,7 @@ async def test_a_dimension_that_has_lost_all_its_samples_takes_nothing_away(kind
     assert force.profiles.peak[0, 0, 0] == 7
 
 
-async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
+async def test_sources_without_samples_are_reported_with_their_notes() -> None:
     force = InForce()
     async with refit_on(SmallPrometheus(), force) as refit:
         assert not await refit.once(ports_at(NOW_S))
@@ -159,7 +159,7 @@ async def test_sources_without_any_sample_are_told_with_what_they_say() -> None:
     )
 
 
-async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
+async def test_impossible_spike_is_a_reported_gap() -> None:
     server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), InForce()
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
@@ -168,7 +168,7 @@ async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
     assert told in refit.state().notes
 
 
-async def test_a_gigabyte_and_a_server_that_never_ends_are_left_in_time() -> None:
+async def test_endless_or_oversized_responses_are_aborted_in_time() -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
@@ -287,7 +287,7 @@ def test_refits_follow_the_interval_with_jitter() -> None:
     assert len(set(waits)) == len(waits)
 
 
-def test_a_failed_refit_is_tried_again_soon_and_then_ever_later_up_to_the_interval() -> None:
+def test_failed_refit_is_retried_with_growing_delays_up_to_the_interval() -> None:
     source = Told(*["down"] * 9, 1.0)
     refit, force = lived(source, 8)
     waits = np.diff(source.asked_s)
@@ -299,7 +299,7 @@ def test_a_failed_refit_is_tried_again_soon_and_then_ever_later_up_to_the_interv
     assert refit.state().last_error == ""
 
 
-def test_a_source_of_the_moment_is_looked_at_on_its_own_and_may_fail() -> None:
+def test_polling_source_is_polled_at_its_own_interval_and_may_fail() -> None:
     source = Told(1.0)
     refit, _ = lived(source, 2)
     assert source.polled_s == [600.0 * number for number in range(len(source.polled_s))]
@@ -326,7 +326,7 @@ class Looking:
         return MeasuredLoads(by_node={"cpu": {"n": 2.0}})
 
 
-def test_a_source_of_any_moment_is_looked_at_once_a_step_and_may_fail() -> None:
+def test_current_load_is_queried_once_per_step_and_may_fail() -> None:
     ledger = PeakLedger("peaks", Predictor(("cpu",)), {})
     ledger.set_node(0, make_node("n", cpu_milli=4_000))
     loads, source = NodeLoads(ledger, ledger.rows), Looking()
@@ -337,7 +337,7 @@ def test_a_source_of_any_moment_is_looked_at_once_a_step_and_may_fail() -> None:
     assert refit.state().polls_failed >= len(source.looked_s) // 2
 
 
-def test_profiles_of_an_earlier_life_keep_their_number_and_age() -> None:
+def test_profiles_from_before_a_restart_keep_version_and_age() -> None:
     earlier = no_profiles(("cpu",))
     profiles = Profiles(
         7, 5.0, NOW_S, (), ("cpu",), earlier.peak, earlier.low, earlier.high, earlier.origin, earlier.error

@@ -71,7 +71,7 @@ def test_each_kind_of_gap_names_count_example_and_fallback(
     assert [gap.nodes for gap in made.statistics().capacity_gaps] == [2]
 
 
-def test_a_gap_is_told_once_and_again_only_when_it_has_doubled_or_was_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_gap_is_reported_once_and_again_after_doubling_or_recurring(caplog: pytest.LogCaptureFixture) -> None:
     cache = ClusterCache()
     made = plugin(cache)
     assert told(made, caplog) == []
@@ -89,7 +89,7 @@ def test_a_gap_is_told_once_and_again_only_when_it_has_doubled_or_was_gone(caplo
     assert told(made, caplog)[0].startswith("log: 1 of 3 nodes state none")
 
 
-def test_explain_says_that_a_node_has_none_in_place_of_a_percentage() -> None:
+def test_explain_names_missing_capacity_instead_of_a_percentage() -> None:
     cache = ClusterCache()
     made = plugin(cache, mode="both")
     node(cache, "none", "0")
