@@ -48,7 +48,7 @@ def test_old_pods_lose_half_their_weight_after_the_half_life() -> None:
     assert share(mix, LARGE) == pytest.approx(2 / 3, abs=0.05)
 
 
-def test_pods_that_run_and_pods_that_wait_count() -> None:
+def test_running_and_pending_pods_count() -> None:
     mix = PodMix(None, lambda: [SMALL] * 60)
 
     mix.placed(None, lambda: [LARGE] * 40)

@@ -177,7 +177,7 @@ def test_truncated_cards_are_a_problem_with_field(tmp_path: Path) -> None:
         (("nodes", "--fit", "/none.yaml"), "/none.yaml cannot be read"),
     ],
 )
-def test_what_is_not_there_is_told(dump: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_missing_names_are_reported(dump: Path, arguments: tuple[str, ...], message: str) -> None:
     assert message in said(*arguments, "--snapshot", dump, code=2)
 
 

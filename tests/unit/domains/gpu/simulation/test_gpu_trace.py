@@ -112,7 +112,7 @@ def shapes(pods: Sequence[tuple[int, int, int]]) -> tuple[TracePod, ...]:
 
 
 @pytest.mark.parametrize(("load", "least", "most"), [(0.5, 0.5, 0.6), (2.0, 2.0, 2.14)])
-def test_pods_arrive_once_each_and_then_again_until_the_load_is_reached(load: float, least: float, most: float) -> None:
+def test_every_pod_arrives_once_before_any_is_repeated(load: float, least: float, most: float) -> None:
     pods, nodes = shapes(SHAPES), tuple(TraceNode("n", cpu, 0, gpus, model) for cpu, gpus, model in NODES)
     trace = Trace(nodes, pods, load, typical_pods(pods))
 
