@@ -199,7 +199,7 @@ def test_folders_of_unit_tests_mirror_those_of_the_product() -> None:
     assert strays(ROOT / "tests" / "unit", ROOT) == list(APART)
 
 
-def test_test_folder_that_mirrors_nothing_is_detected(tmp_path: Path) -> None:
+def test_folder_that_mirrors_nothing_is_detected(tmp_path: Path) -> None:
     product = ("multisched", "multisched/shell", "domains/gpu", "docs")
     of_tests = ("", "shell", "domains/gpu", "docs", "gpu", "shell/audit")
     for file in (*(f"{one}/__init__.py" for one in product), *(f"tests/{one}/test_it.py" for one in of_tests)):

@@ -96,7 +96,7 @@ def test_mig_profiles_are_counted_each_for_itself() -> None:
     simulate(story(), loop)
 
 
-def test_a_fraction_is_refused_on_nodes_whose_cards_the_kubelet_alone_knows() -> None:
+def test_fraction_is_refused_on_nodes_where_only_the_kubelet_knows_the_cards() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:

@@ -243,7 +243,7 @@ def test_reader_catches_up_with_missed_changes(taken: list[Step], query: PodQuer
     assert {row: number for row, number in seen.items() if number} == count.held
 
 
-def test_reader_that_is_too_far_behind_is_told() -> None:
+def test_changes_since_a_dropped_version_are_unknown() -> None:
     counts, query = PodCounts(), PodQuery((PodScope(LabelSelector()),))
     version = counts.matching(query).version
     pod = Pod("a", "p", "p", 1)

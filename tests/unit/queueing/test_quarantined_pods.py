@@ -137,5 +137,5 @@ def test_deleted_quarantined_pod_leaves_no_entry() -> None:
     assert (len(queue), queue.statistics().unschedulable_by_plugin) == (0, {})
 
 
-def test_refusals_are_equal_whichever_node_they_name() -> None:
+def test_refusals_are_equal_for_any_named_node() -> None:
     assert alike("no GPU on n1", "n1") == alike("no GPU on n2", "n2") != alike("no GPU on n2", "n1")

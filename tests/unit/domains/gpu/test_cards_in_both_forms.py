@@ -211,7 +211,7 @@ def test_plugin_response_only_confirms_the_hold() -> None:
     assert (hold.devices, hold.awaits) == ((1,), frozenset())
 
 
-def test_a_node_whose_lock_another_scheduler_holds_refuses_pods_that_need_it() -> None:
+def test_node_locked_by_another_scheduler_refuses_pods_that_need_the_lock() -> None:
     ledger = ledger_of({"n": FIRST, "other": SECOND}, CONFUSED)
     node = make_node("n0", labels={CARDS: "n"}, annotations={LOCK: "2026-01-01T00:00:00Z,default,another"})
 

@@ -27,7 +27,7 @@ def share(mix: PodMix, shape: PodShape) -> float:
     return sum(one.share for one in mix.typical if one.shape == shape)
 
 
-def test_mix_follows_what_is_placed() -> None:
+def test_mix_follows_placed_pods() -> None:
     mix = PodMix(None, nobody)
     for _ in range(1000):
         mix.placed(SMALL, nobody)

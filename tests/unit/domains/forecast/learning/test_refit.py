@@ -202,7 +202,7 @@ async def refit_at(url: str, force: InForce, **meter: Any) -> AsyncIterator[Refi
     yield Refit([PrometheusSource(settings, client, [CPU], known)], learn, force.adopt, SETTINGS)
 
 
-async def test_a_fit_that_fails_or_hangs_leaves_the_last_profiles_in_force() -> None:
+async def test_failed_or_hung_fit_keeps_the_last_profiles_in_force() -> None:
     server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
     ending, loop, hangs = threading.Event(), asyncio.get_running_loop(), asyncio.Event()
     ways = iter(["good", "raise", "hang", "good"])

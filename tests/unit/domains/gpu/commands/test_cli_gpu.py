@@ -116,7 +116,7 @@ def test_fragment_is_smaller_than_the_smallest_usual_request(dump: Path) -> None
     assert [card["fragmentMilli"] for card in found["node"]["cards"]] == [150, *[0] * 7]
 
 
-def test_node_says_which_pod_holds_what(dump: Path) -> None:
+def test_node_shows_which_pod_holds_which_card(dump: Path) -> None:
     found = document("node", "hami-000", "--snapshot", dump)["node"]
     [hold] = found["holds"]
     assert hold["cards"] == [{"card": 0, "milli": 250, "memory": 20_480, "unit": "MiB", "cores": 30}]
@@ -212,7 +212,7 @@ def test_fit_counts_every_filter(tmp_path: Path) -> None:
     assert set(found["fit"]["otherNodes"].values()) == {2}
 
 
-def test_fit_says_why_no_pod_fits_while_a_plugin_has_not_answered(dump: Path, tmp_path: Path) -> None:
+def test_fit_names_an_unanswered_device_plugin_as_the_reason(dump: Path, tmp_path: Path) -> None:
     file = manifest(tmp_path, **{GPU: 1, "nvidia.com/gpumem": 10_000})
     text = said("node", "hami-000", "--snapshot", dump, "--fit", file)
     assert "0 more of default/more fit" in text
@@ -231,7 +231,7 @@ def explained(dump: Path, *arguments: str) -> str:
     return result.output
 
 
-def test_explain_says_why_this_card_with_what_is_free_before_and_after(dump: Path) -> None:
+def test_explain_names_the_reason_for_the_card_and_its_free_amounts(dump: Path) -> None:
     assert (
         "GpuShare about whole-000: it holds card 0: free 750 milli without it, 150 with it; fragments of the node: 0 milli"
         " without it, 150 with it (free parts below 250 milli); free of the other cards with room for it: 1 (1000 milli),"
@@ -239,7 +239,7 @@ def test_explain_says_why_this_card_with_what_is_free_before_and_after(dump: Pat
     ) in explained(dump, "b")
 
 
-def test_explain_says_which_card_a_pending_pod_would_get(tmp_path: Path) -> None:
+def test_explain_shows_which_card_a_pending_pod_would_get(tmp_path: Path) -> None:
     pending = own("new", "300", "0")
     del pending["spec"]["nodeName"]
     pending["metadata"]["annotations"] = {"multisched.io/gpu-milli": "300"}

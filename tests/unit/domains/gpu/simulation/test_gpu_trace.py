@@ -79,7 +79,7 @@ def test_table_and_page_name_the_policies(tmp_path: Path) -> None:
     assert "Allocated GPUs in percent" in run(path, "html")
 
 
-def test_policies_learn_the_mix_if_the_scenario_says_so(tmp_path: Path) -> None:
+def test_policies_learn_the_mix_if_the_scenario_enables_it(tmp_path: Path) -> None:
     trace = {"nodes": "nodes.csv", "pods": "pods.csv", "typicalPods": "learned"}
     (policy,) = load_simulation(scenario(tmp_path, policies=["fragmentation"], gpuTrace=trace)).policies
     (use,) = [one for one in policy.configuration.domains[0].profile.plugins.enabled if one.name == "GpuShare"]
