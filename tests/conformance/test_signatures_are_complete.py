@@ -25,7 +25,7 @@ from multisched.framework.registry import PluginUse, implements
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod, PodSpec
-from tests.conformance.answer import NobodyWatches, Scene, load
+from tests.conformance.answer import NullObserver, Scene, load
 from tests.conformance.generate import problem
 from tests.conformance.plugin_answers import Answers, Said, Signer
 from tests.conformance.pod_changes import FIELDS, PodChanges
@@ -59,7 +59,7 @@ class Trial:
         self.rng = Random(seed)
         self.scene: Scene = load(problem(FAMILIES[seed % len(FAMILIES)], seed), Decoder())
         self.cache = self.scene.cache
-        self.runner = Runner(NobodyWatches(), lambda: 0.0)
+        self.runner = Runner(NullObserver(), lambda: 0.0)
         nodes = [node for _, node in self.cache.nodes.live_rows()]
         self.cache.set_node(replace(nodes[0], is_unschedulable=True))
         context = PluginContext("test", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)

@@ -55,7 +55,7 @@ def configuration(plane: ControlPlane, scheduler: str, *extenders: dict[str, Any
     }
 
 
-def leave(body: Any) -> object:
+def filter_nodes(body: Any) -> object:
     """Not n1 for anybody, no node for some, and an error for others."""
     mode = body["Pod"]["metadata"]["labels"]["mode"]
     if mode == "fail":
@@ -70,7 +70,7 @@ def leave(body: Any) -> object:
     return {"NodeNames": left, "FailedNodes": failed}
 
 
-def like_third(_: Any) -> object:
+def prefer_n3(_: Any) -> object:
     return [{"Host": "n3", "Score": 7}, {"Host": "n2", "Score": 2}]
 
 
@@ -123,7 +123,7 @@ async def test_both_schedulers_send_equal_extender_requests_and_decide_equally(
     tmp_path: Path, is_capable: bool
 ) -> None:
     async with (
-        extending(filter=leave, prioritize=like_third) as extender,
+        extending(filter=filter_nodes, prioritize=prefer_n3) as extender,
         ControlPlane.start(tmp_path, controller_manager=False) as plane,
         Admin.open(plane) as admin,
     ):

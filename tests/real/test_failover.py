@@ -11,7 +11,7 @@ import pytest
 
 from tests.real import burst
 from tests.real.admin import Admin
-from tests.real.audit_log import Call, bound, calls, denied, unknown, wavering
+from tests.real.audit_log import Call, bound, calls, denied, premature_rebinds, unknown
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import LEASE, USER, Deployed, Scheduler
 from tests.real.witness import GPU, Witness, device_overlaps
@@ -95,7 +95,7 @@ def check(witness: Witness, seen: Iterable[Call], schedulers: Iterable[Scheduler
     # What a process had sent when it was killed is stored or not, and answered to nobody: the other has to look.
     unanswered = {uid: node for uid, node in witness.node_of.items() if uid not in accepted}
     assert unanswered.items() <= unknown(seen)
-    assert wavering(seen) == []
+    assert premature_rebinds(seen) == []
     assert denied(seen, USER) == []
     assert [line for each in schedulers for line in (*each.denials(), *each.failures())] == []
 

@@ -76,7 +76,7 @@ async def pod_of(admin: Admin, name: str) -> dict[str, Any]:
     return found
 
 
-async def said_of(admin: Admin, name: str) -> tuple[str, str]:
+async def scheduled_condition(admin: Admin, name: str) -> tuple[str, str]:
     """Reason and message of its PodScheduled condition; empty while it has none."""
     conditions = (await pod_of(admin, name))["status"].get("conditions") or ()
     return next(((one["reason"], one["message"]) for one in conditions if one["type"] == "PodScheduled"), ("", ""))
@@ -113,12 +113,12 @@ async def test_gangs_of_every_api_start_completely_and_their_status_is_written(t
             waits = ("SchedulingGated", f"gang default/{gang}: waits until {SIZE} members are there")
 
             async def hears(gang: str = gang, waits: tuple[str, str] = waits) -> bool:
-                return await said_of(admin, f"{gang}-0") == waits
+                return await scheduled_condition(admin, f"{gang}-0") == waits
 
             await until(hears, LIMIT_S)
 
         async def is_told() -> bool:
-            return "spec.minMember is 0" in (await said_of(admin, "broken-0"))[1]
+            return "spec.minMember is 0" in (await scheduled_condition(admin, "broken-0"))[1]
 
         await until(is_told, LIMIT_S)
         assert await bound_of(admin) == Counter()
@@ -133,7 +133,7 @@ async def test_gangs_of_every_api_start_completely_and_their_status_is_written(t
         await admin.create_all(member("roomless", at, labels=ack_labels("roomless", SIZE)) for at in range(SIZE))
 
         async def has_no_room() -> bool:
-            reason, message = await said_of(admin, "roomless-0")
+            reason, message = await scheduled_condition(admin, "roomless-0")
             return reason == "Unschedulable" and "members that must start together fit" in message
 
         await until(has_no_room, LIMIT_S)

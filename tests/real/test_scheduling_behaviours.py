@@ -123,7 +123,7 @@ async def stays_pending(admin: Admin, name: str, sentence: str) -> None:
     assert "nodeName" not in found["spec"]
 
 
-async def goes(admin: Admin, name: str, path: str = PODS) -> None:
+async def wait_deleted(admin: Admin, name: str, path: str = PODS) -> None:
     async def is_gone() -> bool:
         return await find(admin, name, path) is None
 
@@ -173,7 +173,7 @@ async def test_higher_priority_pods_preempt_lower_ones(tmp_path: Path) -> None:
 
         await until(is_told, LIMIT_S)
         await admin.request("PATCH", f"{PODS}/victim", {"metadata": {"finalizers": None}}, MERGE_PATCH)
-        await goes(admin, "victim")
+        await wait_deleted(admin, "victim")
         assert await becomes_bound(admin, "preemptor") != await becomes_bound(admin, "stays")
         # A critical pod of the system takes the place of one that is merely important.
         critical = pod("critical", cpu="1500m", priorityClassName="system-cluster-critical")
@@ -183,11 +183,11 @@ async def test_higher_priority_pods_preempt_lower_ones(tmp_path: Path) -> None:
         assert left == []
         # ReplicaSets: the low one is cut to what is left beside the high one, and comes back with the room.
         await admin.request("DELETE", f"{SYSTEM_PODS}/critical")
-        await goes(admin, "critical", SYSTEM_PODS)
+        await wait_deleted(admin, "critical", SYSTEM_PODS)
         for name in ("stays", "preemptor"):
             if await find(admin, name) is not None:
                 await admin.request("DELETE", f"{PODS}/{name}")
-                await goes(admin, name)
+                await wait_deleted(admin, name)
         await admin.request("POST", REPLICA_SETS, replicas("ReplicaSet", "low", 2, _ranked("low")))
         await _has_bound(admin, "low", 2)
         await admin.request("POST", REPLICA_SETS, replicas("ReplicaSet", "high", 1, _ranked("high")))

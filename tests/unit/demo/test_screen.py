@@ -129,7 +129,7 @@ def test_small_terminals_get_lines_and_colour_can_be_disabled(
     assert found.startswith(EXPORT)
 
 
-class Gone(io.StringIO):
+class ClosedPipe(io.StringIO):
     """A pipe whose reader has ended."""
 
     def write(self, text: str) -> int:
@@ -137,5 +137,5 @@ class Gone(io.StringIO):
 
 
 def test_closed_output_is_reported_to_the_caller() -> None:
-    with pytest.raises(BrokenPipeError), open_screen(HEADER, Gone()):
+    with pytest.raises(BrokenPipeError), open_screen(HEADER, ClosedPipe()):
         pass

@@ -24,18 +24,21 @@ def term(app: str = "web", **more: Any) -> Document:
     return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}, **more}
 
 
-def many(count: int) -> list[str]:
+def numbered_values(count: int) -> list[str]:
     return [f"v{number}" for number in range(count)]
 
 
-def wide(count: int) -> Document:
-    return {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", *many(count)]}]}
+def wide_selector(count: int) -> Document:
+    return {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", *numbered_values(count)]}]}
 
 
-NODE_TERM = {"matchExpressions": [{"key": "k", "operator": "In", "values": many(SELECTOR_VALUES_MAX + 1)}]}
+NODE_TERM = {"matchExpressions": [{"key": "k", "operator": "In", "values": numbered_values(SELECTOR_VALUES_MAX + 1)}]}
 OVER: dict[str, tuple[Document, str]] = {
-    "tolerations": ({"tolerations": [{"key": k} for k in many(TOLERATIONS_MAX + 1)]}, "spec.tolerations"),
-    "node selector": ({"nodeSelector": dict.fromkeys(many(SELECTOR_VALUES_MAX + 1), "")}, "spec.nodeSelector"),
+    "tolerations": ({"tolerations": [{"key": k} for k in numbered_values(TOLERATIONS_MAX + 1)]}, "spec.tolerations"),
+    "node selector": (
+        {"nodeSelector": dict.fromkeys(numbered_values(SELECTOR_VALUES_MAX + 1), "")},
+        "spec.nodeSelector",
+    ),
     "node affinity": (
         {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NODE_TERM]}}}},
         "spec.affinity.nodeAffinity",
@@ -45,22 +48,22 @@ OVER: dict[str, tuple[Document, str]] = {
         "spec.affinity.nodeAffinity",
     ),
     "spread": (
-        {"topologySpreadConstraints": [{"topologyKey": k} for k in many(SPREAD_CONSTRAINTS_MAX + 1)]},
+        {"topologySpreadConstraints": [{"topologyKey": k} for k in numbered_values(SPREAD_CONSTRAINTS_MAX + 1)]},
         "spec.topologySpreadConstraints",
     ),
     "resource claims": (
-        {"resourceClaims": [{"name": k} for k in many(RESOURCE_CLAIMS_MAX + 1)]},
+        {"resourceClaims": [{"name": k} for k in numbered_values(RESOURCE_CLAIMS_MAX + 1)]},
         "spec.resourceClaims",
     ),
     "volumes": (
-        {"volumes": [{"name": k, "persistentVolumeClaim": {"claimName": k}} for k in many(VOLUMES_MAX + 1)]},
+        {"volumes": [{"name": k, "persistentVolumeClaim": {"claimName": k}} for k in numbered_values(VOLUMES_MAX + 1)]},
         "spec.volumes",
     ),
-    "labels": ({"labels": dict.fromkeys(many(LABELS_MAX + 1), "")}, "metadata.labels"),
+    "labels": ({"labels": dict.fromkeys(numbered_values(LABELS_MAX + 1), "")}, "metadata.labels"),
 }
 
 
-def standing(**spec: Any) -> Pod:
+def placed_pod(**spec: Any) -> Pod:
     """A pod with something of everything, on a node."""
     labels = {"app": "web", **spec.pop("labels", {})}
     affinity = {"podAntiAffinity": {REQUIRED: [term()]}, **spec.pop("affinity", {})}
@@ -74,7 +77,7 @@ def standing(**spec: Any) -> Pod:
 
 @pytest.mark.parametrize(("spec", "field"), OVER.values(), ids=OVER)
 def test_oversized_placed_pod_keeps_its_requests_and_ports(spec: Document, field: str) -> None:
-    pod = standing(**spec)
+    pod = placed_pod(**spec)
     assert pod.malformed.startswith(field)
     assert (pod.requests[CPU], pod.requests[MEMORY]) == (2000, 2**30)
     assert pod.spec.host_ports == (HostPort("", "TCP", 80),)
@@ -89,8 +92,8 @@ def test_oversized_placed_pod_keeps_its_requests_and_ports(spec: Document, field
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
 def test_all_affinity_terms_of_an_oversized_placed_pod_count(kind: str) -> None:
-    anti = {kind: {REQUIRED: [term(app) for app in many(AFFINITY_TERMS_MAX + 1)]}}
-    pod = standing(affinity=anti)
+    anti = {kind: {REQUIRED: [term(app) for app in numbered_values(AFFINITY_TERMS_MAX + 1)]}}
+    pod = placed_pod(affinity=anti)
     assert str(AFFINITY_TERMS_MAX) in pod.malformed
     assert pod.spec.pod_affinity is not None
     terms = pod.spec.pod_affinity.required if kind == "podAffinity" else pod.spec.pod_affinity.anti_required
@@ -100,14 +103,14 @@ def test_all_affinity_terms_of_an_oversized_placed_pod_count(kind: str) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"labelSelector": wide(SELECTOR_VALUES_MAX)},
-        {"namespaces": ["default", *many(SELECTOR_VALUES_MAX)]},
-        {"namespaceSelector": wide(SELECTOR_VALUES_MAX)},
+        {"labelSelector": wide_selector(SELECTOR_VALUES_MAX)},
+        {"namespaces": ["default", *numbered_values(SELECTOR_VALUES_MAX)]},
+        {"namespaceSelector": wide_selector(SELECTOR_VALUES_MAX)},
     ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_oversized_term_of_a_placed_pod_is_kept_unchanged(changed: Document) -> None:
-    pod = standing(affinity={"podAntiAffinity": {REQUIRED: [term(**changed)]}})
+    pod = placed_pod(affinity={"podAntiAffinity": {REQUIRED: [term(**changed)]}})
     assert str(SELECTOR_VALUES_MAX) in pod.malformed
     assert pod.spec.pod_affinity is not None
     (anti,) = pod.spec.pod_affinity.anti_required
@@ -121,7 +124,7 @@ def test_unparsable_term_drops_only_itself() -> None:
     """As upstream, which passes over what it cannot parse of a placed pod."""
     bad = term() | {"labelSelector": {"matchExpressions": [{"key": "a b", "operator": "In", "values": ["x"]}]}}
     weighted = [{"weight": 5, "podAffinityTerm": term()}, {"weight": 5, "podAffinityTerm": bad}]
-    pod = standing(affinity={"podAntiAffinity": {REQUIRED: [bad, term()]}, "podAffinity": {PREFERRED: weighted}})
+    pod = placed_pod(affinity={"podAntiAffinity": {REQUIRED: [bad, term()]}, "podAffinity": {PREFERRED: weighted}})
     assert "labelSelector" in pod.malformed
     assert pod.spec.pod_affinity is not None
     assert len(pod.spec.pod_affinity.anti_required) == 1
@@ -130,8 +133,8 @@ def test_unparsable_term_drops_only_itself() -> None:
 
 
 def test_disk_with_many_monitors_is_kept() -> None:
-    disk = {"name": "d", "rbd": {"image": "i", "monitors": many(RBD_MONITORS_MAX + 1)}}
-    pod = standing(volumes=[disk])
+    disk = {"name": "d", "rbd": {"image": "i", "monitors": numbered_values(RBD_MONITORS_MAX + 1)}}
+    pod = placed_pod(volumes=[disk])
     assert str(RBD_MONITORS_MAX) in pod.malformed
     assert pod.spec.volumes[1].disk is not None
     assert len(pod.spec.volumes[1].disk.monitors) == RBD_MONITORS_MAX + 1
@@ -155,7 +158,7 @@ def test_unreadable_request_drops_no_other_request() -> None:
 
 def test_node_with_too_many_labels_is_malformed_and_keeps_its_zone() -> None:
     """Else the pods on it would be in no zone, and others be placed against them."""
-    labels = {"zone": "a", **dict.fromkeys(many(LABELS_MAX), "")}
+    labels = {"zone": "a", **dict.fromkeys(numbered_values(LABELS_MAX), "")}
     node = decode_node(node_document({"labels": labels}, cpu="4"))
     assert node.malformed.startswith("metadata.labels")
     assert node.labels["zone"] == "a"

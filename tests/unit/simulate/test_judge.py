@@ -95,7 +95,7 @@ def plain_figures(loads: list[list[float]], capacities: list[float]) -> dict[str
     }
 
 
-def told(found: Figures) -> dict[str, float]:
+def compared_figures(found: Figures) -> dict[str, float]:
     return {
         "cv": found.busiest.cv,
         "max_over_mean": found.busiest.max_over_mean,
@@ -123,10 +123,12 @@ def test_figures_equal_a_plain_calculation(seed: int, same_capacity: bool) -> No
     for dimension in range(2):
         loads = plain_load(made, stays, dimension)
         capacities = [node.capacity[dimension] for node in made.nodes]
-        assert told(figures.whole[dimension]) == pytest.approx(plain_figures(loads, capacities), rel=1e-9)
+        assert compared_figures(figures.whole[dimension]) == pytest.approx(plain_figures(loads, capacities), rel=1e-9)
         for day in range(JUDGED_DAYS):
             of_day = [load[day * PER_DAY : (day + 1) * PER_DAY] for load in loads]
-            assert told(figures.days[day][dimension]) == pytest.approx(plain_figures(of_day, capacities), rel=1e-9)
+            assert compared_figures(figures.days[day][dimension]) == pytest.approx(
+                plain_figures(of_day, capacities), rel=1e-9
+            )
 
 
 def test_the_worst_slot_is_named_with_its_node_and_moment() -> None:

@@ -19,11 +19,11 @@ from tests.unit.verify.clusters import (
     ZONE,
     Told,
     anti_affinity,
+    certain,
     make_node,
     make_pod,
     problems,
     spread,
-    sure,
     term,
     using,
 )
@@ -121,7 +121,7 @@ def test_unreadable_value_is_reported_with_its_field(told: Told, name: str, prob
 
 def test_readable_part_of_a_pod_is_judged() -> None:
     odd = patched(make_pod("odd", "n1", second=90, ports=[{"hostPort": 80}]), "spec.tolerations", 7)
-    assert sure(NODE, make_pod("one", "n1", ports=[{"hostPort": 80}]), odd) == {("odd", "hostPorts")}
+    assert certain(NODE, make_pod("one", "n1", ports=[{"hostPort": 80}]), odd) == {("odd", "hostPorts")}
 
 
 def test_pod_on_a_missing_node_is_reported() -> None:

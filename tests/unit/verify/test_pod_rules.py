@@ -18,14 +18,14 @@ from tests.unit.verify.clusters import (
     affinity,
     anti_affinity,
     at,
+    certain,
     make_claim,
     make_node,
     make_pod,
     make_volume,
-    maybe,
     node_affinity,
+    possible,
     spread,
-    sure,
     term,
     using,
 )
@@ -69,16 +69,16 @@ def test_anti_affinity_of_either_pod_applies_to_the_later_one(node: str, rule: d
         [web("early", "a1", 10), web("late", node, 20, **owner)],
         [web("early", "a1", 10, **owner), web("late", node, 20)],
     ):
-        assert sure(*cluster, *pods) == ({("late", "podAntiAffinity")} if is_wrong else set())
+        assert certain(*cluster, *pods) == ({("late", "podAntiAffinity")} if is_wrong else set())
 
 
 def test_anti_affinity_of_a_pod_ignores_itself() -> None:
-    assert sure(*NODES, web("one", "a1", affinity=anti_affinity(term()))) == set()
+    assert certain(*NODES, web("one", "a1", affinity=anti_affinity(term()))) == set()
 
 
 def test_pod_with_the_term_is_reported_if_both_were_bound_together() -> None:
     pods = [web("z", "a1", 10), web("a", "a1", 10, affinity=anti_affinity(term()))]
-    assert sure(*NODES, *pods) == {("a", "podAntiAffinity")}
+    assert certain(*NODES, *pods) == {("a", "podAntiAffinity")}
 
 
 # -- affinity ------------------------------------------------------------------------------------------------------------
@@ -86,35 +86,35 @@ def test_pod_with_the_term_is_reported_if_both_were_bound_together() -> None:
 
 def test_affinity_needs_a_matching_pod_in_its_domain() -> None:
     db: dict[str, Any] = {"labels": {"app": "db"}, "affinity": affinity(term(ZONE))}
-    assert sure(*NODES, web("web", "a1", 10), make_pod("db", "a2", second=20, **db)) == set()
-    assert sure(*NODES, web("web", "a1", 10), make_pod("db", "b1", second=20, **db)) == {("db", "podAffinity")}
+    assert certain(*NODES, web("web", "a1", 10), make_pod("db", "a2", second=20, **db)) == set()
+    assert certain(*NODES, web("web", "a1", 10), make_pod("db", "b1", second=20, **db)) == {("db", "podAffinity")}
 
 
 def test_affinity_without_any_matching_pod_is_a_possible_violation() -> None:
     lonely = make_pod("db", "b1", second=20, affinity=affinity(term(ZONE)))
-    assert (sure(*NODES, lonely), maybe(*NODES, lonely)) == (set(), {("db", "podAffinity")})
+    assert (certain(*NODES, lonely), possible(*NODES, lonely)) == (set(), {("db", "podAffinity")})
     elsewhere = web("web", "a1", 10)
-    assert sure(*NODES, elsewhere, web("was", "b1", 5, phase="Succeeded"), lonely) == set()
-    assert sure(*NODES, elsewhere, lonely) == {("db", "podAffinity")}
+    assert certain(*NODES, elsewhere, web("was", "b1", 5, phase="Succeeded"), lonely) == set()
+    assert certain(*NODES, elsewhere, lonely) == {("db", "podAffinity")}
 
 
 def test_first_pod_of_a_group_needs_no_affinity_match() -> None:
     own = {"affinity": affinity(term(ZONE))}
-    assert sure(*NODES, web("first", "a1", 10, **own)) == set()
-    assert sure(*NODES, web("first", "a1", 10, **own), web("second", "b1", 20, **own)) == {("second", "podAffinity")}
-    assert sure(*NODES, web("first", "a1", 10, **own), web("second", "a2", 20, **own)) == set()
+    assert certain(*NODES, web("first", "a1", 10, **own)) == set()
+    assert certain(*NODES, web("first", "a1", 10, **own), web("second", "b1", 20, **own)) == {("second", "podAffinity")}
+    assert certain(*NODES, web("first", "a1", 10, **own), web("second", "a2", 20, **own)) == set()
 
 
 def test_node_without_the_topology_label_violates_affinity() -> None:
-    assert sure(*NODES, web("first", "a1", affinity=affinity(term("none")))) == {("first", "podAffinity")}
+    assert certain(*NODES, web("first", "a1", affinity=affinity(term("none")))) == {("first", "podAffinity")}
 
 
 def test_affinity_match_must_satisfy_all_terms() -> None:
     two = affinity(term(ZONE), term(HOST, labelSelector={"matchLabels": {"tier": "front"}}))
     some = [web("web", "a1", 10), web("front", "a2", 10, labels={"tier": "front"})]
     both = web("both", "a2", 10, labels={**WEB, "tier": "front"})
-    assert sure(*NODES, *some, both, make_pod("db", "a2", second=20, affinity=two)) == set()
-    assert sure(*NODES, *some, both, make_pod("db", "a1", second=20, affinity=two)) == {("db", "podAffinity")}
+    assert certain(*NODES, *some, both, make_pod("db", "a2", second=20, affinity=two)) == set()
+    assert certain(*NODES, *some, both, make_pod("db", "a1", second=20, affinity=two)) == {("db", "podAffinity")}
 
 
 # -- spread --------------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_topology_spread_reports_pods_beyond_the_skew(
         web(f"{n}", node, 10 + n, labels={**WEB, "rev": str(n)}, topologySpreadConstraints=rule)
         for n, node in enumerate(nodes)
     ]
-    assert sure(*NODES, *pods) == {(name, "topologySpread") for name in wrong}
+    assert certain(*NODES, *pods) == {(name, "topologySpread") for name in wrong}
 
 
 def test_topology_spread_counts_the_nodes_selected_by_its_policies() -> None:
@@ -155,11 +155,11 @@ def test_topology_spread_counts_the_nodes_selected_by_its_policies() -> None:
     ignoring = [
         web(f"{n}", "a1", n, topologySpreadConstraints=spread(nodeAffinityPolicy="Ignore"), **own_zone) for n in (1, 2)
     ]
-    assert sure(*NODES, *in_own_zone) == set()
-    assert sure(*NODES, *ignoring) == {("2", "topologySpread")}
+    assert certain(*NODES, *in_own_zone) == set()
+    assert certain(*NODES, *ignoring) == {("2", "topologySpread")}
     honoring = [web(f"{n}", "a1", n, topologySpreadConstraints=spread(nodeTaintsPolicy="Honor")) for n in (1, 2)]
-    assert sure(A1, tainted, *honoring) == set()
-    assert sure(A1, A2, tainted, pods[0], pods[1]) == {("1", "topologySpread")}
+    assert certain(A1, tainted, *honoring) == set()
+    assert certain(A1, A2, tainted, pods[0], pods[1]) == {("1", "topologySpread")}
 
 
 def test_finished_and_terminating_pods_give_a_possible_spread_violation() -> None:
@@ -167,22 +167,22 @@ def test_finished_and_terminating_pods_give_a_possible_spread_violation() -> Non
     late = [web("1", "a1", 10, **rule), web("2", "a1", 20, **rule)]
     for gone in ({"is_terminating": True}, {"phase": "Succeeded"}):
         others = [web("b", "b1", 5, **gone), web("c", "c1", 5, **gone)]
-        assert (sure(*NODES, *others, *late), maybe(*NODES, *others, *late)) == (set(), {("2", "topologySpread")})
+        assert (certain(*NODES, *others, *late), possible(*NODES, *others, *late)) == (set(), {("2", "topologySpread")})
 
 
 def test_zone_younger_than_the_pod_gives_a_possible_spread_violation() -> None:
     rule = {"topologySpreadConstraints": spread()}
     late = [web("1", "a1", 10, **rule), web("2", "a1", 20, **rule)]
     new = make_node("b9", zone="b", created=at(30))
-    assert (sure(A1, new, *late), maybe(A1, new, *late)) == (set(), {("2", "topologySpread")})
+    assert (certain(A1, new, *late), possible(A1, new, *late)) == (set(), {("2", "topologySpread")})
 
 
 def test_spread_of_a_foreign_scheduler_is_only_a_possible_violation() -> None:
     rule = {"topologySpreadConstraints": spread(), "schedulerName": "my-scheduler"}
     late = [web("1", "a1", 10, **rule), web("2", "a1", 20, **rule)]
-    assert (sure(A1, B1, *late), maybe(A1, B1, *late)) == (set(), {("2", "topologySpread")})
+    assert (certain(A1, B1, *late), possible(A1, B1, *late)) == (set(), {("2", "topologySpread")})
     elsewhere = make_pod("x", "b1", schedulerName="my-scheduler")
-    assert sure(A1, B1, elsewhere, *late) == {("2", "topologySpread")}
+    assert certain(A1, B1, elsewhere, *late) == {("2", "topologySpread")}
 
 
 # -- volumes -------------------------------------------------------------------------------------------------------------
@@ -212,35 +212,35 @@ def in_zone(zone: str) -> dict[str, Any]:
     ],
 )
 def test_pod_runs_where_its_volumes_are_reachable(objects: list[Told], is_wrong: bool) -> None:
-    found = sure(*NODES, *objects, make_pod("one", "a1", volumes=using("c")))
+    found = certain(*NODES, *objects, make_pod("one", "a1", volumes=using("c")))
     assert found == ({("one", "volumes")} if is_wrong else set())
 
 
 def test_missing_claim_gives_a_possible_violation() -> None:
     cluster = (*NODES, make_claim("other", "v"), make_pod("one", "a1", volumes=using("c")))
-    assert (sure(*cluster), maybe(*cluster)) == (set(), {("one", "volumes")})
+    assert (certain(*cluster), possible(*cluster)) == (set(), {("one", "volumes")})
 
 
 def test_claims_are_not_judged_if_none_were_listed() -> None:
     cluster = (*NODES, make_pod("one", "a1", volumes=using("c")))
-    assert (sure(*cluster), maybe(*cluster)) == (set(), set())
+    assert (certain(*cluster), possible(*cluster)) == (set(), set())
 
 
 def test_read_write_once_pod_claim_has_one_user() -> None:
     volume = make_volume("v", "c")
     pods = [make_pod("early", "a1", second=1, volumes=using("c")), make_pod("late", "b1", second=2, volumes=using("c"))]
-    assert sure(*NODES, volume, make_claim("c", "v"), *pods) == set()
+    assert certain(*NODES, volume, make_claim("c", "v"), *pods) == set()
     exclusive = make_claim("c", "v", mode="ReadWriteOncePod")
-    assert sure(*NODES, volume, exclusive, *pods) == {("late", "volumes")}
+    assert certain(*NODES, volume, exclusive, *pods) == {("late", "volumes")}
 
 
 def test_volume_limit_of_a_node_is_kept() -> None:
     storage = [made for n in "12" for made in (make_claim(n, f"v{n}"), _of_driver(f"v{n}", n))]
     pods = [make_pod(n, "a1", second=int(n), volumes=using(n)) for n in "12"]
     sharer = make_pod("3", "a1", second=3, volumes=using("1"))
-    assert sure(*NODES, *storage, limits("a1", "d", 2), *pods, sharer) == set()
-    assert sure(*NODES, *storage, limits("a1", "d", 1), *pods, sharer) == {("2", "volumes")}
-    assert sure(*NODES, *storage, limits("a1", "other", 1), *pods) == set()
+    assert certain(*NODES, *storage, limits("a1", "d", 2), *pods, sharer) == set()
+    assert certain(*NODES, *storage, limits("a1", "d", 1), *pods, sharer) == {("2", "volumes")}
+    assert certain(*NODES, *storage, limits("a1", "other", 1), *pods) == set()
 
 
 def _of_driver(name: str, claim: str) -> Told:
@@ -273,9 +273,9 @@ def _of_driver(name: str, claim: str) -> Told:
 )
 def test_conflicting_disks_do_not_share_a_node(first: dict[str, Any], second: dict[str, Any], is_wrong: bool) -> None:
     pods = [make_pod("early", "a1", second=1, volumes=[first]), make_pod("late", "a1", second=2, volumes=[second])]
-    assert sure(*NODES, *pods) == ({("late", "volumes")} if is_wrong else set())
+    assert certain(*NODES, *pods) == ({("late", "volumes")} if is_wrong else set())
     apart = [pods[0], make_pod("late", "a2", second=2, volumes=[second])]
-    assert sure(*NODES, *apart) == set()
+    assert certain(*NODES, *apart) == set()
 
 
 # -- domains -------------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_pods_run_on_nodes_of_their_domain_or_lent_nodes(scheduler: str, right: 
     nodes = (PLAIN, LENT, CARDS, VIRTUAL, SPECIAL, OWNED)
     pods = [make_pod(node["metadata"]["name"], node["metadata"]["name"], schedulerName=scheduler) for _, node in nodes]
     wrong = {node["metadata"]["name"] for _, node in nodes} - right
-    assert sure(*nodes, *pods, domains=DOMAINS) == {(name, "domain") for name in wrong}
+    assert certain(*nodes, *pods, domains=DOMAINS) == {(name, "domain") for name in wrong}
 
 
 def test_limited_toleration_of_a_domain_covers_only_matching_pods() -> None:
@@ -324,20 +324,20 @@ def test_limited_toleration_of_a_domain_covers_only_matching_pods() -> None:
 
     def told(**fields: Any) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
         cluster = (node, make_pod("one", "cards", schedulerName="gpu-scheduler", **fields))
-        return sure(*cluster, domains=domains), maybe(*cluster, domains=domains)
+        return certain(*cluster, domains=domains), possible(*cluster, domains=domains)
 
     assert told(requests={GPU: "1"}) == (set(), set())
     assert told(annotations={"milli": "250"}) == (set(), set())
     assert told(requests={"cpu": "1"}) == (set(), {("one", "taints")}), "an annotation may have gone"
     by_request = (Domain("gpu", frozenset({"gpu-scheduler"}), "gpu", limited=((card, PodRule(frozenset({GPU}))),)),)
     pod = make_pod("one", "cards", schedulerName="gpu-scheduler", requests={"cpu": "1"})
-    assert sure(node, pod, domains=by_request) == {("one", "taints")}
+    assert certain(node, pod, domains=by_request) == {("one", "taints")}
 
 
 def test_node_without_allocatable_gpus_gives_a_possible_domain_violation() -> None:
     node = make_node("cards", more={GPU: "0"}, capacity={GPU: "4"})
     cluster = (node, make_pod("one", "cards", schedulerName="gpu-scheduler"))
-    assert (sure(*cluster, domains=DOMAINS), maybe(*cluster, domains=DOMAINS)) == (set(), {("one", "domain")})
+    assert (certain(*cluster, domains=DOMAINS), possible(*cluster, domains=DOMAINS)) == (set(), {("one", "domain")})
 
 
 # -- the order of binds --------------------------------------------------------------------------------------------------

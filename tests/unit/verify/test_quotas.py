@@ -75,7 +75,7 @@ def judge(*documents: tuple[str, Document]) -> QuotaJudge:
     return found
 
 
-def fives(namespace: str, count: int, **fields: Any) -> list[tuple[str, Document]]:
+def pods_of_5_cpu(namespace: str, count: int, **fields: Any) -> list[tuple[str, Document]]:
     return [
         make_pod(f"{namespace}-{number}", "n1", namespace=namespace, requests={"cpu": "5"}, **fields)
         for number in range(count)
@@ -86,7 +86,9 @@ MANUAL = ("ElasticQuotaTree", tree_document(manual()))
 
 
 def test_pods_count_at_every_level_above_them() -> None:
-    found = judge(MANUAL, *fives("namespace1", 3), *fives("namespace2", 2), *fives("other", 9)).usage()
+    found = judge(
+        MANUAL, *pods_of_5_cpu("namespace1", 3), *pods_of_5_cpu("namespace2", 2), *pods_of_5_cpu("other", 9)
+    ).usage()
     assert found is not None
 
     sums = {one.name: found.of(one)["cpu"] for one in found.tree.root.below()}
@@ -97,13 +99,13 @@ def test_pods_count_at_every_level_above_them() -> None:
 
 
 def test_level_over_its_max_is_reported_with_both_amounts() -> None:
-    found = judge(MANUAL, *fives("namespace1", 5))
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 5))
 
     assert [str(one) for one in found.excesses()] == ["root.a.1 holds 25000 of at most 20000 cpu"]
 
 
 def test_placement_is_judged_without_unknown_pods() -> None:
-    found = judge(MANUAL, *fives("namespace1", 5))
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 5))
 
     assert found.placement("uid-namespace1-namespace1-0")
     assert not found.placement("uid-namespace1-namespace1-0", unknown=["uid-namespace1-namespace1-4"])
@@ -112,7 +114,7 @@ def test_placement_is_judged_without_unknown_pods() -> None:
 
 def test_pod_that_requests_no_exceeded_resource_is_no_violation() -> None:
     late = make_pod("late", "n1", namespace="namespace1", requests={"memory": "1Gi"})
-    found = judge(MANUAL, *fives("namespace1", 5), late)
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 5), late)
 
     assert not found.placement("uid-namespace1-late")
 
@@ -120,7 +122,7 @@ def test_pod_that_requests_no_exceeded_resource_is_no_violation() -> None:
 def test_pending_finished_and_deleted_pods_use_no_quota() -> None:
     waiting = make_pod("waiting", "", namespace="namespace1", requests={"cpu": "5"})
     gone = make_pod("gone", "n1", namespace="namespace1", requests={"cpu": "5"})
-    found = judge(MANUAL, *fives("namespace1", 4), waiting, gone)
+    found = judge(MANUAL, *pods_of_5_cpu("namespace1", 4), waiting, gone)
     found.forget(*gone)
     found.add(*make_pod("namespace1-0", "n1", namespace="namespace1", requests={"cpu": "5"}, phase="Succeeded"))
 
@@ -132,7 +134,7 @@ def test_pending_finished_and_deleted_pods_use_no_quota() -> None:
 
 def test_each_pod_uses_one_of_the_resource_pods() -> None:
     root = level("root", {"pods": "2"}, {"pods": "2"}, namespaces=("x",))
-    found = judge(("ElasticQuotaTree", tree_document(root)), *fives("x", 3))
+    found = judge(("ElasticQuotaTree", tree_document(root)), *pods_of_5_cpu("x", 3))
 
     assert [str(one) for one in found.excesses()] == ["root holds 3 of at most 2 pods"]
 
@@ -210,14 +212,14 @@ ROUND = {"root": "20", "root_a": "20", "root_a_1": "20"}
 """What four pods of 5 CPUs in namespace1 make."""
 
 
-def said_of(status: Document, *more: tuple[str, Document]) -> list[str]:
+def faults_of_status(status: Document, *more: tuple[str, Document]) -> list[str]:
     return judge(
-        ("ElasticQuotaTree", tree_document(manual(), status=status)), *fives("namespace1", 4), *more
+        ("ElasticQuotaTree", tree_document(manual(), status=status)), *pods_of_5_cpu("namespace1", 4), *more
     ).status_faults()
 
 
 def test_correct_status_has_no_fault() -> None:
-    assert not said_of(shown(**ROUND))
+    assert not faults_of_status(shown(**ROUND))
 
 
 @pytest.mark.parametrize(
@@ -235,22 +237,25 @@ def test_a_status_is_compared_with_the_sums(path: str, field: str, amount: str, 
     status = shown(**ROUND)
     status["levels"][path][field] = {"cpu": amount}
 
-    assert said_of(status) == [fault]
+    assert faults_of_status(status) == [fault]
 
 
 def test_a_status_has_every_level_and_no_other() -> None:
     status = shown(**ROUND)
     status["levels"]["c"] = status["levels"].pop("root.b.2")
 
-    assert said_of(status) == ["status.levels: c is not a level of the tree", "status.levels: root.b.2 is missing"]
+    assert faults_of_status(status) == [
+        "status.levels: c is not a level of the tree",
+        "status.levels: root.b.2 is missing",
+    ]
 
 
 def test_pending_pod_counts_as_requested_unless_it_is_gated() -> None:
     gated = make_pod("gated", "", namespace="namespace1", requests={"cpu": "1"}, schedulingGates=[{"name": "g"}])
     waiting = make_pod("waiting", "", namespace="namespace1", requests={"cpu": "1"})
 
-    assert not said_of(shown(**ROUND), gated)
-    assert said_of(shown(**ROUND), waiting) == [
+    assert not faults_of_status(shown(**ROUND), gated)
+    assert faults_of_status(shown(**ROUND), waiting) == [
         f"{path}: status says 20000 cpu requested, it is 21000" for path in ("root", "root.a", "root.a.1")
     ]
 

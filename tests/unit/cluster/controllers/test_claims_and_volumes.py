@@ -44,7 +44,7 @@ async def phase_of_claim(cluster: Fleet, name: str) -> str:
     return str(found["status"]["phase"])
 
 
-async def said(cluster: Fleet, name: str) -> list[tuple[str, str]]:
+async def events_of(cluster: Fleet, name: str) -> list[tuple[str, str]]:
     """Reason and message of the events about objects of this name."""
     await asyncio.sleep(1)
     events = await cluster.list_all(EVENTS)
@@ -98,7 +98,7 @@ async def test_volume_reserved_for_a_claim_binds_only_to_it() -> None:
         await cluster.create(CLAIMS, a_claim("greedy"))
         assert await phase_of_claim(cluster, "greedy") == "Pending"
         no_class = "no persistent volumes available for this claim and no storage class is set"
-        assert await said(cluster, "greedy") == [("FailedBinding", no_class)]
+        assert await events_of(cluster, "greedy") == [("FailedBinding", no_class)]
         await cluster.create(CLAIMS, a_claim("heir"))
         claim = await cluster.wait_until(CLAIMS, "heir", is_in("Bound"))
         assert claim["spec"]["volumeName"] == "kept"
@@ -112,11 +112,11 @@ async def test_claim_that_names_its_volume_gets_it_or_the_reason() -> None:
         await cluster.create(CLAIMS, a_claim("big", "2Gi", volumeName="v"))
         assert await phase_of_claim(cluster, "big") == "Pending"
         why = 'Cannot bind to requested volume "v": requested PV is too small'
-        assert await said(cluster, "big") == [("VolumeMismatch", why)]
+        assert await events_of(cluster, "big") == [("VolumeMismatch", why)]
         await cluster.create(CLAIMS, a_claim("right", volumeName="v"))
         await cluster.wait_until(CLAIMS, "right", is_in("Bound"))
         await cluster.create(CLAIMS, a_claim("late", volumeName="v"))
-        assert ("FailedBinding", 'volume "v" already bound to a different claim.') in await said(cluster, "late")
+        assert ("FailedBinding", 'volume "v" already bound to a different claim.') in await events_of(cluster, "late")
         await cluster.create(CLAIMS, a_claim("early", volumeName="not-yet"))
         assert await phase_of_claim(cluster, "early") == "Pending"
         await cluster.create(VOLUMES, a_volume("not-yet"))
@@ -138,7 +138,7 @@ async def test_immediate_claim_is_provisioned_at_once() -> None:
         assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
         (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         assert term == {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a", "b"]}]}
-        reasons = [reason for reason, _ in await said(cluster, "c")]
+        reasons = [reason for reason, _ in await events_of(cluster, "c")]
         assert reasons == ["ExternalProvisioning", "Provisioning", "ProvisioningSucceeded"]
 
 
@@ -148,7 +148,7 @@ async def test_wait_for_first_consumer_claim_is_provisioned_for_the_node_of_its_
         await cluster.create(CLAIMS, a_claim("c", storageClassName="late"))
         assert await phase_of_claim(cluster, "c") == "Pending"
         waits = ("WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-        assert await said(cluster, "c") == [waits]
+        assert await events_of(cluster, "c") == [waits]
         await cluster.patch(CLAIMS, "c", {"metadata": {"annotations": {SELECTED_NODE: "n"}}})
         claim = await cluster.wait_until(CLAIMS, "c", is_in("Bound"))
         volume = await cluster.get(VOLUMES, claim["spec"]["volumeName"])
@@ -184,7 +184,7 @@ async def test_deleted_selected_node_is_removed_from_the_claim() -> None:
         )
         assert claim["status"]["phase"] == "Pending"
         why = ("ProvisioningFailed", 'failed to get target node: nodes "gone" not found')
-        assert why in await said(cluster, "c")
+        assert why in await events_of(cluster, "c")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ async def test_claim_without_a_provisioner_gets_an_event_with_the_reason(
         if fields is not None:
             await cluster.create(STORAGE_CLASSES, a_class(name, **fields))
         await cluster.create(CLAIMS, a_claim("c", storageClassName=name))
-        ((reason, message),) = await said(cluster, "c")
+        ((reason, message),) = await events_of(cluster, "c")
         assert reason == "ProvisioningFailed"
         assert message.startswith(sentence)
 
@@ -279,7 +279,7 @@ async def test_bound_volume_is_protected_and_its_removal_makes_the_claim_lost() 
         await cluster.patch(VOLUMES, "v", {"metadata": {"finalizers": None}})
         await cluster.wait_until(CLAIMS, "c", is_in("Lost"))
         text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
-        assert ("ClaimLost", text) in await said(cluster, "c")
+        assert ("ClaimLost", text) in await events_of(cluster, "c")
 
 
 async def test_claim_of_an_ephemeral_volume_is_deleted_with_its_pod() -> None:
@@ -306,7 +306,7 @@ async def test_foreign_claim_with_the_name_of_an_ephemeral_volume_is_reported() 
         scratch = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": a_claim("")["spec"]}}}]
         await cluster.create(PODS, a_pod("p", node="", volumes=scratch))
         sentence = "PVC default/p-scratch was not created for pod default/p (pod is not owner)"
-        assert ("FailedBinding", f"ephemeral volume scratch: {sentence}") in await said(cluster, "p")
+        assert ("FailedBinding", f"ephemeral volume scratch: {sentence}") in await events_of(cluster, "p")
 
 
 async def test_volume_is_released_if_its_claim_was_bound_to_another() -> None:
@@ -407,4 +407,4 @@ async def test_wait_for_first_consumer_claim_names_its_pending_pods() -> None:
             await cluster.create(PODS, a_pod(name, node="", volumes=volumes))
         await asyncio.sleep(1)
         await cluster.create(CLAIMS, a_claim("c", storageClassName="late"))
-        assert await said(cluster, "c") == [("WaitForPodScheduled", "waiting for pods one,two to be scheduled")]
+        assert await events_of(cluster, "c") == [("WaitForPodScheduled", "waiting for pods one,two to be scheduled")]

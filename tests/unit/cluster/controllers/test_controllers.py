@@ -51,7 +51,7 @@ async def roll_out(cluster: Fleet, name: str, replicas: int) -> Document:
     return await cluster.wait_until(DEPLOYMENTS, name, has_rolled_out(replicas))
 
 
-class HighWater:
+class PodExtremes:
     """Watches how many pods of a label there are, and how few of them are Ready, at every change."""
 
     def __init__(self, cluster: Fleet) -> None:
@@ -144,7 +144,7 @@ async def test_rolling_update_stays_within_surge_and_unavailability() -> None:
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 8))
         await roll_out(cluster, "web", 8)
-        water = HighWater(cluster)
+        water = PodExtremes(cluster)
         cluster.server.interceptors.append(water)
 
         template = a_deployment("web", 8, image="registry.k8s.io/pause:3.11")["spec"]["template"]
@@ -178,7 +178,7 @@ async def test_recreate_deletes_all_old_pods_before_it_creates_new_ones() -> Non
     async with a_cluster(a_node()) as cluster:
         await cluster.create(DEPLOYMENTS, a_deployment("web", 4, strategy={"type": "Recreate"}))
         await roll_out(cluster, "web", 4)
-        water = HighWater(cluster)
+        water = PodExtremes(cluster)
         cluster.server.interceptors.append(water)
         template = a_deployment("web", 4, image="registry.k8s.io/pause:3.11")["spec"]["template"]
         await cluster.patch(DEPLOYMENTS, "web", {"spec": {"template": template}})
@@ -226,7 +226,7 @@ async def test_a_deployment_whose_pods_never_start_misses_its_progress_deadline(
 
 async def test_a_job_runs_no_more_than_its_parallelism_and_completes() -> None:
     async with a_cluster(a_node()) as cluster:
-        water = HighWater(cluster)
+        water = PodExtremes(cluster)
         cluster.server.interceptors.append(water)
         await cluster.create(JOBS, a_job("batch", parallelism=3, completions=10))
         job = await cluster.wait_until(JOBS, "batch", lambda j: condition_of(j, "Complete"))
@@ -299,7 +299,7 @@ async def test_finished_job_is_deleted_after_its_time_to_live() -> None:
         assert 29 <= cluster.clock.monotonic() - ended <= 33
 
 
-def told(events: list[Document], kind: str) -> list[tuple[str, str]]:
+def events_about(events: list[Document], kind: str) -> list[tuple[str, str]]:
     return [(e["reason"], e["message"]) for e in events if e["involvedObject"]["kind"] == kind]
 
 
@@ -311,15 +311,15 @@ async def test_controllers_write_events() -> None:
         await cluster.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 0}})
         await cluster.wait_until(DEPLOYMENTS, "web", lambda found: not found["status"].get("replicas"))
         await cluster.create(JOBS, a_job("done"))
-        events = await cluster.wait_listed(EVENTS, lambda events: len(told(events, "Job")) == 2)
+        events = await cluster.wait_listed(EVENTS, lambda events: len(events_about(events, "Job")) == 2)
 
         name = replica_set["metadata"]["name"]
-        assert set(told(events, "Deployment")) == {
+        assert set(events_about(events, "Deployment")) == {
             ("ScalingReplicaSet", f"Scaled up replica set {name} from 0 to 1"),
             ("ScalingReplicaSet", f"Scaled down replica set {name} from 1 to 0"),
         }
-        assert {reason for reason, _ in told(events, "ReplicaSet")} == {"SuccessfulCreate", "SuccessfulDelete"}
-        assert ("Completed", "Job completed") in told(events, "Job")
+        assert {reason for reason, _ in events_about(events, "ReplicaSet")} == {"SuccessfulCreate", "SuccessfulDelete"}
+        assert ("Completed", "Job completed") in events_about(events, "Job")
 
 
 async def test_number_of_events_per_object_is_limited() -> None:
@@ -329,7 +329,7 @@ async def test_number_of_events_per_object_is_limited() -> None:
             REPLICA_SETS, "web", lambda rs: rs["status"].get("readyReplicas") == 3 * BURST_PER_OBJECT
         )
         await asyncio.sleep(10)
-        assert len(told(await cluster.list_all(EVENTS), "ReplicaSet")) == BURST_PER_OBJECT
+        assert len(events_about(await cluster.list_all(EVENTS), "ReplicaSet")) == BURST_PER_OBJECT
 
 
 async def test_changed_annotations_raise_the_generation_of_deployments_only() -> None:

@@ -198,7 +198,7 @@ def test_outdated_choice_is_repeated_on_the_same_or_next_row() -> None:
     assert isinstance(late.answer({"Asks": ""}), Conflicted)
 
 
-class Told(HighestDevice):
+class ExternallyChosen(HighestDevice):
     """Takes the device that somebody outside has named before."""
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
@@ -208,7 +208,7 @@ class Told(HighestDevice):
 
 
 def test_outdated_external_choice_is_a_conflict_instead_of_another_device() -> None:
-    bench = Bench(Told, gpu_node("a", 2), gpu_node("b", 1))
+    bench = Bench(ExternallyChosen, gpu_node("a", 2), gpu_node("b", 1))
     slow = [Waiting.begin(bench.domain, fraction(f"slow{number}", 700)) for number in range(3)]
     named = {"a": 1, "b": 0}
     first = slow[0].answer({"Asks": named})
@@ -273,7 +273,7 @@ def test_pod_can_take_only_its_held_devices_again() -> None:
         ledger.take(pod, 0, (0,))
 
 
-class Fails(HighestDevice):
+class FailingChoice(HighestDevice):
     """Chooses in an unusable way."""
 
     answer: Any = None
@@ -292,7 +292,7 @@ class Fails(HighestDevice):
     ],
 )
 def test_failed_choice_fails_the_attempt_and_holds_nothing(answer: Any, message: str) -> None:
-    bench = Bench(Fails, gpu_node("n", 2))
+    bench = Bench(FailingChoice, gpu_node("n", 2))
     bench.plugin.answer = answer  # type: ignore[attr-defined]
     result = bench.schedule(fraction("p", 600))
     assert isinstance(result, Unplaced)

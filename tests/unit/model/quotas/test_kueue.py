@@ -44,7 +44,7 @@ def nodes(found: Translation) -> dict[str, QuotaNode]:
     return {node.path: node for node in found.tree.nodes}
 
 
-def told(found: Translation) -> list[tuple[str, str]]:
+def lost_fields(found: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in found.losses]
 
 
@@ -107,7 +107,7 @@ def test_flavors_are_added_and_one_without_a_limit_removes_the_limit() -> None:
     assert (tree["root.all.a"].min, tree["root.all.a"].max) == ({"cpu": 10_000}, {"cpu": 15_000})
     assert tree["root.all.a"].guarantee == {"cpu": 5000}
     assert tree["root.all.b"].max == {}
-    assert ("ClusterQueue a", "spec.resourceGroups") in told(found)
+    assert ("ClusterQueue a", "spec.resourceGroups") in lost_fields(found)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_lost_fields_are_reported_with_their_path() -> None:
             flavor,
         ]
     )
-    assert told(found) == [
+    assert lost_fields(found) == [
         ("ClusterQueue a", "spec.resourceGroups"),
         ("ClusterQueue a", "spec.resourceGroups"),
         ("ClusterQueue a", "spec.preemption"),

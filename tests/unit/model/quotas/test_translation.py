@@ -80,14 +80,14 @@ def test_a_namespace_among_the_documents_is_no_quota(api: QuotaApi) -> None:
     assert (alone.tree, alone.problems) == (both.tree, both.problems)
 
 
-def told(translation: Translation) -> list[tuple[str, str]]:
+def lost_fields(translation: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in translation.losses]
 
 
 def test_attributes_and_bounds_of_jobs_of_ack_are_lost() -> None:
     team = leaf("a", 1, 2, attributes={"resourceflavors": ["x"]})
     root = node("root", {"cpu": 4}, {"cpu": 4, "kube-queue/max-jobs": 3}, team)
-    assert told(translate(QuotaApi.ACK, [ack(root)])) == [
+    assert lost_fields(translate(QuotaApi.ACK, [ack(root)])) == [
         ("ElasticQuotaTree kube-system/teams", "root.max.kube-queue/max-jobs"),
         ("ElasticQuotaTree kube-system/teams", "root.a.attributes.resourceflavors"),
     ]
@@ -96,7 +96,7 @@ def test_attributes_and_bounds_of_jobs_of_ack_are_lost() -> None:
 def test_losses_of_an_unnamed_level_have_its_index_in_the_path() -> None:
     nameless = {"min": {"cpu": 1}, "attributes": {"x": "y"}, "children": [leaf("b", 1, 1, attributes={"z": "y"})]}
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 1, 2), nameless)
-    assert [path for _, path in told(translate(QuotaApi.ACK, [ack(root)]))] == [
+    assert [path for _, path in lost_fields(translate(QuotaApi.ACK, [ack(root)]))] == [
         "root.children[1].attributes.x",
         "root.children[1].b.attributes.z",
     ]
@@ -105,7 +105,7 @@ def test_losses_of_an_unnamed_level_have_its_index_in_the_path() -> None:
 def test_unread_labels_and_annotations_of_koordinator_are_lost() -> None:
     document = linked("web", 2, 8, tree_id="", preemptible="false", allow_lent_resource="false", runtime="{}")
     _, translation = checked(translate(QuotaApi.KOORDINATOR, [document]))
-    assert told(translation) == [
+    assert lost_fields(translation) == [
         ("ElasticQuota kube-system/web", "metadata.labels[quota.scheduling.koordinator.sh/preemptible]"),
         ("", ""),
         ("", "koordinator-root-quota.max.cpu"),

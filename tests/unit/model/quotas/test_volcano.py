@@ -34,7 +34,7 @@ def nodes(found: Translation) -> dict[str, QuotaNode]:
     return {node.path: node for node in found.tree.nodes}
 
 
-def told(found: Translation) -> list[tuple[str, str]]:
+def lost_fields(found: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in found.losses]
 
 
@@ -88,7 +88,7 @@ def test_pod_groups_and_namespaces_map_namespaces_to_queues() -> None:
     )
     assert found.tree is not None
     assert found.tree.leaf_of == {"x": 2, "y": 3}
-    assert told(found) == [
+    assert lost_fields(found) == [
         ("PodGroup x/job", "spec.queue"),
         ("PodGroup z/job", "spec.queue"),
         ("PodGroup z/second", "spec.queue"),
@@ -98,7 +98,7 @@ def test_pod_groups_and_namespaces_map_namespaces_to_queues() -> None:
 def test_lost_fields_are_reported_with_their_path() -> None:
     document = queue("a", reclaimable=False, priority=5, affinity={"nodeGroupAffinity": {}})
     document["metadata"]["annotations"] = {"volcano.sh/hierarchy": "root/a"}
-    assert told(read_volcano([document])) == [
+    assert lost_fields(read_volcano([document])) == [
         ("Queue a", "spec.priority"),
         ("Queue a", "spec.affinity"),
         ("Queue a", "spec.reclaimable"),

@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-def said(*arguments: object, code: int | None = 0) -> str:
+def output_of(*arguments: object, code: int | None = 0) -> str:
     """`code`: None where any will do."""
     result = CliRunner().invoke(app, ["forecast", *map(str, arguments)])
     assert code in (None, result.exit_code), result.output
@@ -43,14 +43,14 @@ def said(*arguments: object, code: int | None = 0) -> str:
 
 
 def test_services_are_listed_with_peaks_and_origin(file: Path) -> None:
-    lines = said("services", "--profiles", file).splitlines()
+    lines = output_of("services", "--profiles", file).splitlines()
     assert lines[0].split() == ["SERVICE", "DIMENSION", "FROM", "PEAK", "AT", "MEAN", "ERROR"]
     assert lines[1].split() == ["shop/web", "cpu", "seasonal", "2", "Tue", "20:00", "0.509", "4.0", "%"]
     assert [line.split()[:2] for line in lines[2:]] == [["shop/web", "log"], ["shop/cart", "cpu"]]
 
 
 def test_a_service_is_plotted_day_by_day(file: Path) -> None:
-    lines = said("service", "shop/web", "--profiles", file).splitlines()
+    lines = output_of("service", "shop/web", "--profiles", file).splitlines()
     tuesday = next(line for line in lines if line.startswith("  Tue"))
     assert tuesday[7 + 20] == "█"
     assert tuesday.count("█") == 1
@@ -58,16 +58,16 @@ def test_a_service_is_plotted_day_by_day(file: Path) -> None:
 
 
 def test_time_option_shows_the_busiest_services_then(file: Path) -> None:
-    found = json.loads(said("at", "tue 20:00", "--profiles", file, "-o", "json"))
+    found = json.loads(output_of("at", "tue 20:00", "--profiles", file, "-o", "json"))
     assert [(one["service"], one["cpu"], one["log"]) for one in found["services"]] == [
         ("shop/web", pytest.approx(2, rel=0.01), pytest.approx(0.5, rel=0.01)),
         ("shop/cart", pytest.approx(0.5, rel=0.01), None),
     ]
-    assert "2" in said("at", "20:00", "--profiles", file).splitlines()[1], "the busiest of all days"
+    assert "2" in output_of("at", "20:00", "--profiles", file).splitlines()[1], "the busiest of all days"
 
 
 def test_json_has_the_whole_week(file: Path) -> None:
-    found = json.loads(said("service", "shop/cart", "--profiles", file, "-o", "json"))
+    found = json.loads(output_of("service", "shop/cart", "--profiles", file, "-o", "json"))
     [cpu] = found["dimensions"]
     assert len(cpu["peak"]) == len(cpu["low"]) == len(cpu["high"]) == SLOTS
 
@@ -80,20 +80,20 @@ def test_json_has_the_whole_week(file: Path) -> None:
     ],
 )
 def test_missing_names_are_reported(file: Path, arguments: tuple[str, ...], message: str) -> None:
-    assert message in said(*arguments, "--profiles", file, code=2)
+    assert message in output_of(*arguments, "--profiles", file, code=2)
 
 
 @pytest.mark.parametrize("arguments", [("nodes",), ("node", "n1")])
 def test_node_commands_need_more_than_profiles(file: Path, arguments: tuple[str, ...]) -> None:
-    assert "use a running multisched (--server) or a dump" in said(*arguments, "--profiles", file, code=2)
+    assert "use a running multisched (--server) or a dump" in output_of(*arguments, "--profiles", file, code=2)
 
 
 def test_profiles_cannot_be_combined_with_a_dump(file: Path) -> None:
-    assert "--profiles cannot be combined" in said("nodes", "--profiles", file, "--snapshot", "-", code=2)
+    assert "--profiles cannot be combined" in output_of("nodes", "--profiles", file, "--snapshot", "-", code=2)
 
 
 def test_profiles_cannot_be_combined_with_a_server(file: Path) -> None:
-    assert "--profiles cannot be combined with --server" in said(
+    assert "--profiles cannot be combined with --server" in output_of(
         "services", "--profiles", file, "--server", NOBODY, code=2
     )
 
@@ -110,33 +110,33 @@ def test_command_line_takes_precedence_over_the_environment(
     file: Path, monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...], asked: str
 ) -> None:
     monkeypatch.setenv("MULTISCHED_PROFILES", str(file))
-    assert asked in said("services", *named, code=None)
+    assert asked in output_of("services", *named, code=None)
 
 
 def test_file_on_the_command_line_takes_precedence_over_an_environment_server(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULTISCHED_SERVER", NOBODY)
-    assert "shop/web" in said("services", "--profiles", file)
+    assert "shop/web" in output_of("services", "--profiles", file)
 
 
 def test_dump_without_a_configuration_is_refused_with_the_option_to_use(tmp_path: Path) -> None:
     dump = tmp_path / "dump.json"
     dump.write_text(json.dumps({"kind": "List", "items": [node_document("n1", cpu="4")]}))
-    told = said("nodes", "--snapshot", dump, code=1)
+    told = output_of("nodes", "--snapshot", dump, code=1)
     assert "no profiles are active yet: there is no history; name historyDir, files, history or profilesFile" in told
     assert "; give the configuration with --config: the default one has no history" in told
 
 
 def test_old_profiles_have_no_backtest_results(file: Path) -> None:
-    assert "contain no backtest results" in said("backtest", "--profiles", file, code=2)
+    assert "contain no backtest results" in output_of("backtest", "--profiles", file, code=2)
 
 
 def test_profiles_file_suffices_for_a_page_of_services(file: Path) -> None:
-    page = said("report", "--profiles", file)
+    page = output_of("report", "--profiles", file)
     assert page.startswith("<!doctype html>")
     assert "shop/cart" in page
-    assert json.loads(said("report", "--profiles", file, "-o", "json"))["nodes"] is None
+    assert json.loads(output_of("report", "--profiles", file, "-o", "json"))["nodes"] is None
 
 
 def test_dump_with_a_profiles_file_shows_nodes(file: Path, tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_dump_with_a_profiles_file_shows_nodes(file: Path, tmp_path: Path) -> No
     web["metadata"]["namespace"] = "shop"
     dump.write_text(json.dumps({"kind": "List", "items": [node_document("n1", cpu="4"), node_document("n2"), web]}))
 
-    lines = said("nodes", "--snapshot", dump, "--config", configuration).splitlines()
+    lines = output_of("nodes", "--snapshot", dump, "--config", configuration).splitlines()
     assert lines[1].split()[:7] == ["n1", "1", "0", "cpu", "Tue", "20:00", "50"]
     assert lines[2].split()[:3] == ["n2", "0", "0"]
-    assert "shop/web-1" in said("node", "n1", "--snapshot", dump, "--config", configuration)
+    assert "shop/web-1" in output_of("node", "n1", "--snapshot", dump, "--config", configuration)
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_plot_has_one_character_per_hour_and_shows_gaps() -> None:
 def test_invalid_profiles_file_is_reported(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("rubbish")
-    assert "other: " in said("services", "--profiles", other, code=2)
+    assert "other: " in output_of("services", "--profiles", other, code=2)

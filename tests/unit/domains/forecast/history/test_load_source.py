@@ -20,25 +20,25 @@ from tests.unit.domains.forecast.history.prometheus_kit import in_thread
 STEP_S = 300.0
 
 
-class Looks:
+class PolledMetrics:
     """What the API answers, look by look."""
 
-    def __init__(self, *looks: dict[str, float] | None) -> None:
-        self._looks = list(looks)
+    def __init__(self, *polls: dict[str, float] | None) -> None:
+        self._looks = list(polls)
 
     async def pods(self) -> tuple[PodUse, ...]:
-        look = self._looks.pop(0)
-        if look is None:
+        poll_result = self._looks.pop(0)
+        if poll_result is None:
             raise MeterError("metrics.k8s.io: HTTP 503")
-        return tuple(PodUse("shop", name, cores, cores * 100) for name, cores in look.items())
+        return tuple(PodUse("shop", name, cores, cores * 100) for name, cores in poll_result.items())
 
 
-def source_of(*looks: dict[str, float] | None, aggregation: Aggregation = Aggregation.MEAN) -> LoadSource:
+def source_of(*polls: dict[str, float] | None, aggregation: Aggregation = Aggregation.MEAN) -> LoadSource:
     async def known() -> Mapping[PodName, str]:
         return {("shop", "a"): "web", ("shop", "b"): "web"}
 
     dimensions = [Dimension("cpu", aggregation=aggregation), Dimension("log"), Dimension("memory")]
-    return LoadSource(LoadSettings(60), Looks(*looks), dimensions, known, STEP_S)
+    return LoadSource(LoadSettings(60), PolledMetrics(*polls), dimensions, known, STEP_S)
 
 
 @pytest.mark.parametrize(("aggregation", "cpu"), [(Aggregation.MEAN, 3.0), (Aggregation.MAX, 4.0)])
@@ -112,8 +112,8 @@ async def test_each_successful_poll_is_passed_to_the_listener() -> None:
     async def known() -> Mapping[PodName, str]:
         return {}
 
-    looks = Looks({"a": 1, "b": 3}, None)
-    source = LoadSource(LoadSettings(60), looks, [Dimension("cpu")], known, STEP_S, hear)
+    polls = PolledMetrics({"a": 1, "b": 3}, None)
+    source = LoadSource(LoadSettings(60), polls, [Dimension("cpu")], known, STEP_S, hear)
     await source.poll(300.0)
     with pytest.raises(SourceError):
         await source.poll(360.0)

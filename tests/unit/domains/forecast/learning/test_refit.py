@@ -53,7 +53,7 @@ def learn(reading: Reading, version: int, now_s: float) -> Profiles:
     return Profiles(version, now_s, newest_s, usage.services, usage.dimensions, peak, peak, peak, origin, error)
 
 
-class InForce:
+class AdoptedProfiles:
     """What placement would go by."""
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class InForce:
 
 @asynccontextmanager
 async def refit_on(
-    server: SmallPrometheus, force: InForce, *dimensions: Dimension, **meter: Any
+    server: SmallPrometheus, force: AdoptedProfiles, *dimensions: Dimension, **meter: Any
 ) -> AsyncIterator[Refit]:
     async with source_of(server, *(dimensions or (CPU,)), known={("shop", "a"): "web"}, **meter) as source:
         yield Refit([source], learn, force.adopt, SETTINGS)
 
 
 async def test_profiles_are_learned_from_the_ended_window_and_put_in_force() -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda time: time)]), InForce()
+    server, force = SmallPrometheus(Q=[(POD, lambda time: time)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         assert refit.state().detail(NOW_S) == "no profiles yet"
         assert await refit.once(ports_at(NOW_S))
@@ -88,8 +88,8 @@ async def test_profiles_are_learned_from_the_ended_window_and_put_in_force() -> 
     assert state.detail(newest_s + 7_200) == "profiles 2, 2 h old"
 
 
-def lies(kind: str) -> Callable[[SmallPrometheus], None]:
-    def lie(server: SmallPrometheus) -> None:
+def broken_source(kind: str) -> Callable[[SmallPrometheus], None]:
+    def break_it(server: SmallPrometheus) -> None:
         match kind:
             case "down":
                 server.fail_with = web.Response(status=503, body=b"starting up")
@@ -104,7 +104,7 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
             case "html":
                 server.fail_with = web.Response(status=200, body=b"<html>")
 
-    return lie
+    return break_it
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def lies(kind: str) -> Callable[[SmallPrometheus], None]:
     ],
 )
 async def test_last_valid_profiles_stay_in_force_with_age_and_reason(kind: str, words: str) -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
+    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         await refit.once(ports_at(NOW_S))
-        lies(kind)(server)
+        broken_source(kind)(server)
         assert not await refit.once(ports_at(NOW_S + 3_600))
         assert not await refit.once(ports_at(NOW_S + 7_200))
         state = refit.state()
@@ -134,10 +134,10 @@ async def test_last_valid_profiles_stay_in_force_with_age_and_reason(kind: str, 
 async def test_dimension_that_lost_all_samples_keeps_its_profiles(kind: str) -> None:
     """A window later, when nothing kept is left of the good samples."""
     later_s = NOW_S + SETTINGS.steps * SETTINGS.step_s + 3_600
-    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
+    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         await refit.once(ports_at(NOW_S))
-        lies(kind)(server)
+        broken_source(kind)(server)
         assert not await refit.once(ports_at(later_s))
         assert refit.state().last_error == (
             "dimension cpu had samples before and has none now; its last profiles stay active"
@@ -149,7 +149,7 @@ async def test_dimension_that_lost_all_samples_keeps_its_profiles(kind: str) -> 
 
 
 async def test_sources_without_samples_are_reported_with_their_notes() -> None:
-    force = InForce()
+    force = AdoptedProfiles()
     async with refit_on(SmallPrometheus(), force) as refit:
         assert not await refit.once(ports_at(NOW_S))
     assert force.adopted == []
@@ -160,7 +160,7 @@ async def test_sources_without_samples_are_reported_with_their_notes() -> None:
 
 
 async def test_impossible_spike_is_a_reported_gap() -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), InForce()
+    server, force = SmallPrometheus(Q=[(POD, lambda time: 100 if time == NOW_S // 300 * 300 else 1)]), AdoptedProfiles()
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
     assert force.profiles.peak[0, 0, 0] == 1
@@ -182,7 +182,7 @@ async def test_endless_or_oversized_responses_are_aborted_in_time() -> None:
         await reader.read()
 
     for handler, words in ((flood, "an answer of over 1000000 bytes"), (drip, "no answer within 0.2 s")):
-        force = InForce()
+        force = AdoptedProfiles()
         meter = {"answer_bytes_max": 1_000_000, "timeout_s": 0.2 if handler is drip else 60.0}
         async with raw_serving(handler) as url, refit_at(url, force, **meter) as refit:
             assert not await refit.once(ports_at(NOW_S))
@@ -191,7 +191,7 @@ async def test_endless_or_oversized_responses_are_aborted_in_time() -> None:
 
 
 @asynccontextmanager
-async def refit_at(url: str, force: InForce, **meter: Any) -> AsyncIterator[Refit]:
+async def refit_at(url: str, force: AdoptedProfiles, **meter: Any) -> AsyncIterator[Refit]:
     """Of a server that is none of `SmallPrometheus`."""
 
     async def known() -> Mapping[tuple[str, str], str]:
@@ -203,7 +203,7 @@ async def refit_at(url: str, force: InForce, **meter: Any) -> AsyncIterator[Refi
 
 
 async def test_failed_or_hung_fit_keeps_the_last_profiles_in_force() -> None:
-    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), InForce()
+    server, force = SmallPrometheus(Q=[(POD, lambda _: 5)]), AdoptedProfiles()
     ending, loop, hangs = threading.Event(), asyncio.get_running_loop(), asyncio.Event()
     ways = iter(["good", "raise", "hang", "good"])
 
@@ -235,23 +235,23 @@ async def test_failed_or_hung_fit_keeps_the_last_profiles_in_force() -> None:
     assert force.adopted == [1, 2]
 
 
-class Told:
+class ScriptedSource:
     """A source that says what it is told to, under virtual time."""
 
     name = "told"
 
-    def __init__(self, *says: float | str) -> None:
-        self._says = list(says)
+    def __init__(self, *results: float | str) -> None:
+        self._results = list(results)
         self.asked_s: list[float] = []
         self.polled_s: list[float] = []
         self.interval_s = 600.0
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
         self.asked_s.append(asyncio.get_running_loop().time())
-        says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
-        if isinstance(says, str):
-            raise SourceError(says)
-        values = np.full((1, 1, grid.steps), says, np.float32)
+        results = self._results.pop(0) if len(self._results) > 1 else self._results[0]
+        if isinstance(results, str):
+            raise SourceError(results)
+        values = np.full((1, 1, grid.steps), results, np.float32)
         return Reading(Usage(grid.start_s, grid.step_s, ("web",), ("cpu",), values))
 
     async def poll(self, now_s: float) -> None:
@@ -264,8 +264,8 @@ async def at_once(work: Callable[[], T]) -> T:
     return work()
 
 
-def lived(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple[Refit, InForce]:
-    loop, force = SimLoop(1), InForce()
+def run_for(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple[Refit, AdoptedProfiles]:
+    loop, force = SimLoop(1), AdoptedProfiles()
     refit = Refit([source], learn, force.adopt, SETTINGS, loads=loads)
 
     async def live() -> None:
@@ -278,8 +278,8 @@ def lived(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple
 
 
 def test_refits_follow_the_interval_with_jitter() -> None:
-    source = Told(1.0)
-    _, force = lived(source, 10)
+    source = ScriptedSource(1.0)
+    _, force = run_for(source, 10)
     waits = np.diff(source.asked_s)
     assert force.adopted == list(range(1, len(source.asked_s) + 1))
     assert len(waits) >= 8
@@ -288,8 +288,8 @@ def test_refits_follow_the_interval_with_jitter() -> None:
 
 
 def test_failed_refit_is_retried_with_growing_delays_up_to_the_interval() -> None:
-    source = Told(*["down"] * 9, 1.0)
-    refit, force = lived(source, 8)
+    source = ScriptedSource(*["down"] * 9, 1.0)
+    refit, force = run_for(source, 8)
     waits = np.diff(source.asked_s)
     for number, wait in enumerate(waits[:9]):
         least = min(3_600, RETRY_S * 2**number)
@@ -300,28 +300,28 @@ def test_failed_refit_is_retried_with_growing_delays_up_to_the_interval() -> Non
 
 
 def test_polling_source_is_polled_at_its_own_interval_and_may_fail() -> None:
-    source = Told(1.0)
-    refit, _ = lived(source, 2)
+    source = ScriptedSource(1.0)
+    refit, _ = run_for(source, 2)
     assert source.polled_s == [600.0 * number for number in range(len(source.polled_s))]
     assert len(source.polled_s) >= 12
     assert refit.state().polls_failed == (len(source.polled_s) + 1) // 2
 
 
-class Looking:
+class LoadQuerySource:
     """Can be asked about any moment, and fails every other time."""
 
     name = "looking"
 
     def __init__(self) -> None:
-        self.looked_s: list[float] = []
+        self.queried_s: list[float] = []
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
-        return await Told(1.0).read(grid, in_thread)
+        return await ScriptedSource(1.0).read(grid, in_thread)
 
     async def look(self, asked: LoadRequest) -> MeasuredLoads:
-        self.looked_s.append(asyncio.get_running_loop().time())
+        self.queried_s.append(asyncio.get_running_loop().time())
         assert asked.row_of_pod == {}
-        if len(self.looked_s) % 2:
+        if len(self.queried_s) % 2:
             raise SourceError("not this time")
         return MeasuredLoads(by_node={"cpu": {"n": 2.0}})
 
@@ -329,12 +329,12 @@ class Looking:
 def test_current_load_is_queried_once_per_step_and_may_fail() -> None:
     ledger = PeakLedger("peaks", Predictor(("cpu",)), {})
     ledger.set_node(0, make_node("n", cpu_milli=4_000))
-    loads, source = NodeLoads(ledger, ledger.rows), Looking()
-    refit, _ = lived(source, 1, loads)
-    assert set(np.diff(source.looked_s).tolist()) == {SETTINGS.step_s}
-    assert len(source.looked_s) >= 10
+    loads, source = NodeLoads(ledger, ledger.rows), LoadQuerySource()
+    refit, _ = run_for(source, 1, loads)
+    assert set(np.diff(source.queried_s).tolist()) == {SETTINGS.step_s}
+    assert len(source.queried_s) >= 10
     assert loads.latest()["cpu"].shares.tolist() == [0.5]
-    assert refit.state().polls_failed >= len(source.looked_s) // 2
+    assert refit.state().polls_failed >= len(source.queried_s) // 2
 
 
 def test_profiles_from_before_a_restart_keep_version_and_age() -> None:
@@ -342,5 +342,5 @@ def test_profiles_from_before_a_restart_keep_version_and_age() -> None:
     profiles = Profiles(
         7, 5.0, NOW_S, (), ("cpu",), earlier.peak, earlier.low, earlier.high, earlier.origin, earlier.error
     )
-    refit = Refit([], learn, InForce().adopt, SETTINGS, profiles)
+    refit = Refit([], learn, AdoptedProfiles().adopt, SETTINGS, profiles)
     assert refit.state().detail(NOW_S + 3 * 86_400) == "profiles 7, 3 d old"

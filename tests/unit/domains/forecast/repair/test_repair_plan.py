@@ -9,20 +9,20 @@ import pytest
 from domains.forecast.repair.case import Disruptions, Fits, Mask, RepairCase
 from domains.forecast.repair.plan import Plan, _homeless, plan_repair
 from domains.forecast.settings.repair_limits import RepairLimits
-from tests.unit.domains.forecast.repair.cases import everywhere, make_case
+from tests.unit.domains.forecast.repair.cases import fits_any_node, make_case
 
 LIMITS = RepairLimits((0.8,))
 
 
 def plan(case: RepairCase, limits: RepairLimits = LIMITS, fits: Fits | None = None) -> Plan:
-    return plan_repair(case, limits, fits or everywhere(len(case.nodes.names)))
+    return plan_repair(case, limits, fits or fits_any_node(len(case.nodes.names)))
 
 
 def moves(found: Plan) -> list[tuple[int, int, int]]:
     return [(step.move.pod, step.move.source, step.move.target) for step in found.steps]
 
 
-def only(case: RepairCase, allowed: dict[int, list[int]]) -> Fits:
+def fits_only(case: RepairCase, allowed: dict[int, list[int]]) -> Fits:
     """Pods named here fit these nodes, others any."""
 
     def fits(pod: int) -> Mask:
@@ -141,8 +141,8 @@ def test_requests_of_pods_moved_before_count_on_the_target() -> None:
 
 def test_pod_moves_only_to_a_node_where_it_fits() -> None:
     case = make_case([[0.5, 0.5], [0.0], [0.3]], fixed=[0, 1, 1, 1])
-    assert moves(plan(case, fits=only(case, {0: [2]}))) == [(0, 0, 2)]
-    found = plan(case, fits=only(case, {0: []}))
+    assert moves(plan(case, fits=fits_only(case, {0: [2]}))) == [(0, 0, 2)]
+    found = plan(case, fits=fits_only(case, {0: []}))
     assert "it fits no other node by its rules" in found.unrepaired[0].why
 
 

@@ -33,7 +33,7 @@ def with_spec(annotations: dict[str, str] | None = None, **changes: Any) -> Pod:
     return pod(spec=msgspec.structs.replace(GOOD.spec, **changes), annotations=annotations or {})
 
 
-def noted(name: str, value: str) -> Pod:
+def annotated(name: str, value: str) -> Pod:
     return pod(annotations={name: value})
 
 
@@ -51,15 +51,15 @@ def noted(name: str, value: str) -> Pod:
         (pod(owner=Owner("DaemonSet", "agent", "d")), rules.DAEMON),
         (pod(owner=Owner("Job", "report-1", "j")), rules.JOB),
         (pod(owner=Owner("Node", "n", "n")), rules.STATIC),
-        (noted(rules.MIRROR, "hash"), rules.STATIC),
+        (annotated(rules.MIRROR, "hash"), rules.STATIC),
         (with_spec(scheduler_name="default-scheduler"), rules.FOREIGN),
         (with_spec(priority=2_000_000_000), rules.CRITICAL),
-        (noted(rules.REPAIR_ANNOTATION, "false"), rules.forbidden_by(rules.REPAIR_ANNOTATION)),
-        (noted(rules.SAFE_TO_EVICT, "false"), rules.forbidden_by(rules.SAFE_TO_EVICT)),
-        (noted(rules.SAFE_TO_EVICT, "true"), ""),
-        (noted(rules.EVICT, "false"), rules.forbidden_by(rules.EVICT)),
-        (noted(rules.PREFER_NO_EVICTION, "true"), rules.forbidden_by(rules.PREFER_NO_EVICTION)),
-        (noted(rules.PREFER_NO_EVICTION, "false"), ""),
+        (annotated(rules.REPAIR_ANNOTATION, "false"), rules.forbidden_by(rules.REPAIR_ANNOTATION)),
+        (annotated(rules.SAFE_TO_EVICT, "false"), rules.forbidden_by(rules.SAFE_TO_EVICT)),
+        (annotated(rules.SAFE_TO_EVICT, "true"), ""),
+        (annotated(rules.EVICT, "false"), rules.forbidden_by(rules.EVICT)),
+        (annotated(rules.PREFER_NO_EVICTION, "true"), rules.forbidden_by(rules.PREFER_NO_EVICTION)),
+        (annotated(rules.PREFER_NO_EVICTION, "false"), ""),
         (with_spec(local_volumes=(SCRATCH,)), rules.EMPTY_DIR),
         (with_spec(local_volumes=(SCRATCH, LOGS)), rules.HOST_PATH),
         (with_spec({rules.SAFE_TO_EVICT: "true"}, local_volumes=(SCRATCH, LOGS)), ""),

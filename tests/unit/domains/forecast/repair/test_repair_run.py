@@ -20,7 +20,7 @@ from domains.forecast.repair.run import (
     should_stop,
 )
 from domains.forecast.settings.repair_limits import RepairLimits
-from tests.unit.domains.forecast.repair.cases import everywhere, make_case
+from tests.unit.domains.forecast.repair.cases import fits_any_node, make_case
 
 STEPS = 3
 
@@ -227,7 +227,7 @@ def test_eviction_follows_only_from_a_check() -> None:
 
 
 def step() -> Step:
-    return plan_repair(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8,)), everywhere(2)).steps[0]
+    return plan_repair(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8,)), fits_any_node(2)).steps[0]
 
 
 BEFORE = StepState("node-0", 3, (1.0,), (0.1,), (0.1,))

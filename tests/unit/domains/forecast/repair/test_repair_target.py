@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from domains.forecast.repair.case import Floats, RepairCase
 from domains.forecast.repair.target import STEP, LowestPlan, plan_lowest
 from domains.forecast.settings.repair_limits import RepairLimits
-from tests.unit.domains.forecast.repair.cases import everywhere, make_case
+from tests.unit.domains.forecast.repair.cases import fits_any_node, make_case
 
 GOAL = (0.01,)
 
 
 def lowest(case: RepairCase, moves: int, goal: tuple[float, ...] = GOAL) -> LowestPlan:
-    return plan_lowest(case, RepairLimits(goal, moves_per_window=moves), everywhere(len(case.nodes.names)))
+    return plan_lowest(case, RepairLimits(goal, moves_per_window=moves), fits_any_node(len(case.nodes.names)))
 
 
 def loads_after(case: RepairCase, found: LowestPlan) -> Floats:
