@@ -47,7 +47,7 @@ DEMANDS_MAX: Final = 1024
 
 
 class GpuLedger:
-    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `StampingLedger` of `framework.ledger`."""
+    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger`, `ChoiceLedger` and `TimedAnnotationLedger` of `framework.ledger`."""
 
     name = "gpu-devices"
 
@@ -128,12 +128,12 @@ class GpuLedger:
             self._answers[pod.uid] = annotations
         return annotations
 
-    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
-        """See `framework.ledger.StampingLedger`."""
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+        """See `framework.ledger.TimedAnnotationLedger`."""
         found: dict[str, str] = {}
         for dialect in self._dialects:
             if not dialect.written.isdisjoint(annotations):
-                found.update(dialect.stamps(now))
+                found.update(dialect.timed_annotations(now))
         return found
 
     def restore(self, pod: Pod, row: int) -> None:

@@ -187,13 +187,13 @@ class AnnotatedLedger(Ledger, Protocol):
 
 
 @runtime_checkable
-class StampingLedger(Ledger, Protocol):
+class TimedAnnotationLedger(Ledger, Protocol):
     """A ledger whose bindings carry annotations that depend on the time at which they are sent.
 
     Border: a domain has one (`GpuLedger`), and the state imports no domain.
     """
 
-    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """Returns the annotations to add to a binding that carries these, when it is sent at `now` (UTC)."""
         ...
 

@@ -26,7 +26,7 @@ from multisched.framework.ledger import (
     LabelledLedger,
     Ledger,
     ObservingLedger,
-    StampingLedger,
+    TimedAnnotationLedger,
 )
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
@@ -111,7 +111,7 @@ class LedgerRegistry:
         self._ledgers: dict[str, Ledger] = {}
         self._of_rows: tuple[Ledger, ...] = ()
         self._of_cluster: tuple[RowlessLedger, ...] = ()
-        self._stamping: tuple[StampingLedger, ...] = ()
+        self._with_timed_annotations: tuple[TimedAnnotationLedger, ...] = ()
         self._observing: tuple[ObservingLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that ledgers depend on."""
@@ -156,8 +156,8 @@ class LedgerRegistry:
             self._of_cluster += (ledger,)
         else:
             self._of_rows += (ledger,)
-        if implements(ledger, StampingLedger):
-            self._stamping += (ledger,)
+        if implements(ledger, TimedAnnotationLedger):
+            self._with_timed_annotations += (ledger,)
         if implements(ledger, ObservingLedger):
             self._observing += (ledger,)
 
@@ -236,12 +236,12 @@ class LedgerRegistry:
             except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
                 self._broke(ledger, "restore", error)
 
-    def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """Returns the annotations that a binding with these carries in addition because it is sent at `now`. Raises PluginFailure."""
         found: dict[str, str] = {}
-        for ledger in self._stamping if annotations else ():
+        for ledger in self._with_timed_annotations if annotations else ():
             try:
-                found.update(ledger.stamps(annotations, now))
+                found.update(ledger.timed_annotations(annotations, now))
             except Exception as error:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return found

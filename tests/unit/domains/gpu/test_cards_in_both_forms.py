@@ -12,7 +12,7 @@ from domains.gpu.card_arrays import MODEL, MODELS_MAX, CardArrays
 from domains.gpu.card_row import UNCONFIRMED, CardRow, parts_of
 from domains.gpu.cards import NOTHING, WHOLE_CARD, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
-from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.dialects.whole import WholeDialect
 from domains.gpu.gpu_ledger import GpuLedger
 from domains.gpu.hold import Hold, Share
@@ -27,7 +27,7 @@ MODES = frozenset({Mode.HAMI})
 ASKS, CHOSEN, REPORTED, CARDS, LOCK = "t.io/asks", "t.io/chosen", "t.io/allocated", "t.io/cards", "t.io/lock"
 
 
-class TestedDialect(NoStamps):
+class TestedDialect(NoTimedAnnotations):
     """Its plugin confuses all of its pods. Implements `Dialect`."""
 
     __test__ = False

@@ -102,7 +102,7 @@ def test_hami_pod_waits_until_the_plugin_emptied_entries_of_the_previous_pod() -
         hami.ALLOCATED: "GPU-0,NVIDIA,3000,30:;",
         hami.BIND_PHASE: "allocating",
     }
-    assert ledger.stamps(answer, NOW) == {hami.TIME: "1795867200", hami.BIND_TIME: "1795867200"}
+    assert ledger.timed_annotations(answer, NOW) == {hami.TIME: "1795867200", hami.BIND_TIME: "1795867200"}
     assert "has not allocated yet" in refusal(ledger, hami_pod("b", memory=1))
     done = bound(first, answer, **{hami.TO_ALLOCATE: ";", hami.BIND_PHASE: "success"})
     ledger.restore(done, 0)
@@ -283,7 +283,7 @@ def test_gpushare_pods_with_the_same_total_wait_for_each_other() -> None:
         gpushare.CARD_SIZE: "24",
         gpushare.ASSIGNED: "false",
     }
-    assert ledger.stamps(answer, NOW) == {gpushare.ASSUME_TIME: "1795867200250000000"}
+    assert ledger.timed_annotations(answer, NOW) == {gpushare.ASSUME_TIME: "1795867200250000000"}
     assert "has not allocated yet" in refusal(ledger, share("b", 10))
     assert refusal(ledger, share("b", 11)) == ""
     done = bound(pod, answer, **{gpushare.ASSIGNED: "true"})
