@@ -527,7 +527,7 @@ def effect_on(asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effe
     return _joined(
         (_term_kind(demand), _weight(demand))
         for demand in demands_of(affinity, namespace)
-        if demand.concerns(asker.namespace, asker.labels, asker.namespace_labels)
+        if demand.matches(asker.namespace, asker.labels, asker.namespace_labels)
     )
 
 

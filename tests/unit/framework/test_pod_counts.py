@@ -144,7 +144,7 @@ def demanded(
     found: dict[TermKind, dict[int, tuple[int, int]]] = {}
     for row, pod in pods_on:
         for demand in demands_of(pod.spec.pod_affinity or PodAffinity(), pod.namespace):
-            if demand.concerns(namespace, labels, NAMESPACE_LABELS[namespace]):
+            if demand.matches(namespace, labels, NAMESPACE_LABELS[namespace]):
                 is_against = demand.kind is DemandKind.ANTI_PREFERRED
                 lane = TermKind(DemandKind.PREFERRED if is_against else demand.kind, demand.topology_key)
                 terms, weights = found.setdefault(lane, {}).get(row, (0, 0))

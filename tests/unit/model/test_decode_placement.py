@@ -156,7 +156,7 @@ def test_demands_match_later_pods_by_namespace_or_its_labels() -> None:
 
     assert anti == PodDemand(DemandKind.ANTI_REQUIRED, "host", IS_WEB, frozenset(), of_team)
     assert preferred == PodDemand(DemandKind.PREFERRED, "zone", IS_WEB, frozenset({"own"}), None, 6)
-    assert anti.concerns("any", {"app": "web"}, {"team": "x"})
-    assert not anti.concerns("own", {"app": "web"}, {})
-    assert preferred.concerns("own", {"app": "web"}, {})
-    assert not preferred.concerns("own", {"app": "db"}, {})
+    assert anti.matches("any", {"app": "web"}, {"team": "x"})
+    assert not anti.matches("own", {"app": "web"}, {})
+    assert preferred.matches("own", {"app": "web"}, {})
+    assert not preferred.matches("own", {"app": "db"}, {})

@@ -198,7 +198,7 @@ class Cluster:
 
     def _demands(self, other: Pod, asker: Pod) -> Iterator[PodDemand]:
         for demand in demands_of(other.spec.pod_affinity or PodAffinity(), other.namespace):
-            if demand.concerns(asker.namespace, asker.labels, {"team": self.team[asker.namespace]}):
+            if demand.matches(asker.namespace, asker.labels, {"team": self.team[asker.namespace]}):
                 yield demand
 
     def _takes(self, term: PodAffinityTerm, asker: Pod, other: Pod) -> bool:
