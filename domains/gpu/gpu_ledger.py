@@ -84,8 +84,8 @@ class GpuLedger:
 
     # -- Ledger ----------------------------------------------------------------------------------------------------
 
-    def concerns(self, pod: Pod) -> bool:
-        return self._keys.concern(pod)
+    def is_used_by(self, pod: Pod) -> bool:
+        return self._keys.are_used_by(pod)
 
     def version(self, row: int) -> int:
         return self.arrays.version(row)
@@ -199,7 +199,7 @@ class GpuLedger:
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
         """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests already; an invalid demand counts as none."""
-        if not self.concerns(pod):
+        if not self.is_used_by(pod):
             return NO_DEMAND
         return self.demands(pod).thousandths(pod, self._hold_of(pod) if pod.node else None)
 
@@ -211,7 +211,7 @@ class GpuLedger:
         known = self._demands.get(key)
         if known is not None and pod.held is None:
             return known[1]
-        if not self.concerns(pod):
+        if not self.is_used_by(pod):
             return NO_DEMANDS
         found = demands_of(pod, self._dialects)
         found = msgspec.structs.replace(found, number=self._number(tuple(found.by_mode.items())))
@@ -356,7 +356,7 @@ class GpuLedger:
         self.arrays.write(row, self._rows[row])
 
     def _hold_of(self, pod: Pod) -> Hold | None:
-        if not self.concerns(pod):
+        if not self.is_used_by(pod):
             return None
         is_ours = self._served is None or pod.spec.scheduler_name in self._served
         for dialect in self._dialects:

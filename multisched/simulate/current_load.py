@@ -51,7 +51,7 @@ class SeriesLedger:
         self._rows: dict[str, int] = {}
         self._versions: dict[int, int] = {}
 
-    def concerns(self, pod: Pod) -> bool:
+    def is_used_by(self, pod: Pod) -> bool:
         return series_of(pod) >= 0
 
     def version(self, row: int) -> int:

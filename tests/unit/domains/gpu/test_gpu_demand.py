@@ -24,7 +24,7 @@ def test_a_pod_without_gpus_has_no_demand() -> None:
     pod = make_pod("web", cpu_milli=500, annotations={"example.com/gpu-milli": "1"})
 
     assert not demands_of(pod)
-    assert not gpu_keys().concern(pod)
+    assert not gpu_keys().are_used_by(pod)
 
 
 def test_a_request_asks_for_whole_devices() -> None:
@@ -44,7 +44,7 @@ def test_whole_devices_of_every_vendor_are_a_demand(resource: str) -> None:
     demand = demand_of(pod)
 
     assert (demand.resource, demand.count, demand.is_whole) == (resource, 2, True)
-    assert gpu_keys().concern(pod)
+    assert gpu_keys().are_used_by(pod)
 
 
 def test_gpu_request_counts_units_on_nodes_that_share_gpus() -> None:
@@ -58,7 +58,7 @@ def test_gpu_request_counts_units_on_nodes_that_share_gpus() -> None:
 def test_separately_named_units_are_no_whole_devices(resource: str) -> None:
     pod = make_pod("infer", extra={resource: 2})
 
-    assert gpu_keys().concern(pod)
+    assert gpu_keys().are_used_by(pod)
     assert demands_of(pod).by_mode.keys() == {Mode.SHARED, Mode.MIG}
     assert demands_of(pod).first.is_counted
 

@@ -171,7 +171,7 @@ def test_pod_counts_once_from_its_assumption() -> None:
     assert curve is not None
     assert load(ledger, 0, 2).tolist() == [np.zeros((3, SLOTS)).tolist(), curve.quanta.tolist()]
     assert ledger.version(2) == version
-    assert (ledger.fits(pod, 2), ledger.concerns(pod)) == ("", True)
+    assert (ledger.fits(pod, 2), ledger.is_used_by(pod)) == ("", True)
 
 
 def test_pod_that_changes_its_service_is_recounted() -> None:
