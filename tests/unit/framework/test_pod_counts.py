@@ -88,7 +88,7 @@ pods = st.builds(
 steps = st.lists(
     st.builds(
         Step,
-        st.sampled_from(("add", "add", "remove", "relabel", "ask", "concern", "label", "recount")),
+        st.sampled_from(("add", "add", "remove", "relabel", "ask", "entry", "label", "recount")),
         st.integers(0, ROWS - 1),
         pods,
         queries,
@@ -119,8 +119,8 @@ def take(table: NodeTable, step: Step) -> None:
         table.replace_pod(at, after)
     elif step.what == "ask":
         table.pod_counts.matching(step.query)
-    elif step.what == "concern":
-        table.pod_counts.concern(step.pod.namespace, step.pod.labels, NAMESPACE_LABELS[step.pod.namespace])
+    elif step.what == "entry":
+        table.pod_counts.affinity_entry(step.pod.namespace, step.pod.labels, NAMESPACE_LABELS[step.pod.namespace])
     elif step.what == "label":
         table.set_node(replace(table.node(step.row), labels=dict.fromkeys(step.topologies, "x")))
     elif step.what == "recount":
@@ -164,8 +164,8 @@ def assert_true(
         assert counts.matching(query).held == recounted(pods_on, query)
     for namespace in NAMESPACES:
         for labels in LABELS:
-            concern = counts.concern(namespace, labels, NAMESPACE_LABELS[namespace])
-            said, wanted = effects_by_kind(concern), demanded(pods_on, namespace, labels)
+            entry = counts.affinity_entry(namespace, labels, NAMESPACE_LABELS[namespace])
+            said, wanted = effects_by_kind(entry), demanded(pods_on, namespace, labels)
             for lane in said.keys() | wanted.keys():
                 if lane.key in topologies:  # labels that no node has make no domains
                     assert said.get(lane) == wanted.get(lane)
@@ -193,8 +193,8 @@ def test_counts_stay_correct_with_small_caches(taken: list[Step]) -> None:
             "LOG_KEPT",
             "UNKNOWN_MAX",
             "EFFECTS_MAX",
-            "CONCERNS_MIN",
-            "CONCERN_BYTES_MAX",
+            "ENTRIES_MIN",
+            "ENTRY_BYTES_MAX",
             "ASKERS_MAX",
             "PLACES_MAX",
         ):
