@@ -487,7 +487,7 @@ def strangers_on_the_node_not_looked_at() -> None:
 @defect
 def strangers_elsewhere_not_looked_at() -> None:
     """A bind goes out though somebody else's pod has come or left elsewhere, and a rule that reaches so far forbids it now."""
-    put(SendCheck, "_is_concerned", lambda self, placed, pod, seen: False)
+    put(SendCheck, "_is_affected", lambda self, placed, pod, seen: False)
 
 
 @defect
