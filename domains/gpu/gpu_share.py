@@ -145,8 +145,8 @@ class GpuShare:
         insufficient = self._code(too_little(demand.resource))
         codes = np.where(ledger.has_room(demand, rows), np.uint8(0), np.uint8(insufficient))
         if mode is Mode.WHOLE:
-            beside = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
-            codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(beside)
+            mixed_refusal = WHOLE_BESIDE_FRACTIONS if demand.is_whole else FRACTION_BESIDE_WHOLE
+            codes[ledger.arrays.bars(rows, is_whole=demand.is_whole)] = self._code(mixed_refusal)
         if demand.confusions:
             codes[ledger.arrays.locked(rows)] = self._code(LOCKED)
             codes[ledger.arrays.unconfirmed(rows, demand.confusions)] = self._code(UNCONFIRMED)
@@ -307,7 +307,7 @@ class GpuShare:
         return await self._locks.take(pod, node, key.annotation)
 
     async def run(self, ports: BackgroundPorts) -> None:
-        """Removes locks that nobody will remove, until cancelled."""
+        """Removes abandoned node locks, until cancelled."""
         if self._locks is None:
             await asyncio.Event().wait()
         else:

@@ -1,6 +1,6 @@
 """ExternalPodChanges: pods that were added, changed or removed without a decision of this process, for binds that are decided but not sent.
 
-Owns a bounded log: a reader that is too far behind is told so. `ClusterCache` writes it. A confirmation of
+Owns a bounded log: `since` returns None to a reader that is too far behind. `ClusterCache` writes it. A confirmation of
 an own bind is not logged, so a burst of binds adds nothing.
 """
 

@@ -91,7 +91,7 @@ class DumpExplanations:
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
     """Adds what needs a trial: how an attempt would end now, why not a certain node, and what would help."""
     worker = sandbox.worker_of(pod)
-    assert worker is not None, f"{pod.key} is of no domain"
+    assert worker is not None, f"{pod.key} belongs to no domain"
     notes = [*view.notes, *sandbox.notes]
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
