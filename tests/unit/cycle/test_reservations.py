@@ -21,7 +21,7 @@ IN_TREE = ("NodePorts", "NodeResourcesFit", "InterPodAffinity")
 WEB = Owner("ReplicaSet", "web-1", "uid-rs")
 
 
-class House(Domain):
+class ReservingDomain(Domain):
     """Two nodes of four cores; `moving` stands on the first, and its place is kept on the second."""
 
     def __init__(self, **moving: Any) -> None:
@@ -50,36 +50,36 @@ def replica(name: str, *, cpu: int = 3000, node: str = "", owner: Owner = WEB, *
 
 
 def test_reserved_place_is_kept_from_equal_pods_for_the_replacement() -> None:
-    house = House()
-    house.hold()
-    assert house.node_of(make_pod("other", cpu_milli=2000)) == ""
-    assert house.node_of(make_pod("small", cpu_milli=1000)) in ("source", "target")
+    domain = ReservingDomain()
+    domain.hold()
+    assert domain.node_of(make_pod("other", cpu_milli=2000)) == ""
+    assert domain.node_of(make_pod("small", cpu_milli=1000)) in ("source", "target")
 
-    house.reservations.assign_to_replacement("uid-moving", frozenset({"uid-moving"}))
+    domain.reservations.assign_to_replacement("uid-moving", frozenset({"uid-moving"}))
     replacement = replica("new")
-    assert house.reservations.offer(replacement)
-    assert house.handed == 1
-    assert house.reservations.replacement("uid-moving") == "uid-new"
-    assert house.node_of(make_pod("late", cpu_milli=2000)) == ""
-    assert house.node_of(replacement) == "target"
-    house.cache.validate()
+    assert domain.reservations.offer(replacement)
+    assert domain.handed == 1
+    assert domain.reservations.replacement("uid-moving") == "uid-new"
+    assert domain.node_of(make_pod("late", cpu_milli=2000)) == ""
+    assert domain.node_of(replacement) == "target"
+    domain.cache.validate()
 
 
 def test_released_reservation_frees_its_place() -> None:
-    house = House()
-    house.hold()
-    assert len(house.nominator) == 1
-    assert house.reservations.release("uid-moving")
-    assert not house.reservations.release("uid-moving")
-    assert len(house.nominator) == len(house.reservations) == 0
-    assert house.node_of(make_pod("other", cpu_milli=4000)) == "target"
+    domain = ReservingDomain()
+    domain.hold()
+    assert len(domain.nominator) == 1
+    assert domain.reservations.release("uid-moving")
+    assert not domain.reservations.release("uid-moving")
+    assert len(domain.nominator) == len(domain.reservations) == 0
+    assert domain.node_of(make_pod("other", cpu_milli=4000)) == "target"
 
 
 def test_higher_priority_pod_uses_a_reserved_place() -> None:
-    house = House()
-    house.hold()
-    assert house.node_of(make_pod("urgent", cpu_milli=4000, priority=9)) == "target"
-    assert house.refusal().startswith("NodeResourcesFit")
+    domain = ReservingDomain()
+    domain.hold()
+    assert domain.node_of(make_pod("urgent", cpu_milli=4000, priority=9)) == "target"
+    assert domain.refusal().startswith("NodeResourcesFit")
 
 
 @pytest.mark.parametrize(
@@ -96,39 +96,39 @@ def test_higher_priority_pod_uses_a_reserved_place() -> None:
     ],
 )
 def test_only_a_fitting_replacement_gets_the_reservation(pod: Pod, gets_it: bool) -> None:
-    house = House()
-    house.hold()
-    assert not house.reservations.offer(pod), "nothing was evicted yet"
-    house.reservations.assign_to_replacement("uid-moving", frozenset({"uid-moving", "uid-known"}))
-    assert house.reservations.offer(pod) is gets_it
-    assert house.reservations.is_reserved("uid-moving") is not gets_it
-    assert not (gets_it and house.reservations.offer(replica("second"))), "it is given once"
+    domain = ReservingDomain()
+    domain.hold()
+    assert not domain.reservations.offer(pod), "nothing was evicted yet"
+    domain.reservations.assign_to_replacement("uid-moving", frozenset({"uid-moving", "uid-known"}))
+    assert domain.reservations.offer(pod) is gets_it
+    assert domain.reservations.is_reserved("uid-moving") is not gets_it
+    assert not (gets_it and domain.reservations.offer(replica("second"))), "it is given once"
 
 
 def test_reservation_keeps_host_ports() -> None:
     spec = PodSpec(requests={CPU: 10}, host_ports=(HostPort("", "TCP", 80),))
-    house = House(spec=spec)
-    house.hold()
-    assert house.node_of(make_pod("same-port", spec=spec)) == ""
-    assert house.node_of(make_pod("no-port", cpu_milli=10)) in ("source", "target")
+    domain = ReservingDomain(spec=spec)
+    domain.hold()
+    assert domain.node_of(make_pod("same-port", spec=spec)) == ""
+    assert domain.node_of(make_pod("no-port", cpu_milli=10)) in ("source", "target")
 
 
 def test_pod_with_zone_anti_affinity_may_move_within_its_zone() -> None:
     """Its own presence is no reason against its replacement."""
     term = PodAffinityTerm("zone", LabelSelector((Requirement("app", Operator.IN, ("web",)),)))
     spec = PodSpec(requests={CPU: 10}, pod_affinity=PodAffinity(anti_required=(term,)))
-    house = House(spec=spec, labels={"app": "web"})
+    domain = ReservingDomain(spec=spec, labels={"app": "web"})
     for name in ("source", "target"):
-        house.cache.set_node(make_node(name, labels={"zone": "a"}))
-    assert house.refusal() == ""
-    house.cache.place(replica("peer", spec=spec, node="target", labels={"app": "web"}))
-    assert house.refusal().startswith("InterPodAffinity")
+        domain.cache.set_node(make_node(name, labels={"zone": "a"}))
+    assert domain.refusal() == ""
+    domain.cache.place(replica("peer", spec=spec, node="target", labels={"app": "web"}))
+    assert domain.refusal().startswith("InterPodAffinity")
 
 
 def test_reservation_on_a_deleted_node_is_refused() -> None:
-    house = House()
-    house.cache.remove_node("target")
-    assert "target" in house.refusal()
+    domain = ReservingDomain()
+    domain.cache.remove_node("target")
+    assert "target" in domain.refusal()
 
 
 happenings = st.lists(
@@ -138,36 +138,36 @@ happenings = st.lists(
 
 @given(happenings)
 def test_reservations_never_overcommit_or_leak(story: list[tuple[str, int]]) -> None:
-    house, places, came = House(cpu=1500), moving_pods(), 0
+    domain, places, came = ReservingDomain(cpu=1500), moving_pods(), 0
     for word, number in story:
         pod = places[number]
         match word:
             case "hold":
-                house.reservations.reserve(pod.uid, stand_in_of(pod, "target"), "target", house.count)
+                domain.reservations.reserve(pod.uid, stand_in_of(pod, "target"), "target", domain.count)
             case "hand over":
-                house.reservations.assign_to_replacement(pod.uid, frozenset(one.uid for one in places))
+                domain.reservations.assign_to_replacement(pod.uid, frozenset(one.uid for one in places))
             case "release":
-                house.reservations.release(pod.uid)
+                domain.reservations.release(pod.uid)
             case "come":
                 came += 1
                 new = replica(f"new-{came}", cpu=1500)
-                was_given = house.reservations.offer(new)
-                result = house.schedule(new)
+                was_given = domain.reservations.offer(new)
+                result = domain.schedule(new)
                 assert isinstance(result, Placed | Unplaced)
                 if not isinstance(result, Placed) and was_given:
-                    house.nominator.remove(new.uid)
+                    domain.nominator.remove(new.uid)
             case _:
-                placed = [entry.pod.uid for entry in house.cache if entry.pod.name.startswith("new")]
+                placed = [entry.pod.uid for entry in domain.cache if entry.pod.name.startswith("new")]
                 if placed:
-                    house.cache.forget(placed[number % len(placed)])
-        house.cache.validate()
-        for row, node in house.cache.nodes.live_rows():
-            assert int(house.cache.nodes.requested(CPU)[row]) <= node.allocatable[CPU]
-        kept = [one for one in house.nominator.on("target") if is_stand_in(one)]
-        assert len(kept) <= len(house.reservations)
+                    domain.cache.forget(placed[number % len(placed)])
+        domain.cache.validate()
+        for row, node in domain.cache.nodes.live_rows():
+            assert int(domain.cache.nodes.requested(CPU)[row]) <= node.allocatable[CPU]
+        kept = [one for one in domain.nominator.on("target") if is_stand_in(one)]
+        assert len(kept) <= len(domain.reservations)
     for pod in places:
-        house.reservations.release(pod.uid)
-    assert not any(is_stand_in(one) for one in house.nominator.on("target"))
+        domain.reservations.release(pod.uid)
+    assert not any(is_stand_in(one) for one in domain.nominator.on("target"))
 
 
 def moving_pods() -> list[Pod]:

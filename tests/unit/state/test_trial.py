@@ -33,7 +33,7 @@ from tests.unit.state.test_views_agree import ROWS, seen
 NODES = tuple(f"n{number}" for number in ROWS.tolist())
 
 
-class Town:
+class TrialCluster:
     """Six nodes with two ledgers, pods that are bound, on their way or stray, and nominated ones."""
 
     def __init__(self, tickets: Tickets | None = None) -> None:
@@ -98,9 +98,9 @@ class StopError(Exception):
 
 
 def act(
-    town: Town, trial: Trial, what: str, number: int, row: int, gone: dict[str, PlacedPod], come: list[str]
+    cluster: TrialCluster, trial: Trial, what: str, number: int, row: int, gone: dict[str, PlacedPod], come: list[str]
 ) -> None:
-    there = [entry for entry in town.cache if entry.pod.uid not in gone]
+    there = [entry for entry in cluster.cache if entry.pod.uid not in gone]
     match what:
         case "away" if there:
             entry = there[number % len(there)]
@@ -124,71 +124,71 @@ def act(
 def test_trial_leaves_no_trace(
     standing: list[tuple[int, int, bool, bool]], story: list[tuple[str, int, int]], stops: bool
 ) -> None:
-    town = Town()
-    town.fill(standing)
+    cluster = TrialCluster()
+    cluster.fill(standing)
     for number in range(3):
-        town.nominator.nominate(make_pod(f"wants{number}"), NODES[number], 50 if number else None)
-    before = town.state()
+        cluster.nominator.nominate(make_pod(f"wants{number}"), NODES[number], 50 if number else None)
+    before = cluster.state()
     gone: dict[str, PlacedPod] = {}
     come: list[str] = []
-    with suppress(StopError), Trial(town.cache, town.nominator) as trial:
+    with suppress(StopError), Trial(cluster.cache, cluster.nominator) as trial:
         for what, number, row in story:
-            act(town, trial, what, number, row, gone, come)
+            act(cluster, trial, what, number, row, gone, come)
         if stops:
             raise StopError
-    assert town.state() == before
+    assert cluster.state() == before
 
 
 def test_removed_pods_use_nothing_inside_a_trial() -> None:
-    town = Town()
-    town.fill([(0, 1000, True, False), (0, 1000, True, True), (6, 1000, False, False)])
-    with Trial(town.cache, town.nominator) as trial:
-        trial.remove(list(town.cache))
-        assert town.cache.nodes.requested(CPU)[0] == 0
-        assert town.room.sums() == {}, "nor does the one whose node is unknown"
-        assert list(town.tickets.held()) == ["p1"], "which ticket a pod on its way got, nobody else knows"
+    cluster = TrialCluster()
+    cluster.fill([(0, 1000, True, False), (0, 1000, True, True), (6, 1000, False, False)])
+    with Trial(cluster.cache, cluster.nominator) as trial:
+        trial.remove(list(cluster.cache))
+        assert cluster.cache.nodes.requested(CPU)[0] == 0
+        assert cluster.room.sums() == {}, "nor does the one whose node is unknown"
+        assert list(cluster.tickets.held()) == ["p1"], "which ticket a pod on its way got, nobody else knows"
 
 
 def test_trial_places_a_pod_where_no_ledger_refuses() -> None:
-    town = Town(Tickets(per_row=1))
-    town.room.max_milli = 2000
+    cluster = TrialCluster(Tickets(per_row=1))
+    cluster.room.max_milli = 2000
     wanting = [make_pod(f"w{number}", annotations={"tickets": "1"}) for number in range(3)]
-    with Trial(town.cache, town.nominator) as trial:
+    with Trial(cluster.cache, cluster.nominator) as trial:
         assert trial.place(wanting[0], 0, choose_nothing) is not None
         assert trial.place(wanting[1], 0, choose_nothing) is None, "it has no ticket left"
         assert trial.place(wanting[1], 1, choose_nothing) is not None
         assert trial.place(wanting[2], 2, choose_nothing) is None, "the namespace has no room left"
-        assert town.cache.nodes.requested(CPU)[:3].tolist() == [1000, 1000, 0]
+        assert cluster.cache.nodes.requested(CPU)[:3].tolist() == [1000, 1000, 0]
 
 
 @pytest.mark.parametrize("what", ["fits", "take"])
 def test_trial_with_a_raising_ledger_leaves_no_trace(what: str) -> None:
     tickets = FlakyTickets()
-    town = Town(tickets)
-    town.fill([(0, 1000, True, False), (1, 1000, False, True)])
-    before = town.state()
+    cluster = TrialCluster(tickets)
+    cluster.fill([(0, 1000, True, False), (1, 1000, False, True)])
+    before = cluster.state()
 
     def fail() -> None:
-        with Trial(town.cache, town.nominator) as trial:
-            trial.remove(list(town.cache))
+        with Trial(cluster.cache, cluster.nominator) as trial:
+            trial.remove(list(cluster.cache))
             tickets.raises = what
             trial.place(make_pod("new", annotations={"tickets": "1"}), 0, choose_nothing)
 
     with pytest.raises(PluginFailure):
         fail()
     tickets.raises = ""
-    assert town.state() == before
+    assert cluster.state() == before
 
 
 def test_trial_placement_keeps_the_choices_of_ledgers() -> None:
-    town, asked = Town(), list[str]()
+    cluster, asked = TrialCluster(), list[str]()
 
     def choose(pod: Pod, row: int) -> Choices:
         asked.append(f"{pod.uid} on {row}")
         return {}
 
-    with Trial(town.cache, town.nominator) as trial:
+    with Trial(cluster.cache, cluster.nominator) as trial:
         stand = trial.place(make_pod("new"), 2, choose)
         assert stand is not None
         assert (stand.pod.uid, stand.row, stand.choices, asked) == ("new", 2, {}, ["new on 2"])
-        assert np.flatnonzero(town.cache.nodes.pod_count[ROWS]).tolist() == [2]
+        assert np.flatnonzero(cluster.cache.nodes.pod_count[ROWS]).tolist() == [2]

@@ -49,7 +49,7 @@ class Answers:
         return getattr(self._direct, name)
 
 
-class Town:
+class JudgedCluster:
     def __init__(self, refused: Mapping[str, int] | None = None) -> None:
         self.server = ApiServer(Clock(), seed=0, rbac=False)
         self.transport = Answers(self.server, refused or {})
@@ -86,54 +86,54 @@ async def process() -> AsyncIterator[ChildProcess]:
 
 
 async def test_judge_run_counts_by_rule_and_reports_the_pods(process: ChildProcess) -> None:
-    town = Town()
-    await town.build(("fits", "n1", "1"), ("over", "n1", "4"))
-    judge = town.judge(process)
+    cluster = JudgedCluster()
+    await cluster.build(("fits", "n1", "1"), ("over", "n1", "4"))
+    judge = cluster.judge(process)
 
     await judge.look()
 
     assert {rule: pods for rule, pods in judge.statistics.violations.items() if pods} == {"resources": 1}
     assert (judge.statistics.runs, judge.statistics.failures) == (1, 0)
-    assert [(event.regarding.name, event.type, event.reporter) for event in town.events] == [
+    assert [(event.regarding.name, event.type, event.reporter) for event in cluster.events] == [
         ("over", "Warning", "work-scheduler")
     ]
-    assert "resources: with it, the node's pods request 5000 of 4000" in town.events[0].note
+    assert "resources: with it, the node's pods request 5000 of 4000" in cluster.events[0].note
     assert process.pid is None, "its memory is given back between looks"
 
 
 async def test_each_judge_run_starts_from_scratch(process: ChildProcess) -> None:
-    town = Town()
-    await town.build(("over", "n1", "5"))
-    judge = town.judge(process)
+    cluster = JudgedCluster()
+    await cluster.build(("over", "n1", "5"))
+    judge = cluster.judge(process)
     await judge.look()
-    await town.transport.request("DELETE", f"{PODS}/over?gracePeriodSeconds=0")
+    await cluster.transport.request("DELETE", f"{PODS}/over?gracePeriodSeconds=0")
     await judge.look()
     assert set(judge.statistics.violations.values()) == {0}
     assert judge.statistics.runs == 2
 
 
 async def test_judge_knows_the_domains(process: ChildProcess) -> None:
-    town = Town()
-    await town.create(NODES, make_node("cards", more={GPU: "4"})[1])
-    await town.build(("lost", "cards", "1"))
-    judge = town.judge(process)
+    cluster = JudgedCluster()
+    await cluster.create(NODES, make_node("cards", more={GPU: "4"})[1])
+    await cluster.build(("lost", "cards", "1"))
+    judge = cluster.judge(process)
     await judge.look()
     assert judge.statistics.violations["domain"] == 1
 
 
 async def test_number_of_judge_events_is_limited(process: ChildProcess) -> None:
-    town = Town()
-    await town.build(*((f"over-{n}", "n1", "5") for n in range(EVENTS_MAX + 5)))
-    judge = town.judge(process)
+    cluster = JudgedCluster()
+    await cluster.build(*((f"over-{n}", "n1", "5") for n in range(EVENTS_MAX + 5)))
+    judge = cluster.judge(process)
     await judge.look()
     assert judge.statistics.violations["resources"] == EVENTS_MAX + 5
-    assert len(town.events) == EVENTS_MAX
+    assert len(cluster.events) == EVENTS_MAX
 
 
 async def test_verify_command_judges_in_process_and_reports_unread_kinds() -> None:
-    town = Town({"/api/v1/persistentvolumeclaims": 403})
-    await town.build(("over", "n1", "5"))
-    transport: Any = town.transport
+    cluster = JudgedCluster({"/api/v1/persistentvolumeclaims": 403})
+    await cluster.build(("over", "n1", "5"))
+    transport: Any = cluster.transport
     found = await judge_cluster(transport, ())
     assert [one.pod for one in found.violations] == ["default/over"]
     assert [(one.rule, one.reason.split(":")[0]) for one in found.not_judged] == [
@@ -144,10 +144,10 @@ async def test_verify_command_judges_in_process_and_reports_unread_kinds() -> No
 
 @pytest.mark.parametrize(("resource", "is_listed"), [("cpu", False), ("koordinator.sh/gpu-core", True)])
 async def test_devices_are_listed_if_a_node_has_koordinator_s_gpus(resource: str, is_listed: bool) -> None:
-    town = Town({"/apis/scheduling.koordinator.sh": 403})
-    await town.build()
-    await town.create(NODES, make_node("cards", more={resource: "200"})[1])
-    transport: Any = town.transport
+    cluster = JudgedCluster({"/apis/scheduling.koordinator.sh": 403})
+    await cluster.build()
+    await cluster.create(NODES, make_node("cards", more={resource: "200"})[1])
+    transport: Any = cluster.transport
     unread = (await judge_cluster(transport, ())).not_judged
     assert [one.rule for one in unread if "Device cannot be listed" in one.reason] == (
         ["devices (Koordinator)"] if is_listed else []
@@ -163,9 +163,9 @@ async def test_devices_are_listed_if_a_node_has_koordinator_s_gpus(resource: str
     ],
 )
 async def test_judge_without_nodes_or_pods_gives_no_result(path: str, status: int, words: str) -> None:
-    town = Town({path: status})
-    await town.build(("over", "n1", "5"))
-    transport: Any = town.transport
+    cluster = JudgedCluster({path: status})
+    await cluster.build(("over", "n1", "5"))
+    transport: Any = cluster.transport
     with pytest.raises(JudgeError) as refused:
         await judge_cluster(transport, ())
     assert refused.value.code == ExitCode.NO_CLUSTER
@@ -173,9 +173,9 @@ async def test_judge_without_nodes_or_pods_gives_no_result(path: str, status: in
 
 
 async def test_failed_judge_run_keeps_the_last_result_and_no_process(process: ChildProcess) -> None:
-    town = Town({"/api/v1/pods": 500})
-    await town.build()
-    judge = town.judge(process)
+    cluster = JudgedCluster({"/api/v1/pods": 500})
+    await cluster.build()
+    judge = cluster.judge(process)
     with pytest.raises(JudgeError):
         await judge.look()
     assert judge.statistics.runs == 0
@@ -191,16 +191,16 @@ class Garbling(Answers):
 
 
 async def test_judge_skips_one_object_that_is_not_utf_8(process: ChildProcess) -> None:
-    town = Town()
-    await town.build(("small", "n1", "1"), ("large", "n1", "100"))
+    cluster = JudgedCluster()
+    await cluster.build(("small", "n1", "1"), ("large", "n1", "100"))
     _, odd = make_pod("odd", "n1", requests={"cpu": "1"}, labels={"note": "GARBLED"})
     odd["spec"]["containers"][0]["image"] = "app"
-    await town.create(PODS, odd)
-    town.transport = Garbling(town.server, {})
+    await cluster.create(PODS, odd)
+    cluster.transport = Garbling(cluster.server, {})
 
-    report = await judge_cluster(town.transport, DOMAINS)
+    report = await judge_cluster(cluster.transport, DOMAINS)
     assert {finding.rule for finding in report.violations} == {"resources"}
 
-    judge = town.judge(process)
+    judge = cluster.judge(process)
     await judge.look()
     assert judge.statistics.violations["resources"]

@@ -20,7 +20,7 @@ from multisched.model.objects import CPU, MEMORY, PODS, PodSpec
 from multisched.model.selectors import LabelSelector
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import row_of
-from tests.unit.domains.forecast.repair.town import Town, make_ledger, node, pod, selector
+from tests.unit.domains.forecast.repair.repair_cluster import RepairCluster, make_ledger, node, pod, selector
 
 placements = st.lists(
     st.tuples(
@@ -37,13 +37,13 @@ def test_loads_equal_the_ledger_and_the_sum_of_pods(
     placed: list[tuple[str, str, int]], nominated: list[tuple[str, str]]
 ) -> None:
     pods = [pod(f"p{i}", service, at, cpu=cpu) for i, (service, at, cpu) in enumerate(placed)]
-    town = Town([node("a"), node("b", cpu=16_000), node("c", log=""), node("elsewhere")], pods)
+    cluster = RepairCluster([node("a"), node("b", cpu=16_000), node("c", log=""), node("elsewhere")], pods)
     promised = [(pod(f"n{i}", service), at) for i, (service, at) in enumerate(nominated)]
 
-    case = town.snapshot(("a", "b", "c"), promised).case
+    case = cluster.snapshot(("a", "b", "c"), promised).case
 
-    rows = np.array([row_of(town.cache, name) for name in case.nodes.names], np.intp)
-    ledger, quantized = town.ledger, town.ledger.predictor.quantized
+    rows = np.array([row_of(cluster.cache, name) for name in case.nodes.names], np.intp)
+    ledger, quantized = cluster.ledger, cluster.ledger.predictor.quantized
     assert quantized is not None
     milli = ledger.settled(rows).of(rows) * quantized.quantum_milli
     for one, at in promised:
@@ -68,9 +68,9 @@ def test_loads_equal_the_ledger_and_the_sum_of_pods(
 
 def test_pods_of_other_domains_and_schedulers_count_and_stay() -> None:
     foreign = pod("theirs", "web", "a", spec=PodSpec(scheduler_name="other", requests={CPU: 100}))
-    town = Town([node("a"), node("b")], [pod("ours", "web", "a"), foreign, pod("far", "web", "b")])
+    cluster = RepairCluster([node("a"), node("b")], [pod("ours", "web", "a"), foreign, pod("far", "web", "b")])
 
-    found = town.snapshot(("a",))
+    found = cluster.snapshot(("a",))
 
     assert found.case.nodes.names == ("a",)
     assert found.case.pods.names == ("default/ours", "default/theirs"), (
@@ -81,18 +81,18 @@ def test_pods_of_other_domains_and_schedulers_count_and_stay() -> None:
 
 
 def test_free_amounts_include_the_number_of_pods() -> None:
-    town = Town([node("a"), node("b")], [pod("p", at="a", cpu=3_000), pod("q", at="a", cpu=1_000)])
+    cluster = RepairCluster([node("a"), node("b")], [pod("p", at="a", cpu=3_000), pod("q", at="a", cpu=1_000)])
 
-    case = town.snapshot(nominated=[(pod("n", cpu=500), "b")]).case
+    case = cluster.snapshot(nominated=[(pod("n", cpu=500), "b")]).case
 
     assert case.nodes.free.tolist() == [[8, 4_000], [9, 7_500]]
     assert case.pods.requests.tolist() == [[1, 3_000], [1, 1_000]]
 
 
 def test_node_with_zero_capacity_is_over_with_any_usage() -> None:
-    town = Town([node("a", log="0"), node("b", log="0")], [pod("p", at="a")])
+    cluster = RepairCluster([node("a", log="0"), node("b", log="0")], [pod("p", at="a")])
 
-    loads = town.snapshot().case.nodes.loads[:, 1].max(axis=1)
+    loads = cluster.snapshot().case.nodes.loads[:, 1].max(axis=1)
 
     assert np.isfinite(loads).all()
     assert loads[0] > 1e6
@@ -101,11 +101,11 @@ def test_node_with_zero_capacity_is_over_with_any_usage() -> None:
 
 def test_pod_data_is_written_to_its_columns() -> None:
     grouped = pod("g", at="a", labels={"app": "web", "scheduling.x-k8s.io/pod-group": "team"})
-    town = Town(
+    cluster = RepairCluster(
         [node("a")], [pod("p", at="a"), grouped, pod("x", at="a", owner=None), pod("y", at="a", is_ready=False)]
     )
 
-    found = town.snapshot()
+    found = cluster.snapshot()
 
     case = found.case
     assert [case.fixed_reasons[code] for code in case.pods.fixed.tolist()] == ["", "", ALONE, NOT_READY]
@@ -115,19 +115,19 @@ def test_pod_data_is_written_to_its_columns() -> None:
 
 
 def test_dimension_with_unknown_capacity_on_some_nodes_is_reported() -> None:
-    notes = Town([node("a"), node("b", log="")], [pod("p", at="a")]).snapshot().notes
+    notes = RepairCluster([node("a"), node("b", log="")], [pod("p", at="a")]).snapshot().notes
     assert notes == ("log: 1 of 2 nodes do not state their capacity; the dimension is ignored there",)
 
 
 def test_no_plan_is_made_without_profiles_nodes_or_budgets() -> None:
     with pytest.raises(RepairRefusedError, match="no profiles are active yet"):
-        Town([node("a")], ledger=make_ledger(has_profiles=False)).snapshot()
+        RepairCluster([node("a")], ledger=make_ledger(has_profiles=False)).snapshot()
     with pytest.raises(RepairRefusedError, match="the domain has no nodes"):
-        Town([]).snapshot()
-    town = Town([node("a")])
-    town.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "403 forbidden")
+        RepairCluster([]).snapshot()
+    cluster = RepairCluster([node("a")])
+    cluster.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "403 forbidden")
     with pytest.raises(RepairRefusedError, match="PodDisruptionBudgets cannot be read \\(403 forbidden\\)"):
-        town.snapshot()
+        cluster.snapshot()
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------
@@ -163,11 +163,11 @@ def test_budget_covers_pods_of_its_selector_in_its_namespace(
 
 
 def test_unreadable_budget_keeps_all_pods_of_its_namespace() -> None:
-    town = Town([node("a")], [pod("p", at="a"), pod("q", at="a", namespace="shop")])
-    town.cache.objects.set(
+    cluster = RepairCluster([node("a")], [pod("p", at="a"), pod("q", at="a", namespace="shop")])
+    cluster.cache.objects.set(
         ObjectKind.POD_DISRUPTION_BUDGET, PodDisruptionBudget(name="b", namespace="shop", malformed="x")
     )
-    case = town.snapshot().case
+    case = cluster.snapshot().case
     assert [case.fixed_reasons[code] for code in case.pods.fixed.tolist()] == ["", UNREADABLE_BUDGET]
     assert case.disruptions == ()
 

@@ -1,4 +1,4 @@
-"""A town for repairs: an API server with controllers and kubelets, and programs that come, die and come again; in virtual time.
+"""A cluster for repairs: an API server with controllers and kubelets, and programs that are started, killed and restarted, in virtual time.
 
 A foreign scheduler has placed all replicas of a service that logs much in the evening on one node. A guard looks at everything
 that happens: evictions outside the window, replicas below the budget, two replicas away at once, and places that leak are
@@ -82,8 +82,8 @@ class AtOnce:
         return work()
 
 
-class Town:
-    """A cluster in virtual time in which repairs run and are interrupted. Made by `open_town`."""
+class RepairCluster:
+    """A cluster in virtual time in which repairs run and are interrupted. Made by `open_cluster`."""
 
     def __init__(self, folder: Path, text: str, windows: Sequence[Times], seed: int) -> None:
         self.windows = [(_seconds(opens), _seconds(closes)) for opens, closes in windows]
@@ -335,9 +335,9 @@ class Town:
 class _RepairTransport:
     """Between a program and the server: sees the writes of the repair, and lets faults befall them."""
 
-    def __init__(self, inner: Transport, town: Town) -> None:
+    def __init__(self, inner: Transport, cluster: RepairCluster) -> None:
         self._inner = inner
-        self._town = town
+        self._cluster = cluster
 
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, timeout_s: float = 30.0, **rest: Any
@@ -346,15 +346,15 @@ class _RepairTransport:
             answer = await self._inner.request(method, path, body=body, timeout_s=timeout_s, **rest)
             bare = path.partition("?")[0]
             if "/eviction" in path and answer.status == 201:
-                self._town.saw_eviction(bare)
+                self._cluster.saw_eviction(bare)
             if "/binding" in path and body is not None:
-                self._town.api_checker.bind_seen(bare, body, answer)
+                self._cluster.api_checker.bind_seen(bare, body, answer)
             return answer
 
         word = _word(method, path, body)
         if word:
-            await self._town.held(word)
-        fault = self._town.saw_write(word) if word else None
+            await self._cluster.held(word)
+        fault = self._cluster.saw_write(word) if word else None
         match fault:
             case None:
                 return await ask()
@@ -370,7 +370,7 @@ class _RepairTransport:
                 raise AnswerLostError("reset")
             case Fault.DIED_AFTER:
                 await ask()
-        self._town.die()
+        self._cluster.die()
         await asyncio.Event().wait()
         raise AssertionError("the dead do not go on")
 
@@ -413,32 +413,32 @@ def configuration(folder: Path, windows: Sequence[Times], **repair: Any) -> str:
 
 
 @asynccontextmanager
-async def open_town(
+async def open_cluster(
     folder: Path, *, seed: int = 0, windows: Sequence[Times] = WINDOWS, **settings: Any
-) -> AsyncIterator[Town]:
+) -> AsyncIterator[RepairCluster]:
     """Controllers and kubelets run until the block is left, and so does the guard. `settings`: below `repair:`."""
-    town = Town(folder, configuration(folder, windows, **settings), windows, seed)
-    kubelets = Kubelets(town.api, clock=town.clock, rng=random.Random(seed), stages=builtin_stages("general"))
+    cluster = RepairCluster(folder, configuration(folder, windows, **settings), windows, seed)
+    kubelets = Kubelets(cluster.api, clock=cluster.clock, rng=random.Random(seed), stages=builtin_stages("general"))
     async with asyncio.TaskGroup() as tasks:
         beside = [
-            tasks.create_task(run_controllers(town.api, clock=town.clock, rng=random.Random(seed))),
+            tasks.create_task(run_controllers(cluster.api, clock=cluster.clock, rng=random.Random(seed))),
             tasks.create_task(kubelets.run()),
-            tasks.create_task(town.guard()),
+            tasks.create_task(cluster.guard()),
         ]
         try:
-            yield town
+            yield cluster
         finally:
-            await town.kill()
+            await cluster.kill()
             for task in beside:
                 task.cancel()
 
 
-async def uneven(town: Town, *, replicas: int = 3, least: int = 2, nodes: int = 4) -> None:
+async def uneven(cluster: RepairCluster, *, replicas: int = 3, least: int = 2, nodes: int = 4) -> None:
     """All replicas of `chatty` on n0, which will be at 60 % of its log capacity for each of them at 20:00."""
     for number in range(nodes):
-        await town.node(f"n{number}")
-    await town.deploy("chatty", replicas, on="n0")
-    await town.budget("chatty", least)
+        await cluster.node(f"n{number}")
+    await cluster.deploy("chatty", replicas, on="n0")
+    await cluster.budget("chatty", least)
 
 
 def played(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:

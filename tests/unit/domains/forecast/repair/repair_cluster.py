@@ -1,4 +1,4 @@
-"""A town of nodes and pods in a cache with a ledger, and a scene of it, for the tests of repair."""
+"""Nodes and pods in a cache with a ledger, and the input of a repair plan made of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pod(name: str, service: str = "web", at: str = "", **changes: Any) -> Pod:
     return make_pod(name, cpu_milli=changes.pop("cpu", 100), scheduler="ours", node=at, **{**own, **changes})
 
 
-class Town:
+class RepairCluster:
     """Nodes and pods in a cache that tells a ledger of them."""
 
     def __init__(self, nodes: Iterable[Node], pods: Iterable[Pod] = (), ledger: PeakLedger | None = None) -> None:
