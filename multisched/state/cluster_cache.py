@@ -233,7 +233,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
-        if known.state is PodState.ASSUMED and known.row != NO_ROW:
+        if known.state is PodState.ASSUMED and known.row != NO_ROW and known.pod.labels is not pod.labels:
             self._binding_labels.confirmed(pod, self.nodes.node(known.row))
         pod = _with_mark_of(known.pod, self._settled(known.pod, pod))
         known.state = PodState.CONFIRMED
