@@ -97,6 +97,12 @@ class ClusterCache:
         for row, node in self.nodes.live_rows():
             domain.set_node(row, node)
 
+    def drop(self) -> None:
+        """Frees what it keeps of pods, one container after another; for the cache of a sandbox, which is not used after that."""
+        self._placed.clear()
+        for owner in (self.nodes.pod_counts, self.nodes, self.gangs, self.pods_by_priority):
+            vars(owner).clear()
+
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> Node | None:
@@ -227,7 +233,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
-        if known.state is PodState.ASSUMED and known.row != NO_ROW:
+        if known.state is PodState.ASSUMED and known.row != NO_ROW and known.pod.labels is not pod.labels:
             self._binding_labels.confirmed(pod, self.nodes.node(known.row))
         pod = _with_mark_of(known.pod, self._settled(known.pod, pod))
         known.state = PodState.CONFIRMED

@@ -25,7 +25,6 @@ from multisched.model.objects import differ_in_version_only
 from multisched.model.quotas.translation import api_of
 from multisched.model.wire import UNREADABLE
 from multisched.observe.admission_view import NotReviewedError
-from multisched.observe.logging import only_errors_of_trial
 from multisched.observe.token_bucket import TokenBucket
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.shell.program import Program
@@ -33,7 +32,7 @@ from multisched.shell.workers.background_threads import in_worker_thread
 from multisched.whatif.quota_lint import KINDS, Finding, Linted, lint, problems_of
 from multisched.whatif.quota_trial import Eviction, try_quotas
 from multisched.whatif.quota_use import NO_DEMANDS, source_of
-from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
+from multisched.whatif.sandbox import ClusterSnapshot, trial
 
 API_VERSION: Final = "admission.k8s.io/v1"
 PODS_TRIED_MAX: Final = 20_000
@@ -178,8 +177,7 @@ def _evictions(
         return (
             f"with {pods} pods it takes too long to try which pods would be evicted; multisched quota lint shows it",
         )
-    with only_errors_of_trial():
-        sandbox = SchedulerSandbox(configuration, after, registry)
+    with trial(configuration, after, registry) as sandbox:
         return _by_leaf(try_quotas(sandbox, after, ATTEMPTS_MAX).evictions)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from _collections_abc import dict_items
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -218,14 +220,48 @@ def test_new_node_label_evaluates_only_terms_with_it() -> None:
     assert table.pod_counts.demands.terms_looked_at == TERMS
 
 
-def test_labels_of_deleted_groups_count_towards_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_columns, "DEAD_MIN", 10_000)
+@pytest.mark.parametrize("lifetime", [0, 20, 60])
+def test_removed_groups_take_bounded_memory(monkeypatch: pytest.MonkeyPatch, lifetime: int) -> None:
+    """`lifetime`: groups that are added before one is removed."""
+    monkeypatch.setattr(group_columns, "SEGMENT_MAX", 10_000)
     columns = GroupColumns()
-    for number, labels in enumerate({f"{n}-{at}": "x" for at in range(1_000)} for n in range(100)):
-        group = PodGroup("tenant", labels, is_deleting=False)
-        columns.change(group, 0, 1)
-        columns.change(group, 0, -1)
-        assert columns.is_stale == (1_001 * (number + 1) > 10_000)
+    groups = [PodGroup("tenant", {f"{n}-{at}": "x" for at in range(1_000)}, is_deleting=False) for n in range(300)]
+    for number, group in enumerate(groups):
+        columns.add(group)
+        columns.account(group, 0, 1)
+        if number >= lifetime:
+            assert not columns.account(groups[number - lifetime], 0, -1)
+            columns.remove(groups[number - lifetime])
+        assert columns.size <= group_columns.SPARSE_BELOW * 1_001 * (lifetime + 1) + 10_000
+
+
+class CountedLabels(dict[str, str]):
+    """Labels that count how often any labels are read."""
+
+    reads = 0
+
+    def items(self) -> dict_items[str, str]:
+        CountedLabels.reads += 1
+        return super().items()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        CountedLabels.reads += 1
+        return super().get(key, default)
+
+
+def test_first_queries_do_not_read_the_labels_of_all_pods() -> None:
+    """With 100,000 pods that would take half a second of one step."""
+    counts = PodCounts()
+    for number in range(1_000):
+        labels = CountedLabels({"app": str(number)})
+        counts.account(number, Pod("tenant", str(number), str(number), 1, labels=labels), 1)
+    before = CountedLabels.reads
+    exists = LabelSelector((Requirement("app", Operator.EXISTS),))
+    assert counts.matching(PodQuery((PodScope(exists),))).total == 1_000
+    for number in range(100):
+        is_one = LabelSelector((Requirement("app", Operator.IN, (str(number),)),))
+        assert counts.matching(PodQuery((PodScope(is_one),))).total == 1
+    assert CountedLabels.reads - before <= 200
 
 
 class Labels(dict[str, str]):

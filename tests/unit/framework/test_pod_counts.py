@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.framework import affinity_group, group_columns, pivots, pod_counts, pod_demands
+from multisched.framework import affinity_group, group_columns, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import TermKind, effects_by_kind
 from multisched.framework.row_sums import CHANGES_KEPT
@@ -187,8 +187,8 @@ def test_counts_stay_correct_with_small_caches(taken: list[Step]) -> None:
             patch.setattr(pod_counts, name, 2)
         for name in ("LOG_KEPT", "MATCHES_KEPT", "NARROW_GROUPS_MAX"):
             patch.setattr(pod_counts, name, 1)
-        patch.setattr(pivots, "READERS_MIN", 1)
-        patch.setattr(group_columns, "DEAD_MIN", 1)
+        patch.setattr(group_columns, "SEGMENT_MAX", 3)
+        patch.setattr(group_columns, "BUCKETS", 2)
         for name in (
             "LOG_KEPT",
             "UNKNOWN_MAX",
