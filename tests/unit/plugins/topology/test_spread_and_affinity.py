@@ -352,7 +352,7 @@ def test_namespace_selector_follows_current_labels() -> None:
 def test_namespace_selector_excludes_unmatched_namespaces(
     wants: str, refused: tuple[Code, tuple[str, ...]] | None
 ) -> None:
-    """kube-scheduler 1.36.3 lets it be about all (tests/conformance/slips.py); found by `make oracle`, odd-424360."""
+    """kube-scheduler 1.36.3 lets it be about all (tests/conformance/upstream_defects.py); found by `make oracle`, odd-424360."""
     selector = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}
     waiting = pod("new", app="db", affinity={wants: {REQUIRED: [term(namespaceSelector=selector)]}})
     scene = Scene([node("a", "x")], [pod("p", on="a", namespace="left-out")], waiting)

@@ -1,10 +1,11 @@
-"""Where kube-scheduler 1.36.3 does not do what it means to do: problems are put so that its answer is the one it means.
+"""Defects of kube-scheduler 1.36.3: problems are rewritten so that it gives the intended answer.
 
-A term of a pending pod with a `namespaceSelector` is about the namespaces that the selector selects. kube-scheduler lists them,
-adds them to the term's names, and then means to drop the selector, but drops that of a copy (interpodaffinity/plugin.go,
-mergeAffinityTermNamespacesIfNotEmpty takes the term by value). What is left of the selector is asked about no labels at all, so
-one that selects a namespace without labels (NotIn, DoesNotExist) selects every pod's namespace: required affinity is then met
-by pods that it is not about. The product does what the API says. Said by names, the term means the same to both.
+A term of a pending pod with a `namespaceSelector` applies to the namespaces that the selector selects. kube-scheduler lists
+them, adds them to the term's `namespaces`, and should then drop the selector, but drops that of a copy
+(interpodaffinity/plugin.go, mergeAffinityTermNamespacesIfNotEmpty takes the term by value). The remaining selector is matched
+against an empty set of labels. So a selector that selects a namespace without labels (NotIn, DoesNotExist) selects the
+namespace of every pod, and required affinity is satisfied by pods of other namespaces. The product follows the API. A term
+with explicit namespaces instead of the selector has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tests.reference.matching import requirements, selects
 
 Json = dict[str, Any]
 NOWHERE = "no-such-namespace"
-"""Stands in a term that is about no namespace: one without names would be about the pod's own."""
+"""Namespace of a term that selects none: a term without namespaces would select the pod's own."""
 
 
 def with_explicit_namespaces(problem: Mapping[str, Any]) -> Json:
-    """The problem, with the pending pod's namespace selectors said by names where kube-scheduler slips over them."""
+    """Returns the problem with explicit namespaces instead of the pending pod's selectors that trigger the defect."""
     found = dict(problem)
     if any(_selects_unlabelled(term) for term in _terms(found["pod"])):
         found["pod"] = deepcopy(found["pod"])

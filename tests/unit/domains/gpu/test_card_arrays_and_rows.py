@@ -1,4 +1,4 @@
-"""A node's cards as a row and as arrays: both tell the same of every demand, and what is chosen has room."""
+"""A node's cards as a row and as arrays: both give equal results for every demand, and every choice fits."""
 
 from __future__ import annotations
 

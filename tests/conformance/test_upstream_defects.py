@@ -1,4 +1,4 @@
-"""Problems are put otherwise to kube-scheduler only where it slips, and mean the same."""
+"""Problems are changed only where kube-scheduler has a known defect, and their meaning stays the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from multisched.model.decode import Decoder
 from tests.conformance.answer import attempted
 from tests.conformance.generate import problem
-from tests.conformance.slips import NOWHERE, with_explicit_namespaces
+from tests.conformance.upstream_defects import NOWHERE, with_explicit_namespaces
 from tests.reference.answer import answer as plain_answer
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
