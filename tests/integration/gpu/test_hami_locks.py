@@ -15,6 +15,18 @@ SMALL = Demand(HAMI, ((1, 1_000),))
 FOREIGN = "default,foreign"
 
 
+ISOLATED = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: gpu
+  profile: {plugins: {enabled: [{name: NodeAffinity, isolation: thread}]}}
+client: {bindTimeout: 900ms}
+lease: {duration: 2s, renewDeadline: 1s, retryPeriod: 200ms}
+"""
+"""A filter that cannot be run again right before a bind is sent."""
+
+
 def now(town: GpuTown, minutes: float = 0) -> str:
     return f"{town.clock.now() + timedelta(minutes=minutes):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -38,6 +50,17 @@ def test_a_lock_names_the_pod_before_it_is_bound_and_the_plugin_removes_it() -> 
             await asyncio.sleep(6.0)
             assert await town.lock("n") == ""
             assert town.wrong_picks() == []
+
+    simulate(story(), loop)
+
+
+def test_the_lock_of_the_own_pod_does_not_cancel_its_bind_beside_an_isolated_filter() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        async with open_town(loop, hami_node("n"), plugin_delay_s=(0.0, 0.0), configuration=ISOLATED) as town:
+            await town.add_pod("p", SMALL)
+            await town.until(lambda: is_bound(town, "p"), 5.0)
 
     simulate(story(), loop)
 
