@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from multisched.model.wire import Response
@@ -202,6 +203,24 @@ def test_a_lock_found_only_before_the_bind_sends_the_pod_to_another_node() -> No
             await town.until(lambda: is_bound(town, "p"), 2.0)
 
             assert await node_of(town, "p") != locked[0]
+            assert town.refused_binds == []
+
+    simulate(story(), loop)
+
+
+@pytest.mark.parametrize(("reads", "within_s"), [(2, 2.0), (20, 15.0)])
+def test_a_lock_that_the_watch_never_shows_delays_the_pod_only_while_it_lasts(reads: int, within_s: float) -> None:
+    """It was taken and removed between two lists of nodes: no event tells of its end."""
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        async with open_town(loop, hami_node("n"), plugin_delay_s=(0.0, 0.0)) as town:
+            node = await town.send("GET", "/api/v1/nodes/n")
+            node["metadata"]["annotations"]["hami.io/mutex.lock"] = f"{now(town)},{FOREIGN}"
+            answers = iter([Response(200, orjson.dumps(node), {})] * reads)
+            town.answer = lambda path: next(answers, None) if path == "/api/v1/nodes/n" else None
+            await town.add_pod("p", SMALL)
+            await town.until(lambda: is_bound(town, "p"), within_s)
             assert town.refused_binds == []
 
     simulate(story(), loop)
