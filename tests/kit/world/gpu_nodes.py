@@ -64,11 +64,7 @@ class CardNode:
         """What its device plugin registers. `without`, `sick`: cards that have vanished, or are not healthy."""
         there = [name for name in self.cards if name not in without]
         if self.mode == VOLCANO:
-            rows = [(name, self.cards[name], str(name not in sick).lower()) for name in there]
-            text = "".join(
-                f"{name},{has['sharers']},{has['memory']},{MODEL},{well},hami-core:" for name, has, well in rows
-            )
-            return {REGISTERS[VOLCANO]: text}
+            return {REGISTERS[VOLCANO]: "".join(self._volcano_card(name, is_sick=name in sick) for name in there)}
         if self.mode != HAMI:
             return {}
         cards = [
@@ -86,9 +82,12 @@ class CardNode:
             for name in there
         ]
         if self.is_old:
-            rows = [",".join(map(_field, card.values())) for card in cards]
-            return {REGISTERS[HAMI]: "".join(f"{row}:" for row in rows)}
+            return {REGISTERS[HAMI]: "".join(",".join(map(_field, card.values())) + ":" for card in cards)}
         return {REGISTERS[HAMI]: orjson.dumps(cards).decode()}
+
+    def _volcano_card(self, name: str, *, is_sick: bool) -> str:
+        has = self.cards[name]
+        return f"{name},{has['sharers']},{has['memory']},{MODEL},{_field(not is_sick)},hami-core:"
 
     def device(self) -> dict[str, Any]:
         """Koordinator's object about the node."""

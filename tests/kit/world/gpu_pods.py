@@ -12,7 +12,7 @@ from tests.kit.world.labels import CARDS, GPU
 
 FORGED: Final = 0.15
 """Of all pods: their authors write what only a scheduler may write."""
-SHORT: Final = 0.35
+SHORT: Final = 0.6
 """Of all pods: they end by themselves."""
 RUN_S: Final = (2, 12)
 
@@ -76,6 +76,7 @@ DEMANDS: Final = (
     _of_hami(1, 9_000, 30),
     _of_hami(1, 13_000),
     _of_hami(2, 7_000, 10),
+    _of_hami(1, 2_000, 60),
     CardDemand(
         HAMI, ({GPU: "1", "nvidia.com/gpumem-percentage": "33"},), (Part(1, MIB * 33 // 100, needs_cores=True),)
     ),
@@ -86,6 +87,7 @@ DEMANDS: Final = (
     _of_volcano(1, 9_000, 30),
     _of_volcano(1, 13_000, 10),
     _of_volcano(2, 7_000, 10),
+    _of_volcano(1, 2_000, 60),
     _of_gpushare(5),
     _of_gpushare(7),
     _of_gpushare(13),
