@@ -98,10 +98,10 @@ def answers_of_plugins_wake_nobody() -> None:
 def bindings_carry_no_times() -> None:
     """The plugins look for the time at which a pod was assumed, and find none."""
 
-    def stamps(self: GpuLedger, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
+    def timed_annotations(self: GpuLedger, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         return {}
 
-    put(GpuLedger, "stamps", stamps)
+    put(GpuLedger, "timed_annotations", timed_annotations)
 
 
 @defect

@@ -26,7 +26,7 @@ SEEDS_MAX = 48
 
 FIRST: dict[str, int] = {
     "answers_of_plugins_are_not_read": 300,
-    "answers_of_plugins_wake_nobody": 302,
+    "answers_of_plugins_wake_nobody": 306,
     "assumed_pods_keep_their_size": 6,
     "audit_mends_nothing": 1,
     "audit_off": 3,
