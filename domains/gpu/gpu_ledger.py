@@ -63,6 +63,7 @@ class GpuLedger:
         self.reported = reported
         self.annotations = (requested | written) - reported
         self.node_annotations = frozenset().union(*(dialect.node_annotations for dialect in dialects))
+        self.lock_annotations = frozenset(one.node_lock.annotation for one in dialects if one.node_lock)
         self._keys = gpu_keys(dialects)
         self._served = served
         self._objects = objects

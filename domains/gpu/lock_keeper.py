@@ -26,6 +26,10 @@ ORPHANED_AFTER: Final = timedelta(seconds=5)
 """A lock of this program that this process did not take may belong to a pod that another domain's leader binds until this age."""
 REVIEW_S: Final = 1.0
 """Interval at which locks of others are judged again."""
+UNSEEN_MAX_S: Final = 3.0
+"""Time that PreBind waits for a lock of another pod that only a read has shown: to end, or to come with the watch."""
+UNSEEN_RETRY_S: Final = 0.25
+"""Between two reads of such a lock."""
 SHOWN_MAX: Final = 128
 """Characters of a lock in the log."""
 
@@ -54,20 +58,35 @@ class LockKeeper:
     # -- before the bind ---------------------------------------------------------------------------------------------
 
     async def take(self, pod: Pod, node: str, key: str) -> Status:
-        """Takes the node's lock for the pod. Refuses the node if another pod holds it."""
+        """Takes the node's lock for the pod. Refuses the node if another pod holds it.
+
+        A refused pod waits for the event that ends the lock. If the watch has not shown the lock yet, it may never do, so there may be
+        no such event. Such a pod waits here, and then backs off. (When the watch shows the lock, the bind is cancelled.)
+        """
         reply = await self._locks.change(node, key, partial(_taken, pod))
+        left_s = UNSEEN_MAX_S
+        while reply.answer is LockAnswer.KEPT and not self._is_seen(node) and left_s > 0:
+            await asyncio.sleep(UNSEEN_RETRY_S)
+            left_s -= UNSEEN_RETRY_S
+            reply = await self._locks.change(node, key, partial(_taken, pod))
         match reply.answer:
             case LockAnswer.DONE:
                 self._taken[node] = pod.key
                 return SUCCESS
-            case LockAnswer.KEPT:
+            case LockAnswer.KEPT if self._is_seen(node):
                 return Status.unschedulable(LOCKED)
+            case LockAnswer.KEPT:
+                return Status.error(f"node {node}: another pod has its lock {key}, which the watch has not shown yet")
             case LockAnswer.REFUSED:
                 return Status.error(
                     f"node {node}: its lock {key} cannot be written: {reply.message}; allow patch of nodes"
                 )
             case _:
                 return Status.error(f"node {node}: its lock {key} was not written: {reply.message}")
+
+    def _is_seen(self, node: str) -> bool:
+        """Reports whether the watch has shown a lock of another pod on the node."""
+        return node in self._ledger.foreign_locks()
 
     # -- locks of others -----------------------------------------------------------------------------------------------
 

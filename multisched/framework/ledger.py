@@ -209,6 +209,8 @@ class ObservingLedger(Ledger, Protocol):
     """Kinds of objects that describe devices of nodes."""
     node_annotations: frozenset[str]
     """Keys of annotations of nodes that describe devices, read up to `model.decode.DESCRIPTION_BYTES_MAX` bytes each."""
+    lock_annotations: frozenset[str]
+    """Those of them by which a scheduler locks a node before a bind. No answer of a filter in another process depends on them."""
     reported: frozenset[str]
     """Keys of annotations that other programs write to a bound pod, for instance a device plugin that has allocated its devices.
 

@@ -121,6 +121,8 @@ class LedgerRegistry:
         """Those that other programs write to bound pods; not fixed at the bind."""
         self.node_annotations: frozenset[str] = frozenset()
         """Keys of the node annotations that ledgers depend on."""
+        self.lock_annotations: frozenset[str] = frozenset()
+        """Those that schedulers write to lock a node."""
         self.fixed_labels: frozenset[str] = frozenset()
         """Keys of the pod labels that ledgers depend on."""
         self.demands = DeviceDemands()
@@ -141,6 +143,7 @@ class LedgerRegistry:
         if implements(ledger, ObservingLedger):
             self.reported |= ledger.reported
             self.node_annotations |= ledger.node_annotations
+            self.lock_annotations |= ledger.lock_annotations
         if isinstance(ledger, LabelledLedger):
             self.fixed_labels |= ledger.fixed_labels
         if implements(ledger, DeviceLedger):

@@ -384,7 +384,10 @@ class SchedulerSandbox:
         return _answered(worker.cycle.attempt(gang))
 
     def gang_of(self, pod: Pod) -> QueuedGang | None:
-        """Returns the pod, as given, and those that are tried with it; None for a pod that is tried alone."""
+        """Returns the pod, as given, and those that are tried with it; None for a pod that is tried alone.
+
+        Pods that a trial has placed already, because they are in front of it, are not tried again.
+        """
         gangs = self.cache.gangs
         key = gangs.key_of(pod.uid)
         gang = None if key is None else gangs.gang(key)
@@ -393,7 +396,8 @@ class SchedulerSandbox:
         keys = {key, *(one for one in gangs.together_with(key) if gangs.needs(one))}
         known = [found for one in keys if (found := gangs.gang(one)) is not None]
         held = {uid for one in known for uid, member in one.members.items() if member.is_held}
-        fellows = {one.uid: one for one in self.pending.values() if gang.needs > 0 and gangs.key_of(one.uid) in keys}
+        waiting = (one for one in self.pending.values() if self.cache.placed(one.uid) is None)
+        fellows = {one.uid: one for one in waiting if gang.needs > 0 and gangs.key_of(one.uid) in keys}
         members = [one for one in (fellows | {pod.uid: pod}).values() if one.uid not in held]
         members.sort(key=lambda one: (-one.spec.priority, one.created_s, one.name))
         self._attempts += 1

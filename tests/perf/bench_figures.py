@@ -31,6 +31,8 @@ MAX_STEADY_P99_MS: Final = 250.0
 MIN_EVENTS_STORED: Final = 0.99
 MIN_GANG_RATE_SHARE: Final = 0.8
 """A gang of thousands is bound as fast as pods without gangs, or nearly."""
+MIN_FRACTION_RATE_SHARE: Final = 0.8
+"""The same of parts of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,19 @@ def large_gang_bars(plain: Sequence[Round], gang: Sequence[GangRound]) -> list[B
         ),
         *_safety_bars([*plain, *gang]),
         *_gang_bars(gang),
+    ]
+
+
+def fraction_bars(plain: Sequence[Round], fractions: Sequence[Round]) -> list[Bar]:
+    """Parts of GPUs against as many plain pods, in the same run."""
+    shared, whole = medians(fractions), medians(plain)
+    return [
+        _at_least(
+            "pods/s of fractions, times the plain rate",
+            shared["pods_per_s"] / whole["pods_per_s"],
+            MIN_FRACTION_RATE_SHARE,
+        ),
+        *_safety_bars([*plain, *fractions]),
     ]
 
 

@@ -10,6 +10,8 @@ job-burst  3,000 job pods wait on 1,000 virtual nodes.
 steady     forecast pods come at 50/s while the job domain takes a burst of 5,000.
 large      100,000 pods stand on the nodes: multisched's memory, and its time from start to first bind.
 large-gang One gang of 5,000 pods, and as many pods without a gang.
+gpu-fractions
+           5,000 parts of GPUs on 1,000 nodes of 8, half of them in gpushare's dialect, and as many plain pods on as many nodes.
 
 Gangs come with Workloads and PodGroups of `scheduling.k8s.io`, whose gates are on then in API server and kube-scheduler;
 one more gang has room for all but one of its pods, and must stay without a node.
@@ -42,7 +44,7 @@ import orjson
 from multisched.config import loading
 from multisched.config.domains import judged_domains
 from multisched.verify import judge
-from tests.perf import gangs, shapes, workload
+from tests.perf import gangs, gpu_fractions, shapes, workload
 from tests.perf.bench_client import EVENTS, NODES, PODS, PRIORITY_CLASSES, BenchClient, BindWatch
 from tests.perf.bench_figures import (
     MEBIBYTE,
@@ -53,6 +55,7 @@ from tests.perf.bench_figures import (
     SteadyRound,
     against_bars,
     burst_bars,
+    fraction_bars,
     large_bars,
     large_gang_bars,
     shape_bars,
@@ -66,7 +69,7 @@ from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
-SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large", "large-gang")
+SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large", "large-gang", "gpu-fractions")
 COMPARED: Final = ("plain", "services", "anti-affinity")
 """The scenarios of `--against`, unless `--scenario` names others."""
 CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
@@ -83,6 +86,7 @@ LARGE_BOUND_PODS: Final = 100_000
 LARGE_WAITING_PODS: Final = 200
 ONE_GANG: Final = "one gang"
 PLAIN: Final = "plain"
+FRACTIONS: Final = "fractions"
 FORECAST: Final = "forecast-scheduler"
 JOB: Final = "job-scheduler"
 
@@ -135,6 +139,9 @@ async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mappi
         if name == "large-gang":
             plain, whole = await bench.large_gang()
             return {PLAIN: plain, ONE_GANG: whole}, large_gang_bars(plain, whole)
+        if name == "gpu-fractions":
+            plain, fractions = await bench.gpu_fractions()
+            return {PLAIN: plain, FRACTIONS: fractions}, fraction_bars(plain, fractions)
         steady = await bench.steady()
         return {MULTISCHED: steady}, steady_bars(steady)
 
@@ -224,6 +231,18 @@ class Bench:
             whole.append(await self._measure_gangs(contender, pods, gangs.names(count, count), count))
             _say(f"large-gang {number + 1}: {ONE_GANG} {whole[-1]}")
         return plain, whole
+
+    async def gpu_fractions(self) -> tuple[list[Round], list[Round]]:
+        """Alternates between plain pods and parts of GPUs, on as many nodes."""
+        await self._client.create_all(NODES, workload.work_nodes(gpu_fractions.NODES))
+        await self._client.create_all(NODES, gpu_fractions.nodes(gpu_fractions.NODES))
+        count, contender = self._options.pods or gpu_fractions.PODS, multisched(self._options.config)
+        rounds: dict[str, list[Round]] = {PLAIN: [], FRACTIONS: []}
+        for number in range(self._options.rounds):
+            for kind, pods in ((PLAIN, workload.pods(count, FORECAST)), (FRACTIONS, gpu_fractions.pods(count))):
+                rounds[kind].append(await self._measure(contender, list(pods)))
+                _say(f"gpu-fractions {number + 1}: {kind} {rounds[kind][-1]}")
+        return rounds[PLAIN], rounds[FRACTIONS]
 
     async def _fill(self, pods: Sequence[tuple[dict[str, Any], int]], nodes: Sequence[str]) -> None:
         """Creates pods and binds each to its node."""

@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.kit.run.seeded_run import run_seed
-from tests.kit.settings.setting import RELOADED_FROM, TEAMED_FROM
+from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 from tests.kit.world.gang_plans import PACKED_FROM
-from tests.sim import gang_defects, quota_defects, reload_defects
+from tests.sim import card_defects, gang_defects, quota_defects, reload_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -25,17 +25,22 @@ SEEDS_MAX = 48
 """Seeds that a defect may survive before it counts as not caught, if no other number is asked for."""
 
 FIRST: dict[str, int] = {
+    "answers_of_plugins_are_not_read": 300,
+    "answers_of_plugins_wake_nobody": 306,
     "assumed_pods_keep_their_size": 6,
     "audit_mends_nothing": 1,
     "audit_off": 3,
     "backoff_never_ends": 0,
     "bad_text_ends_the_process": 7,
+    "bindings_carry_no_times": 300,
     "broken_trees_lift_all_quotas": 120,
     "budgets_ignored": 4,
+    "cards_are_shared_by_any_number": 301,
     "conflict_is_bound": 16,
     "conflict_is_refusal": 4,
     "conflicted_pods_dropped": 3,
     "cordons_not_looked_at": 2,
+    "cores_of_cards_are_not_counted": 307,
     "counts_stand_still": 0,
     "deletions_ignored": 36,
     "devices_given_twice": 4,
@@ -43,6 +48,7 @@ FIRST: dict[str, int] = {
     "edited_trees_count_nobody": 103,
     "edited_trees_stay_out_of_force": 153,
     "edited_trees_wake_nobody": 152,
+    "ended_locks_wake_nobody": 300,
     "ended_promises_stay_written": 99,
     "ended_promises_wake_the_less_urgent_alone": 6,
     "equals_preempted": 0,
@@ -51,6 +57,7 @@ FIRST: dict[str, int] = {
     "expired_lease_not_waited_for": 0,
     "failed_gangs_keep_their_room": 100,
     "foreign_binds_ignored": 5,
+    "forged_answers_stay": 300,
     "forget_by_timer": 5,
     "forget_nothing": 1,
     "fractions_that_end_wake_nobody": 16,
@@ -70,11 +77,14 @@ FIRST: dict[str, int] = {
     "lease_not_checked_before_bind": 9,
     "leaves_alone_have_a_max": 122,
     "ledgers_not_rolled_back": 2,
+    "locks_of_others_are_overwritten": 301,
+    "locks_of_others_are_stale_at_once": 300,
     "lost_binds_free_room_in_silence": 40,
     "lost_rights_set_pods_aside": 14,
     "members_tried_alone": 101,
     "memory_not_counted": 1,
     "mistakes_are_in_force_in_name": 221,
+    "new_processes_take_all_for_served": 300,
     "no_forget_after_failure": 1,
     "no_gang_gets_a_turn": 448,
     "no_list_before_leading": 9,
@@ -83,10 +93,12 @@ FIRST: dict[str, int] = {
     "no_unreserve": 5,
     "no_unreserve_after_permit": 1,
     "nobody_reclaims": 122,
+    "nodes_are_not_locked": 300,
     "nodes_never_go": 3,
     "nodes_that_go_wake_no_spread": 22,
     "nominated_pods_count_nowhere": 122,
     "not_found_is_bound": 1,
+    "numbers_of_cards_are_not_compared": 301,
     "oldest_borrowers_go_first": 113,
     "one_allow_is_enough": 1,
     "one_namespace_retries_for_nothing": 16,
@@ -99,6 +111,7 @@ FIRST: dict[str, int] = {
     "permit_waits_for_the_last": 1,
     "pods_in_flight_end_by_the_new_profile": 221,
     "pods_of_other_domains_unheard": 28,
+    "pods_that_end_slowly_give_their_cards_at_once": 300,
     "ports_not_looked_at": 2,
     "promised_room_given_away": 2,
     "queue_never_flushed": 0,
@@ -119,12 +132,15 @@ FIRST: dict[str, int] = {
     "resizes_count_when_they_are_requested": 1,
     "roles_left_out_of_the_signature": 8,
     "rows_not_checked_at_commit": 24,
+    "second_containers_hold_nothing": 300,
     "selectors_not_looked_at": 0,
     "set_aside_for_good": 3,
     "set_aside_unheard_by_namespaces": 9,
     "shorter_flushes_reach_nobody_who_waits": 222,
+    "slots_of_a_card_are_whole_cards": 300,
     "some_of_a_gang_are_enough": 100,
     "spread_not_looked_at": 1,
+    "stale_locks_are_left": 300,
     "statuses_of_quotas_stand_still": 102,
     "statuses_written_without_the_lease": 1,
     "stop_never_ends": 1,
@@ -132,6 +148,7 @@ FIRST: dict[str, int] = {
     "strangers_on_the_node_not_looked_at": 52,
     "strays_forgotten": 1,
     "tombstones_off": 5,
+    "totals_of_memory_are_not_compared": 301,
     "turns_follow_without_a_pause": 432,
     "turns_never_end": 404,
     "uid_not_sent": 1,
@@ -139,7 +156,9 @@ FIRST: dict[str, int] = {
     "unknown_binds_given_up_when_refused": 57,
     "unknown_is_bound": 1,
     "unsent_binds_not_looked_at_again": 2,
+    "unserved_pods_refuse_nobody": 301,
     "untainted_nodes_wake_nobody": 9,
+    "vanished_cards_are_free_when_they_are_back": 300,
     "version_guard_off": 7,
     "victims_room_free_at_once": 2,
     "volumes_never_given_back": 0,
@@ -178,6 +197,7 @@ UNSHOWN = frozenset(
         "lease_ignored",
         "lease_not_checked_before_deletion",
         "lists_dated_at_their_end",
+        "locks_of_pods_that_were_not_bound_are_left",  # tests/integration/gpu/test_hami_locks.py catches it
         "malformed_lines_skipped",  # tests/unit/client/test_reflector.py catches it
         "members_that_leave_are_always_news",
         "members_that_stand_bind_to_no_domain",
@@ -210,6 +230,8 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
         start = PACKED_FROM
     if DEFECTS[name].__module__ == reload_defects.__name__:
         start = RELOADED_FROM
+    if DEFECTS[name].__module__ == card_defects.__name__:
+        start = OWNED_FROM
     seeds = range(start, start + seeds_max)
     first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
@@ -235,7 +257,7 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    defects = [one.__name__ for one in (gang_defects, quota_defects, reload_defects)]
+    defects = [one.__name__ for one in (card_defects, gang_defects, quota_defects, reload_defects)]
     forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, *defects])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(partial(hunt, seeds_max=options.seeds), names):

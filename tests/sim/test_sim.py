@@ -45,6 +45,14 @@ def test_a_run_of_many_seeds_has_each_kind() -> None:
         assert sum(first <= seed < end for seed in seeds) == 40
 
 
+def test_most_runs_with_controllers_and_trees_have_nodes_that_share_gpus() -> None:
+    has_cards = [drawn(seed, rng_of(seed)).has_card_nodes for seed in range(OWNED_FROM, OWNED_FROM + 40)]
+
+    assert has_cards[0], "the test plays it"
+    assert 20 <= sum(has_cards) < 40
+    assert not any(drawn(seed, rng_of(seed)).has_card_nodes for seed in (0, TEAMED_FROM, RELOADED_FROM, LINKED_FROM))
+
+
 def test_every_second_seed_runs_the_shipped_default_configuration() -> None:
     """Under quotas unchanged; without them each domain has a lease of its own, so that different replicas lead."""
     default = loading.default()

@@ -5,7 +5,7 @@ decision was based on, and `BindSender` runs the check right before each POST. O
 relevant: a changed node, pods that others placed there, a resize of the pod itself. If the pod's rules refer to other nodes,
 pods that were placed or removed there are relevant too (`ExternalPodChanges`). After such a change the domain's filters run
 again, with the pod itself taken out. Remote filters, and filters in a thread or process, cannot be run again here, so their
-answer about a changed node is invalid.
+answer about a changed node is invalid. A lock that PreBind writes on the node is no such change.
 """
 
 from __future__ import annotations
@@ -105,13 +105,21 @@ class SendCheck:
             others = [other for other in others if keeps_away(other)]
         return others is None or len(others) > CHANGES_READ_MAX or seen.cycle.is_affected(placed, pod, others)
 
+    def _unlocked(self, node: Node) -> Node:
+        """Returns the node without locks: PreBind writes one itself, after the filters have answered."""
+        locks = self._cache.ledgers.lock_annotations
+        if locks.isdisjoint(node.annotations):
+            return node
+        others = {key: text for key, text in node.annotations.items() if key not in locks}
+        return msgspec.structs.replace(node, annotations=others)
+
     def _refusal_now(self, pod: Pod, seen: DecisionState, node: Node) -> Status | None:
         before = seen.node
         if node.allocatable != before.allocatable and self._cache.ledgers.has_ledger(pod):
             # Devices are chosen by index, and the chosen ones may be those that were removed.
             return Status.error(f"the allocatable resources of node {node.name} changed before the pod was bound")
         asking = seen.cycle.plugins.remote_filter
-        if asking and not (node is before or differ_in_version_only(before, node)):
+        if asking and not (node is before or differ_in_version_only(self._unlocked(before), self._unlocked(node))):
             return Status.error(f"node {node.name} changed after {asking[0].name} was asked about it")
         refusal = seen.cycle.refusal_of_move(pod, pod, node.name)
         return (

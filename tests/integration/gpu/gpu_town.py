@@ -29,7 +29,7 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.testing.quiet_observer import QuietObserver
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop
-from multisched.testing.virtual_workers import VirtualProcess, VirtualThreads
+from multisched.testing.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
 from multisched.whatif.repair_source import plans_of
 from tests.kit.checkers.invariants import differences
 
@@ -281,6 +281,7 @@ class GpuTown:
             observer=lambda domain: self.observer,
             background_threads=VirtualThreads,
             open_process=VirtualProcess,
+            worker_factory=VirtualWorkers(random.Random(self.seed)),
             plan_repairs=plans_of,
         )
         program = context.run(Program, loading.parse(self.configuration, "test"), ports)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from multisched.model.wire import Response
@@ -13,6 +14,18 @@ from tests.integration.gpu.gpu_town import HAMI, PODS, Demand, GpuTown, hami_nod
 
 SMALL = Demand(HAMI, ((1, 1_000),))
 FOREIGN = "default,foreign"
+
+
+ISOLATED = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: gpu
+  profile: {plugins: {enabled: [{name: NodeAffinity, isolation: thread}]}}
+client: {bindTimeout: 900ms}
+lease: {duration: 2s, renewDeadline: 1s, retryPeriod: 200ms}
+"""
+"""A filter that cannot be run again right before a bind is sent."""
 
 
 def now(town: GpuTown, minutes: float = 0) -> str:
@@ -38,6 +51,17 @@ def test_a_lock_names_the_pod_before_it_is_bound_and_the_plugin_removes_it() -> 
             await asyncio.sleep(6.0)
             assert await town.lock("n") == ""
             assert town.wrong_picks() == []
+
+    simulate(story(), loop)
+
+
+def test_own_lock_does_not_cancel_the_bind_beside_an_isolated_filter() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        async with open_town(loop, hami_node("n"), plugin_delay_s=(0.0, 0.0), configuration=ISOLATED) as town:
+            await town.add_pod("p", SMALL)
+            await town.until(lambda: is_bound(town, "p"), 5.0)
 
     simulate(story(), loop)
 
@@ -179,6 +203,24 @@ def test_a_lock_found_only_before_the_bind_sends_the_pod_to_another_node() -> No
             await town.until(lambda: is_bound(town, "p"), 2.0)
 
             assert await node_of(town, "p") != locked[0]
+            assert town.refused_binds == []
+
+    simulate(story(), loop)
+
+
+@pytest.mark.parametrize(("reads", "within_s"), [(2, 2.0), (20, 15.0)])
+def test_lock_that_the_watch_never_shows_delays_the_pod_briefly(reads: int, within_s: float) -> None:
+    """It was taken and removed between two lists of nodes: no event tells of its end."""
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        async with open_town(loop, hami_node("n"), plugin_delay_s=(0.0, 0.0)) as town:
+            node = await town.send("GET", "/api/v1/nodes/n")
+            node["metadata"]["annotations"]["hami.io/mutex.lock"] = f"{now(town)},{FOREIGN}"
+            answers = iter([Response(200, orjson.dumps(node), {})] * reads)
+            town.answer = lambda path: next(answers, None) if path == "/api/v1/nodes/n" else None
+            await town.add_pod("p", SMALL)
+            await town.until(lambda: is_bound(town, "p"), within_s)
             assert town.refused_binds == []
 
     simulate(story(), loop)

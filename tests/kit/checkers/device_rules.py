@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
 from multisched.verify.devices import shared_total_milli
-from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from tests.kit.world.labels import CARDS, GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 OURS = "multisched.io/gpu"
 """What the annotations about devices begin with."""
@@ -23,6 +23,8 @@ def wants_devices(pod: Pod) -> bool:
 
 def fits_for_certain(pod: Pod, node: Node, there: Collection[Pod]) -> bool:
     """True if the node has devices for the pod, whichever the pods that stand there were given; of others nothing is said."""
+    if CARDS in node.labels:
+        return False
     whole, fraction, offered = pod.requests.get(GPU, 0), fraction_wanted(pod.annotations), node.allocatable.get(GPU, 0)
     if bool(whole) == bool(fraction) or (whole and any(key.startswith(OURS) for key in pod.annotations)):
         return not wants_devices(pod)

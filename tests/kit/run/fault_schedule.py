@@ -50,7 +50,11 @@ class FaultSchedule:
         kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
         world = self._scene.world
-        tasks += [asyncio.ensure_future(one.run(self.struck)) for one in (world.quotas, world.gangs) if one is not None]
+        tasks += [
+            asyncio.ensure_future(one.run(self.struck))
+            for one in (world.quotas, world.gangs, world.cards)
+            if one is not None
+        ]
         if world.gang_workloads is not None:
             tasks.append(asyncio.ensure_future(self._act_on_gangs(world.gang_workloads, ACTS_WITH_FAULTS)))
         for kind in kinds:

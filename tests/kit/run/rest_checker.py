@@ -97,6 +97,7 @@ class RestChecker:
         yield from self._bind_checker.statuses.faults()
         yield from self._bind_checker.gangs.faults()
         yield from self._bind_checker.quotas.status_faults()
+        yield from self._bind_checker.card_faults()
 
     def not_quarantined(self) -> list[str]:
         """Pods that the API server always refuses, and that some leader may try all the same."""
@@ -171,7 +172,7 @@ class RestChecker:
             self._scene.world.quotas.is_kept = False
         if self._scene.world.gang_workloads is not None:
             self._scene.world.gang_workloads.is_kept = False
-        for pod in sorted(self._scene.world.pods(), key=lambda pod: bool(pod.node)):
+        for pod in sorted(self._scene.world.objects.pods().values(), key=lambda pod: bool(pod.node)):
             await self._scene.world.user.delete_pod(pod)
         until_s = self._scene.now_s() + DRAIN_MAX_S
         while self._scene.now_s() < until_s and not all(p.checker.has_heard_all() for p in self._replicas.running):  # noqa: ASYNC110 - virtual time

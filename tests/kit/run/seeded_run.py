@@ -17,6 +17,7 @@ from multisched.framework.gangs import ReservePolicy
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.api.bind_judge import LOST_NEWS_S
+from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.reservation_history import ReservationHistory
 from tests.kit.disruptions.catalog import drawn_kinds
 from tests.kit.disruptions.scene import Scene
@@ -79,9 +80,13 @@ class Run:
             has_gangs=setting.has_gangs,
             has_gang_workloads=setting.has_gang_workloads,
             has_linked_quotas=setting.has_linked_quotas,
+            has_card_nodes=setting.has_card_nodes,
         )
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
+        if self._world.cards is not None:
+            objects, complain = self._bind_checker.objects, self._bind_checker.complain
+            self._bind_checker.cards = CardChecker(self._world.cards, objects, complain)
         self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
         self._scene = Scene(
             seed=seed,
@@ -128,6 +133,8 @@ class Run:
             keeping.append(self._loop.create_task(self._world.quotas.keep()))
         if self._world.gang_workloads is not None:
             keeping.append(self._loop.create_task(self._world.gang_workloads.keep()))
+        if self._world.cards is not None:
+            keeping.append(self._loop.create_task(self._world.cards.kubelets.run()))
         await self._strike()
         self._faults.is_on = False
         if self._bind_checker.was_rewound:
@@ -144,7 +151,11 @@ class Run:
         ending.cancel()
         self._world.disks.close()
         self._world.kubelets.close()
+        if self._world.cards is not None:
+            self._world.cards.close()
         for task in keeping:
+            if task.done():
+                task.result()  # it ends by an error alone
             task.cancel()
         for process in self._replicas.running:
             self._loop.resume(process.identity)  # what is paused cannot end
@@ -172,6 +183,7 @@ class Run:
             looks += 1
             self._bind_checker.leases.look()
             self._bind_checker.look_at_gangs()
+            self._bind_checker.look_at_cards()
             for process in self._replicas.running:
                 process.checker.look()
                 if looks % ASKED_LOOKS == 0:

@@ -54,9 +54,11 @@ RESERVE_FOR_S: Final = 20
 """For longer than a small pod runs (`world.pod_streams`) and a gang backs off."""
 RELOADED = 0.25
 """Of these seeds: the configuration file changes, too."""
+CARDS = 0.6
+"""Of the runs with gangs that controllers own and trees of quotas: some nodes share GPUs (`world.gpu_nodes`)."""
 FEWER = 0.7
 """Of the single pods that were drawn, so many are left beside those of teams, again beside gangs, and again beside gangs that
-controllers own."""
+controllers own, and again beside pods of nodes that share GPUs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
 """It runs out before the holder of one of fifteen seconds has to stop."""
 
@@ -119,6 +121,8 @@ class Setting:
     """There are gangs that controllers own; then other gangs may be there, too."""
     has_linked_quotas: bool
     """If there are quotas: they are ElasticQuotas of Koordinator's form."""
+    has_card_nodes: bool
+    """There are nodes that share GPUs, with their device plugins."""
     reserve: ReservePolicy | None
     """When gangs of RESERVING_DOMAIN may reserve capacity; None: never."""
     is_rollout: bool
@@ -162,6 +166,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     teams = random.Random(f"{seed}/teamed").random()
     has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
     is_owned = seed >= OWNED_FROM
+    has_cards = OWNED_FROM <= seed < LINKED_FROM and random.Random(f"{seed}/shared GPUs").random() < CARDS
     has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
     # Only by a lease of all domains does a max hold for all of them. Without quotas they are split, which is harder.
     lease = replace(configuration.lease, per_domain=not has_quotas)
@@ -172,13 +177,14 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
-        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned)),
+        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned + has_cards)),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         has_quotas=has_quotas,
         has_gangs=has_gangs,
         has_gang_workloads=is_owned,
         has_linked_quotas=seed >= LINKED_FROM,
+        has_card_nodes=has_cards,
         reserve=reserve,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
         is_reloaded=seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED),

@@ -29,7 +29,11 @@ MALFORMED = b"MALFORMED"
 """The same of one that is JSON, and no Kubernetes object."""
 _NOTE = b'"note":"MALFORMED"'
 FOREIGN = "foreign-"
-"""Names of pods that others bind start so. Their lines are never lost silently: nobody can know of such a bind then."""
+"""Names of pods that others bind start so."""
+CARDED = "carded-"
+"""The same of pods that a device plugin serves."""
+KEPT = tuple(f'"name":"{prefix}'.encode() for prefix in (FOREIGN, CARDED))
+"""Lines with these are never lost silently: nobody can know of such a bind, or of what the plugin answered, then."""
 
 
 class BindWatcher(Protocol):

@@ -11,6 +11,7 @@ from multisched.model.objects import CPU, Node, Pod
 from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from tests.kit.world.api_user import ApiUser, pods_path
+from tests.kit.world.labels import CARDS
 from tests.kit.world.pod_manifests import number_of
 from tests.kit.world.store_view import StoreView
 
@@ -49,7 +50,7 @@ class Kubelets:
             nodes, pods = self._objects.nodes(), self._objects.pods()
             await self._begin_pods(pods)
             hostile = {node.name: node for node in nodes.values() if _drives_out(node)}
-            going = {pod.uid: pod for pod in pods.values() if pod.is_deleting}
+            going = {pod.uid: pod for pod in pods.values() if pod.is_deleting and CARDS not in pod.labels}
             asked = {uid: asked.get(uid, loop.time()) for uid in going}
             for pod in list(pods.values()) if hostile else ():
                 if pod.node in hostile and not _tolerates(pod, hostile[pod.node]):

@@ -18,8 +18,9 @@ from tests.kit.world.crowds import Crowds
 from tests.kit.world.disks import NOBODYS, Disks
 from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
+from tests.kit.world.gpu_users import GpuUsers
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import GPU, GPU_MILLI, HOSTNAME, ODD
+from tests.kit.world.labels import CARDS, GPU, GPU_MILLI, HOSTNAME, ODD
 from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
@@ -53,6 +54,7 @@ class World:
         has_gangs: bool = False,
         has_gang_workloads: bool = False,
         has_linked_quotas: bool = False,
+        has_card_nodes: bool = False,
     ) -> None:
         """`on_bound` gets the uid and the node of each pod that somebody else places."""
         self.objects = objects
@@ -76,6 +78,7 @@ class World:
         rng_of_gangs = random.Random(f"{seed}/gang workloads")
         workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
         self.gang_workloads = workloads if has_gang_workloads else None
+        self.cards = GpuUsers(server, self.user, objects, clock, seed) if has_card_nodes else None
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Those that the run's domains serve."""
@@ -93,6 +96,8 @@ class World:
             await self.quotas.build()
         if self.gangs is not None:
             await self.gangs.build()
+        if self.cards is not None:
+            await self.cards.build()
 
     async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
         """A pod of the mixture; with a `scheduler`, a small plain one."""
@@ -235,8 +240,8 @@ class World:
         return answer.status == 200
 
     def pods(self) -> list[Pod]:
-        """In order of their names."""
-        return list(self.objects.pods().values())
+        """In order of their names, without those that `cards` owns: their kubelets end them, and nothing else does."""
+        return [pod for pod in self.objects.pods().values() if CARDS not in pod.labels]
 
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})

@@ -29,6 +29,7 @@ class Noting:
         self.written = frozenset({f"{name}/given"})
         self.reported = frozenset({f"{name}/allocated"})
         self.node_annotations = frozenset({f"{name}/cards"})
+        self.lock_annotations = frozenset({f"{name}/lock"})
         self.reads_objects = (ObjectKind.NODE_DEVICES,)
         self.heard: list[tuple[Any, ...]] = []
         self.fails_at = fails_at
@@ -105,6 +106,7 @@ def test_all_ledgers_get_the_pod_and_the_row() -> None:
     assert book.object_changed(ObjectKind.NODE_DEVICES, "", "n1") == {2, 5, 6}
     assert book.object_changed(ObjectKind.SERVICE, "", "n1") == set(), "they do not read it"
     assert book.node_annotations == {"first/cards", "second/cards"}
+    assert book.lock_annotations == {"first/lock", "second/lock"}
     assert book.read_annotations == book.annotations | book.written | book.reported
     assert [ledger.name for ledger in book] == ["first", "second"]
 

@@ -74,6 +74,15 @@ def test_fix_counts_the_room_of_all_members() -> None:
     ]
 
 
+def test_fix_that_evicts_a_member_tries_no_placed_member_again() -> None:
+    """The member in front takes the last room, and the gang is whole then; without the evicted one it is not."""
+    crew = [member(name, least=4, node="n1") for name in "abc"]
+    waiting = [member(name, least=4) for name in ("early", "late")]
+    view = explained(*nodes("n1", cpu="4"), *crew, *waiting, query=ExplainQuery("default", "late", with_fixes=True))
+    assert view.fixes is not None
+    assert [fix.text for fix in view.fixes] == [f"delete the pod default/{name} (priority 0) from n1" for name in "abc"]
+
+
 @pytest.mark.parametrize(("members_tried_max", "attempts"), [(5, 2), (1, 1), (100, 6)])
 def test_large_gang_gets_few_trial_attempts(
     members_tried_max: int, attempts: int, monkeypatch: pytest.MonkeyPatch

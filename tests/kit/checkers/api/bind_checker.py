@@ -19,6 +19,7 @@ from multisched.model.wire import Response
 from tests.kit.checkers.api.api_checker import ApiChecker, decision_of, pod_of, smaller, target_of
 from tests.kit.checkers.api.bind_judge import NEWS_S, SHARED, BindJudge
 from tests.kit.checkers.api.binds_in_flight import BindsInFlight
+from tests.kit.checkers.api.card_checker import CardChecker
 from tests.kit.checkers.api.decisions import Decisions
 from tests.kit.checkers.api.feasible_pods import FeasiblePods
 from tests.kit.checkers.api.gang_checker import GangChecker
@@ -75,6 +76,8 @@ class BindChecker(ApiChecker):
         )
         self._judge = BindJudge(server, configuration, now_s, self.decisions, news_s)
         self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.complain)
+        self.cards: CardChecker | None = None
+        """Of nodes that share GPUs, if there are any."""
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -230,6 +233,8 @@ class BindChecker(ApiChecker):
         pod = self.pods().get(target_of(path)[0])
         if answer.status != 201 or pod is None:
             return
+        if self.cards is not None:
+            self.cards.bound(pod)
         name = decision_of(body)[1]
         ground, node = self.ground_of(pod.uid, name), self.nodes().get(name)
         self._check_quota(pod, ground)
@@ -297,6 +302,14 @@ class BindChecker(ApiChecker):
         self.in_flight.faked(decision_of(body)[0])
         self.gangs.history.misled(decision_of(body)[0])
 
+    def look_at_cards(self) -> None:
+        if self.cards is not None:
+            self.cards.look()
+
+    def card_faults(self) -> Iterable[str]:
+        """At rest."""
+        return () if self.cards is None else self.cards.faults()
+
     def bound_pods(self) -> list[Pod]:
         """Those that were bound by processes of ours, as the store has them; none where it was restored."""
         ours = self.decisions.placed_by_us() if not self.was_rewound else set()
@@ -305,6 +318,8 @@ class BindChecker(ApiChecker):
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has observed it yet."""
         self.was_rewound = True
+        if self.cards is not None:
+            self.cards.is_on = False
         self.gangs.reservations = None
         self.objects.forget()
         there = {pod.uid: pod for pod in self.pods().values()}

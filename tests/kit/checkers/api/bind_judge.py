@@ -34,6 +34,7 @@ LOST_NEWS_S: Final = 150.0
 STORAGE: Final = {
     "namespaces": "Namespace",
     "nodes": "Node",
+    "devices.scheduling.koordinator.sh": "Device",
     "storageclasses.storage.k8s.io": "StorageClass",
     "csinodes.storage.k8s.io": "CSINode",
     "persistentvolumes": "PersistentVolume",

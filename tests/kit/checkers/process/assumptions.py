@@ -19,6 +19,7 @@ from multisched.state.cluster_cache import Assumption
 from multisched.state.ledgers import PodLedgers
 from multisched.verify.gang_objects import GangKey
 from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.card_rules import listed
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import fault_of_choice, fraction_wanted
 from tests.kit.checkers.process.gangs import ProcessGangs
@@ -72,7 +73,7 @@ class AssumptionChecker:
         table = self._program.cache.nodes
         node = table.node(row)
         domain = self._domain_of[pod.spec.scheduler_name]
-        for resource, amount in {**pod.spec.requests, PODS: 1}.items():
+        for resource, amount in {**listed(pod.spec.requests), PODS: 1}.items():
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
@@ -167,7 +168,7 @@ class AssumptionChecker:
         for other in ahead:
             if clash(pod, other):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
-        for resource in pod.spec.requests if ahead and row is not None else ():
+        for resource in listed(pod.spec.requests) if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
             if wanted > node.allocatable.get(resource, 0):

@@ -24,6 +24,7 @@ from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState, Homes
 from tests.kit.checkers.process.assumptions import AssumptionChecker
 from tests.kit.checkers.process.attempts import AttemptChecker
+from tests.kit.checkers.process.cards import Cards
 from tests.kit.checkers.process.classes import ClassChecker
 from tests.kit.checkers.process.custom_objects import CustomObjects
 from tests.kit.checkers.process.events import EventChecker
@@ -84,7 +85,7 @@ class ProcessChecker:
         self._binds_max = dict[str, int]()
         self.is_tampered_with = False
         """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
-        self._gpus = Gpus(program.cache)
+        self._gpus, self._cards = Gpus(program.cache), Cards(program.cache, self.delivered)
         if bind_checker.gangs.is_on:
             self.delivered.gangs = GangJudge()
         CustomObjects(program, self.delivered, bind_checker)
@@ -213,6 +214,7 @@ class ProcessChecker:
         self._is_stirred |= has_moved
         if has_moved or not self._looks % ASKED_EVERY:
             self._complain_of(fault_of_cache(self.program, self.delivered, self._alike), self._quotas.fault_of_sums())
+            self._complain_of(*self._cards.faults())
         if not self._looks % DEEP_EVERY and self._is_stirred:
             self._is_stirred = False
             self._look_deep()

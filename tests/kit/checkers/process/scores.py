@@ -24,7 +24,7 @@ from tests.kit.checkers import plain_fragments
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.device_rules import WHOLE_MILLI, fraction_wanted
 from tests.kit.checkers.reference_rules import pod_state, scoring_state, within, world_of
-from tests.kit.world.labels import GPU, GPU_MILLI
+from tests.kit.world.labels import CARDS, GPU, GPU_MILLI
 from tests.reference.scheduler import PLUGINS
 from tests.reference.world import Skip
 
@@ -101,7 +101,7 @@ class ScoreChecker:
 
     def _of_devices(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
         whole, count = pod.requests.get(GPU, 0), fraction_wanted(pod.annotations)
-        if bool(whole) == bool(count):
+        if bool(whole) == bool(count) or CARDS in pod.labels:
             return None
         milli = int(pod.annotations.get(GPU_MILLI, "0"))
         plugin = next(one for one in self.plugins.score if isinstance(one, GpuShare))

@@ -10,6 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
+from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
@@ -344,5 +345,27 @@ def test_changed_node_cancels_binds_decided_by_remote_filters() -> None:
             await asyncio.sleep(0.1)
             assert house.node_of("permit") is None
             assert house.desk.posts == []
+
+    simulate(main(), loop)
+
+
+@pytest.mark.parametrize(("annotation", "is_sent"), [("hami.io/mutex.lock", True), ("hami.io/device-cordon", False)])
+def test_lock_of_a_node_leaves_answers_of_remote_filters_valid(annotation: str, *, is_sent: bool) -> None:
+    """PreBind writes the lock itself after they have answered."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, plugins=[Holding(), KeepsOffSlowDisks()])
+        house.cache.ledgers.register(GpuLedger())
+        house.see_node("a", cpu="4")
+        house.desk.sleep = anyio.sleep
+        async with house.at_work():
+            house.see_pod("permit")
+            await asyncio.sleep(0.1)
+            house.see_node("a", cpu="4", annotations={annotation: "2026-01-01T00:00:00Z,default,permit"})
+            await asyncio.sleep(0.1)
+            house.worker.waiting.allow("uid-permit", "Holding")
+            await asyncio.sleep(0.1)
+            assert house.desk.posts == ([("permit", "a")] if is_sent else [])
 
     simulate(main(), loop)

@@ -1,0 +1,101 @@
+"""What pods hold of the cards of nodes that share GPUs, which of them a device plugin has not served, and where one more fits.
+
+From specs and annotations alone, as `multisched.verify.cards` reads them, and from what the nodes really have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from multisched.cluster.kubelet.plugin_rules import GPUSHARE_MEMORY, VOLCANO_NUMBER
+from multisched.model.objects import Node, Pod
+from multisched.verify.cards import UNKNOWN_TO_NODES, cards_of_pod
+from tests.kit.world.gpu_nodes import GPUSHARE, HAMI, KOORDINATOR, VOLCANO, WHOLE, CardNode
+from tests.kit.world.gpu_pods import CardDemand, Part
+from tests.kit.world.labels import CARDS
+
+GUESSING = (HAMI, VOLCANO, GPUSHARE)
+"""Modes of nodes whose device plugin guesses its pod."""
+WRITTEN = (*GUESSING, KOORDINATOR)
+"""Modes whose pods say in their annotations what they hold of which card."""
+
+
+def listed(requests: Mapping[str, int]) -> Mapping[str, int]:
+    """Those resources that nodes list: what a device plugin reads of the pod alone is left out."""
+    return {name: amount for name, amount in requests.items() if name not in UNKNOWN_TO_NODES}
+
+
+def mode_of(pod: Pod) -> str:
+    """The sharing system in whose names the pod requests GPUs; empty for other pods."""
+    return pod.labels.get(CARDS, "")
+
+
+def is_unserved(pod: Pod) -> bool:
+    """The device plugin of a pod's node has not allocated all that the pod was given: it may take another pod for this one."""
+    if not pod.node or pod.phase != "Pending":
+        return False
+    found = pod.annotations
+    if mode_of(pod) == HAMI:
+        return "," in found.get("hami.io/vgpu-devices-to-allocate", "")
+    if mode_of(pod) == VOLCANO:
+        return found.get("volcano.sh/bind-phase") == "allocating"
+    return mode_of(pod) == GPUSHARE and found.get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "false"
+
+
+def may_be_confused(one: Pod, other: Pod) -> bool:
+    """The plugin of a node on which both wait could serve one for the other."""
+    mode = mode_of(one)
+    if mode != mode_of(other) or mode not in GUESSING:
+        return False
+    names = {VOLCANO: VOLCANO_NUMBER, GPUSHARE: GPUSHARE_MEMORY}
+    return mode == HAMI or one.requests.get(names[mode]) == other.requests.get(names[mode])
+
+
+def held_of(pod: Pod, mode: str) -> Mapping[str, Mapping[str, int]]:
+    """Card -> what the pod holds of it, by its annotations."""
+    found = cards_of_pod(pod.annotations, pod.requests, pod.spec.init_container_count, lambda problem: None).get(mode)
+    return {} if found is None else found.cards
+
+
+class Usage:
+    """What pods hold of one node's cards."""
+
+    def __init__(self, node: CardNode, pods: Iterable[Pod]) -> None:
+        self._node = node
+        self._used: dict[str, Counter[str]] = {name: Counter() for name in node.cards}
+        for pod in pods:
+            for card, use in held_of(pod, node.mode).items():
+                if card in self._used:
+                    self._used[card].update(use)
+
+    def excess(self) -> str:
+        """The first amount of a card that is given out beyond what there is; empty for none."""
+        for card, has in self._node.cards.items():
+            for what, most in has.items():
+                if self._used[card][what] > most:
+                    return f"card {card} of {self._node.name} has {most} {what}, and pods hold {self._used[card][what]}"
+        return ""
+
+    def has_room(self, part: Part) -> bool:
+        return sum(self._fits(card, part) for card in self._node.cards) >= part.count
+
+    def _fits(self, card: str, part: Part) -> bool:
+        has, used = self._node.cards[card], self._used[card]
+        if part.is_exclusive and any(used.values()):
+            return False
+        wanted = {"memory": part.memory, "cores": part.cores or int(part.needs_cores), "sharers": 1}
+        return all(used[what] + wanted.get(what, 0) <= most for what, most in has.items() if what != "ratio")
+
+
+def fits(demand: CardDemand, pod: Pod, known: CardNode, node: Node, there: Collection[Pod]) -> bool:
+    """True if the node has room for the pod for certain. `there`: the pods that stand on it."""
+    if known.mode != demand.mode or any(is_unserved(one) and may_be_confused(one, pod) for one in there):
+        return False
+    for name, amount in listed(pod.requests).items():
+        if sum(one.requests.get(name, 0) for one in there) + amount > node.allocatable.get(name, 0):
+            return False
+    if not known.cards:
+        return known.mode != WHOLE
+    usage = Usage(known, there)
+    return len(demand.parts) == 1 and usage.has_room(demand.parts[0])

@@ -1,0 +1,43 @@
+"""What one process takes for unconfirmed and for locked, beside what it has observed; and its ledger beside one made anew from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from domains.gpu.gpu_ledger import GpuLedger
+from domains.gpu.hold import Hold
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
+from tests.kit.checkers.card_rules import WRITTEN, held_of, is_unserved, mode_of
+from tests.kit.checkers.delivered_state import DeliveredState
+
+
+class Cards:
+    """Reads, and changes nothing."""
+
+    def __init__(self, cache: ClusterCache, delivered: DeliveredState) -> None:
+        self._cache, self._delivered = cache, delivered
+
+    def faults(self) -> Iterator[str]:
+        """I4: a hold waits for the device plugin as long as the plugin has not served the pod, and no longer."""
+        ledger = next((one for one in self._cache.ledgers if isinstance(one, GpuLedger)), None)
+        if ledger is None:
+            return
+        held = ledger.held()
+        for uid, pod in self._delivered.pods.items():
+            if not pod.node or pod.is_terminal or mode_of(pod) not in WRITTEN or pod.node not in self._delivered.nodes:
+                continue
+            found = held.get(uid)
+            if not isinstance(found, tuple):
+                yield f"I4: {pod.key} holds no cards, and was delivered on {pod.node}"
+                continue
+            yield from self._faults_of(pod, found[1])
+
+    def _faults_of(self, pod: Pod, hold: Hold) -> Iterator[str]:
+        if bool(hold.awaits) != is_unserved(pod):
+            says = "waits for its device plugin" if hold.awaits else "was served by its device plugin"
+            yield f"I4: by its hold {pod.key} {says}, and it was delivered otherwise"
+        wanted = {card: use.get("memory", 0) for card, use in held_of(pod, mode_of(pod)).items()}
+        here = {str(share.card): share.amount.memory for share in hold.shares}
+        if here != wanted:
+            yield f"I4: {pod.key} holds {here}, and was delivered with {wanted}"
