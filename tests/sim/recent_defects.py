@@ -572,7 +572,7 @@ def pods_of_other_domains_unheard() -> None:
 @defect
 def lost_rights_set_pods_aside() -> None:
     """A pod for which we were refused for want of rights is set aside, as one that the API server refuses."""
-    put(bind_outcomes, "alike", lambda words, node: words)
+    put(bind_outcomes, "refusal_key", lambda words, node: words)
 
 
 @defect
