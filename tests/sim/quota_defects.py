@@ -51,6 +51,20 @@ def quotas_keep_what_has_ended() -> None:
 
 
 @defect
+def pods_that_are_gone_count_as_terminating() -> None:
+    """A pod that was released stays among those that a reclaim expects to end."""
+    genuine = QuotaLedger.release
+
+    def release(self: QuotaLedger, uid: str) -> None:
+        was_terminating = uid in self._terminating
+        genuine(self, uid)
+        if was_terminating:
+            self._terminating.add(uid)
+
+    put(QuotaLedger, "release", release)
+
+
+@defect
 def resized_pods_keep_their_quota() -> None:
     """A pod that was resized counts as before."""
     genuine = QuotaLedger.restore

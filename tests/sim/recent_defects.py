@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from domains.gpu import cards, policies
 from domains.gpu.card_arrays import MEMORY, CardArrays
+from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI
 from domains.gpu.demand import GpuDemand, integer_within
 from domains.gpu.dialects import own
 from domains.gpu.dialects.own import GPU_MILLI
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.gpu_share import GpuShare
+from domains.gpu.hold import Hold
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
@@ -47,7 +49,8 @@ from multisched.plugins.volumes.attached_volumes import AttachedVolumes
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
-from multisched.queueing.entry import EVERY_POD, ParkedPodFilter
+from multisched.queueing.entry import EVERY_POD, Entry, ParkedPodFilter
+from multisched.queueing.entry_states import PARKED, EntryStates
 from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
@@ -59,6 +62,7 @@ from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.shell.leadership.cluster_lists import ClusterLists
 from multisched.shell.leadership.handover import Handover
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.removals import Removals
 from multisched.shell.scheduling import bind_outcomes
 from multisched.shell.scheduling.bind_outcomes import BindOutcomes
 from multisched.shell.scheduling.nominations import DomainNominations
@@ -619,3 +623,63 @@ def statuses_written_without_the_lease() -> None:
             return True
 
     put(Statuses, "lease_of", lambda self, kind: Always())
+
+
+@defect
+def victims_that_stay_stay_marked() -> None:
+    """A removal that came to nothing leaves its victims marked, and everybody counts them as going."""
+
+    def drop(self: Removals, uid: str, plan: object) -> None:
+        plans = self._plans.get(uid, set())
+        plans.discard(plan)
+        if not plans and self._plans.pop(uid, None) is not None:
+            self.version += 1
+
+    put(Removals, "_drop", drop)
+
+
+@defect
+def changed_pods_stay_parked_as_they_were() -> None:
+    """A parked pod that was changed is asked together with those that it was like before."""
+    genuine = EntryStates.find_anew
+
+    def find(self: EntryStates, entry: Entry, now_s: float) -> None:
+        if entry.state not in PARKED:
+            genuine(self, entry, now_s)
+
+    put(EntryStates, "find_anew", find)
+
+
+@defect
+def nodes_that_others_may_have_again_used_at_once() -> None:
+    """A leader that begins does not look at whether another one has seen more of nodes than itself."""
+    genuine = Handover.open
+
+    def open_(self: Handover, worker: DomainWorker, others: Any) -> None:
+        ahead, self._ahead = self._ahead, lambda others: []  # type: ignore[method-assign]
+        genuine(self, worker, others)
+        self._ahead = ahead  # type: ignore[method-assign]
+
+    put(Handover, "open", open_)
+
+
+@defect
+def statuses_said_by_plugins_of_before() -> None:
+    """Plugins that come into force with another configuration say no statuses: those before them go on."""
+    genuine = Statuses.serve
+    put(Statuses, "serve", lambda self, workers: None if self._sources else genuine(self, workers))
+
+
+@defect
+def lost_cards_count_nowhere() -> None:
+    """Of a pod that holds several cards those that have fallen out are forgotten, so that another one may get what it holds."""
+
+    def uses(self: CardRow, hold: Hold) -> Any:
+        known = [share for share in hold.shares if self._place_of(share.card) >= 0]
+        if not known or self.node.mode not in hold.modes:
+            return None
+        cards = self.node.cards
+        places = [(self._place_of(one.card), one.amount) for one in known]
+        return tuple((at, cards[at].whole if hold.is_whole else amount.of(cards[at])) for at, amount in places)
+
+    put(CardRow, "_uses_of", uses)

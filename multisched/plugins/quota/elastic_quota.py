@@ -139,13 +139,18 @@ class ElasticQuota:
 
     def _other_nominated(self, pod: Pod) -> Nominated:
         """Returns the amounts of other nominated pods, by level."""
+        nominated = self._all_nominated()
+        if not nominated or not self._nominations.node_of(pod.uid):
+            return nominated
+        return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid != pod.uid)
+
+    def _all_nominated(self) -> Nominated:
+        """Returns the amounts of all nominated pods, by level."""
         version = self._ledger.version() if self._ledger.has_guarantees else 0
         mark = self._nominations.sequence, self._ledger.generation, version
         if mark != self._nominated_mark:
             self._nominated_mark, self._nominated = mark, self._ledger.nominated_amounts(self._nominations.pods())
-        if not self._nominated or not self._nominations.node_of(pod.uid):
-            return self._nominated
-        return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid != pod.uid)
+        return self._nominated
 
     def _nominated_outside_class(self, pod: Pod) -> Nominated:
         """Returns the amounts of nominated pods, without those of the same priority, leaf and amounts as this pod.
@@ -187,7 +192,7 @@ class ElasticQuota:
         if self._gangs.key_of(pod.uid) is not None:
             # The gang's members claim together, and the total is not known here.
             return Hint.SKIP if set(levels).isdisjoint(self._ledger.levels_of(old)) else Hint.QUEUE
-        claim = claim_of(self._ledger, pod, nominated=self._other_nominated(pod))
+        claim = replace(self._claim_of_class(pod), nominated=self._all_nominated())
         return Hint.QUEUE if removed_pod_helps(self._ledger, claim, old) else Hint.SKIP
 
     def _after_pod_added(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -197,8 +202,14 @@ class ElasticQuota:
         levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
         if not levels or not own or levels[0] is own[0]:
             return Hint.SKIP
-        claim = claim_of(self._ledger, pod, nominated=self._other_nominated(pod))
-        return Hint.QUEUE if added_pod_helps(self._ledger, claim, new) else Hint.SKIP
+        return Hint.QUEUE if added_pod_helps(self._ledger, self._claim_of_class(pod), new) else Hint.SKIP
+
+    def _claim_of_class(self, pod: Pod) -> Claim:
+        """Returns the pod's claim without nominations of its class, of which a hint's answer is for each pod.
+
+        Whichever of them has a node nominated, the claim of each is entitled at no more levels than this one.
+        """
+        return claim_of(self._ledger, pod, nominated=self._nominated_outside_class(pod))
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Queues the pod if its amounts or its leaf changed."""

@@ -21,6 +21,8 @@ MISTAKEN = (
     {GPU_MILLI: "500"},
 )
 """The last is about a pod that requests whole devices, too."""
+PAIRED = 0.6
+"""Of all times that GPUs are lost: pods hold two each."""
 FRACTIONS = ("250", "300", "400", "500", "600", "1000")
 
 
@@ -46,10 +48,15 @@ async def _flap(scene: Scene) -> bool:
 
 
 async def _lose_some(scene: Scene) -> bool:
-    """Two of four fall out, and come back."""
+    """Two of four fall out, and come back. Some pods may hold one that falls out and one that stays, beside one with a little left."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
-    await scene.world.add_fractions(name, FRACTIONS)
-    await scene.pause(0.0, 0.05)
+    if scene.rng.random() < PAIRED:
+        await scene.world.add_fractions(name, ["900"])
+        await scene.world.add_fractions(name, ["500", "500"], count=2)
+        await scene.pause(0.2, 0.6)
+    else:
+        await scene.world.add_fractions(name, FRACTIONS)
+        await scene.pause(0.0, 0.05)
     await scene.world.nodes.set_gpus(name, 2)
     await scene.pause(1.0, 5.0)
     await scene.world.add_fractions(name, ["1000", "1000"])

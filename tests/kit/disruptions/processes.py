@@ -25,6 +25,8 @@ SLOW_S = 2.0
 HIDDEN = 8
 """Pods of 500m that fill the node that is added for them."""
 PRESSED_S = 2.0
+RENEWED_S = (2.5, 4.0)
+"""Within which each leader has renewed its lease."""
 RESTART_MAX_S = 25.0
 """How long the container of a killed process may take to come back: long enough for another process to lead meanwhile."""
 
@@ -96,6 +98,7 @@ async def _roll_out(scene: Scene) -> bool:
         process.transport.lost_leases = [
             f"/{one}" for one in bind_checker.leases.names() - set(bind_checker.leases.held_by(process.identity))
         ]
+    await _fall_behind(scene, heir, name)
     heir.transport.holds_lists, scene.faults.is_on = (
         True,
         False,
@@ -109,13 +112,21 @@ async def _roll_out(scene: Scene) -> bool:
     await scene.pause(0.1, 0.5)
     heir.transport.holds_lists = False
     await scene.until(lambda: all(worker.is_leading for worker in heir.program.router.workers()))
-    scene.faults.is_on = True
+    heir.transport.nodes_version, scene.faults.is_on = 0, True
     for process in replicas.running:
         process.transport.lost_leases = ()
     await scene.pause(0.0, STALL_S)
     replicas.start()
     replicas.disturbed -= {last.identity, first.identity}
     return True
+
+
+async def _fall_behind(scene: Scene, heir: Process, name: str) -> None:
+    """The node changes, and all but the heir have seen that and write it at their leases: its server is behind."""
+    heir.transport.nodes_version = scene.server.store.version
+    heir.transport.stalled_until_s = scene.now_s() + LATE_S
+    await scene.world.nodes.patch(name, {"metadata": {"labels": {"turn": "next"}}})
+    await scene.pause(*RENEWED_S)
 
 
 async def _delete_while_handed_over(scene: Scene) -> bool:

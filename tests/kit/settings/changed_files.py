@@ -65,7 +65,7 @@ def _kinds(setting: Setting) -> Sequence[Change]:
     """Whatever has a checker that follows it. What is drawn of arguments says nothing by which the shipped profile is judged."""
     everywhere = (_weigh, _weigh, _size, _requeue, _toggle_scorer, _sort, _tolerate)
     if setting.is_shipped:
-        return (*everywhere, _pack)
+        return (*everywhere, _pack, _limit, _limit)
     asking = (*everywhere, _renew, _renew, _renew, _toggle_permit, _give_args)
     return (*asking, _isolate) if setting.is_drawn else asking
 
@@ -111,6 +111,11 @@ def _tolerate(rng: random.Random, domain: Domain) -> None:
 def _pack(rng: random.Random, domain: Domain) -> None:
     strategy = {"type": rng.choice(("MostAllocated", "LeastAllocated")), "resources": CPU_AND_MEMORY}
     _entry(domain, "NodeResourcesFit")["args"] = {"scoringStrategy": strategy}
+
+
+def _limit(rng: random.Random, domain: Domain) -> None:
+    """So high a limit that no reclaim comes near it: the plugin that says statuses of quotas is built anew."""
+    _entry(domain, "ElasticQuota")["args"] = {"maxEvictedOverNeeded": rng.choice((1_000, 2_000, 3_000))}
 
 
 def _renew(rng: random.Random, domain: Domain) -> None:

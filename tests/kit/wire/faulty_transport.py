@@ -87,6 +87,8 @@ class FaultyTransport:
         """Until then lines of open watches are on their way."""
         self.pods_late_until_s = 0.0
         """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
+        self.nodes_version = 0
+        """Lists of nodes come from a server that is behind, and has them as of this version; 0: as they are."""
         self.holds_lists = False
         """Lists of pods that are begun meanwhile reach it when this is over, as they were."""
         self.held_lists = 0
@@ -238,9 +240,10 @@ class FaultyTransport:
         """Pages as small as this server's, and the state of a server that is behind."""
         if self._faults.page_items:
             path = _LIMIT.sub(f"limit={self._faults.page_items}", path)
-        if "limit=" in path and "continue=" not in path and self._faults.older_by:
-            version = self._faults.newest() - self._faults.older_by
-            if version > 0:
+        if "limit=" in path and "continue=" not in path and (self._faults.older_by or self.nodes_version):
+            is_of_nodes = self.nodes_version and "/api/v1/nodes?" in path
+            version = self.nodes_version if is_of_nodes else self._faults.newest() - self._faults.older_by
+            if version > 0 and (is_of_nodes or self._faults.older_by):
                 self._faults.injected["older list"] += 1
                 path = f"{path}&resourceVersion={version}&resourceVersionMatch=Exact"
         return path

@@ -20,7 +20,7 @@ from tests.kit.world.gang_workloads import GangWorkloads
 from tests.kit.world.gangs import Gangs
 from tests.kit.world.gpu_users import GpuUsers
 from tests.kit.world.kubelets import Kubelets
-from tests.kit.world.labels import CARDS, GPU, GPU_MILLI, HOSTNAME, ODD
+from tests.kit.world.labels import CARDS, GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, ODD
 from tests.kit.world.linked_quotas import LinkedQuotas
 from tests.kit.world.nodes import NODES, Nodes, node_manifest
 from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
@@ -116,11 +116,12 @@ class World:
         add_urgency(pod)
         await self.user.create_pod(pod)
 
-    async def add_fractions(self, node: str, millis: Sequence[str]) -> None:
-        """Pods that share the devices of one node."""
+    async def add_fractions(self, node: str, millis: Sequence[str], *, count: int = 1) -> None:
+        """Pods that share the devices of one node, each so many of them."""
         for milli in millis:
             spec = small_spec("gpu-scheduler", "100m") | {"nodeSelector": {HOSTNAME: node}}
-            metadata = {"name": f"part-{self._next_number()}", "labels": {}, "annotations": {GPU_MILLI: milli}}
+            amounts = {GPU_MILLI: milli} | ({GPU_COUNT: str(count)} if count > 1 else {})
+            metadata = {"name": f"part-{self._next_number()}", "labels": {}, "annotations": amounts}
             await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def add_annotated(self, scheduler: str, annotations: Mapping[str, str], *, whole: str = "") -> None:

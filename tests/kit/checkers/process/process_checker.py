@@ -31,6 +31,7 @@ from tests.kit.checkers.process.events import EventChecker
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes
 from tests.kit.checkers.process.gang_rooms import GangRooms
 from tests.kit.checkers.process.gpus import Gpus
+from tests.kit.checkers.process.kept_state import KeptState
 from tests.kit.checkers.process.leadership import LeadershipChecker
 from tests.kit.checkers.process.mirror import (
     Alike,
@@ -111,6 +112,7 @@ class ProcessChecker:
         self._is_stirred = True
         """Some of that has moved since the last look through all rows."""
         self._is_paused = partial(loop.is_paused, identity)
+        self._kept = KeptState(program, self._quotas, complain, self._is_paused)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
         self._attempts: list[AttemptChecker] = []
@@ -156,6 +158,7 @@ class ProcessChecker:
             self._binds_max[domain.name] = max(binds, self._binds_max.get(domain.name, 0))
         self.delivered.tolerations = {d.name: d.policy.compile() for d in self.program.configuration.domains}
         self.reserves.follow()
+        self._complain_of(self._kept.follow())
         self._preemptions.follow()
         for requeues in self._requeues:
             requeues.follow()
@@ -208,7 +211,7 @@ class ProcessChecker:
         if self.is_tampered_with:
             return
         self._looks += 1
-        self._complain_of(fault_of_nominations(self.program), *self._gangs.broken)
+        self._complain_of(fault_of_nominations(self.program), *self._gangs.broken, *self._kept.faults())
         self._gangs.broken.clear()
         has_moved = self._has_moved()
         self._is_stirred |= has_moved
@@ -264,7 +267,7 @@ class ProcessChecker:
     def check_rest(self) -> None:
         """What must be over when all is done."""
         self._complain_of(leftover(self.program), fault_of_cache(self.program, self.delivered, self._alike))
-        self._complain_of(self._quotas.fault_of_sums())
+        self._complain_of(self._quotas.fault_of_sums(), *self._kept.faults_at_rest())
         self._look_deep()
         for requeues in self._requeues:
             requeues.check_rest()

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, cast
 
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.model.objects import Pod
+from multisched.plugins.quota.quota_ledger import QuotaLedger
+from multisched.queueing.entry import QueueEntry
+from multisched.queueing.transitions import QueueState
+from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.ledgers import RowlessLedger
+from multisched.state.reservations import is_stand_in
+from multisched.verify.quota_tree import QuotaTree
 from tests.kit.checkers.delivered_state import DeliveredState
-from tests.kit.checkers.quota_rules import quota_excess, usage_of
+from tests.kit.checkers.linked_quotas import misnamed
+from tests.kit.checkers.quota_rules import counted, quota_excess, usage_of
 
 LEDGER: Final = "ElasticQuota"
+WAITED_LOOKS: Final = 2
+"""Looks that find a pod parked where it was, before it should have been woken."""
 
 
 class ProcessQuotas:
@@ -19,21 +29,61 @@ class ProcessQuotas:
 
     def __init__(self, program: Program, delivered: DeliveredState) -> None:
         self._program, self._delivered = program, delivered
+        self._decided_on: dict[str, tuple[int, int]] = {}
+        """uid of each pod in its attempt -> what quotas and nominations were when it began."""
+        self._waiting: dict[str, dict[str, tuple[float, int]]] = {}
+        """Domain -> uid of a pod that its quota refused -> since when it is parked, and how many looks have found it so."""
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def popped(self, uids: Iterable[str]) -> None:
+        """The attempts of these pods begin."""
+        self._decided_on.update(dict.fromkeys(uids, self._moment()))
 
     def fault_of(self, pod: Pod) -> str:
-        """Which max the pod passes, if it is assumed now; empty for none."""
+        """Which max the pod passes, if it is assumed now; empty for none.
+
+        What is promised to pods which are unlike it counts as theirs, if it was decided by what is so now.
+        """
         known = self._delivered.pods.get(pod.uid, pod)
-        standing = (one for one in self._delivered.placed() if one.uid != pod.uid)
-        return quota_excess(self._delivered.quotas.tree, known, standing)
+        standing = [one for one in self._delivered.placed() if one.uid != pod.uid]
+        excess = quota_excess(self._delivered.quotas.tree, known, standing)
+        if not excess and self._decided_on.pop(pod.uid, None) == self._moment():
+            excess = quota_excess(self._delivered.quotas.tree, known, [*standing, *self._promised(known)])
+            excess = excess and f"with what is nominated {excess}"
+        return excess
+
+    def _moment(self) -> tuple[int, int]:
+        ledger = self._ledger()
+        return self._program.nominator.sequence, 0 if ledger is None else ledger.version()
+
+    def _promised(self, pod: Pod) -> list[Pod]:
+        """Pods that have a node nominated, but for those of its gang and its like: of these each may go first."""
+        tree, gangs = self._delivered.quotas.tree, self._program.cache.gangs
+        kin = gangs.key_of(pod.uid)
+        kind = _kind(tree, pod)
+        return [
+            one
+            for one in self._nominated()
+            if one.uid != pod.uid and (kin is None or gangs.key_of(one.uid) != kin) and _kind(tree, one) != kind
+        ]
+
+    def _nominated(self) -> list[Pod]:
+        return [one for one in self._program.nominator.pods() if not is_stand_in(one)]
+
+    # -- the ledger ------------------------------------------------------------------------------------------------
+
+    def _ledger(self) -> QuotaLedger | None:
+        wrapped = (one.cluster for one in self._program.cache.ledgers if isinstance(one, RowlessLedger))
+        return next((one for one in wrapped if isinstance(one, QuotaLedger)), None)
 
     def fault_of_sums(self) -> str:
         """Where the sums of the program's ledger are not those of the pods that it has observed."""
-        tree = self._delivered.quotas.tree
-        ledgers = [one for one in self._program.cache.ledgers if isinstance(one, RowlessLedger) and one.name == LEDGER]
-        if not ledgers:
+        tree, ledger = self._delivered.quotas.tree, self._ledger()
+        if ledger is None:
             return ""
-        ledgers[0].held()  # brings another tree into force that nobody has asked about yet
-        here = cast(Mapping[str, Mapping[str, int]], ledgers[0].cluster.sums())
+        ledger.held()  # brings another tree into force that nobody has asked about yet
+        here = cast(Mapping[str, Mapping[str, int]], ledger.sums())
         if tree is None:
             return f"I14: quotas have sums for {sorted(here)}, and there is no tree" if here else ""
         usage = usage_of(tree, self._delivered.placed())
@@ -42,4 +92,63 @@ class ProcessQuotas:
                 shown, used = here.get(level.path, {}).get(resource, 0), usage.of(level)[resource]
                 if shown != used:
                     return f"I14: {level.path} has {shown} {resource} by its ledger, and {used} by its pods"
+        return self._fault_of_pods(tree, ledger)
+
+    def _fault_of_pods(self, tree: QuotaTree, ledger: QuotaLedger) -> str:
+        """The first pod that belongs to another leaf than that of its namespace, or that counts as terminating or not as it does."""
+        placed = {entry.pod.uid: entry.pod for entry in self._program.cache}
+        for pod in (*placed.values(), *self._program.pods.pending.values()):
+            leaf, levels = tree.leaf_of(pod.namespace), ledger.levels_of(pod)
+            wanted, found = "" if leaf is None else leaf.path, levels[0].path if levels else ""
+            if wanted != found:
+                return f"I14: {pod.key} belongs to {found!r} by its ledger, and to {wanted!r} by its namespace"
+        leaving = {uid for uid, pod in placed.items() if pod.is_leaving and tree.leaf_of(pod.namespace) is not None}
+        if leaving != set(ledger.terminating):
+            uid = min(leaving.symmetric_difference(ledger.terminating))
+            if uid not in placed:
+                return f"I14: quotas count {uid} as terminating, and it is gone"
+            return f"I14: quotas count {placed[uid].key} as terminating or not, unlike what it is"
         return ""
+
+    # -- pods that wait --------------------------------------------------------------------------------------------
+
+    def fault_of_waiting(self, worker: DomainWorker) -> str:
+        """The first pod that waits only for its quota, which has room for it and all that start with it; empty for none."""
+        tree, before = self._delivered.quotas.tree, self._waiting.get(worker.name, {})
+        waiting = self._waiting[worker.name] = {}
+        if tree is None or not worker.is_leading or worker.queue._parked.has_overdue:
+            return ""
+        found = ""
+        for entry in worker.queue.entries(QueueState.UNSCHEDULABLE):
+            if LEDGER not in entry.plugins or not {LEDGER, GANG_PLUGIN}.issuperset(entry.plugins):
+                continue
+            since_s, looks = before.get(entry.uid, (entry.since_s, 0))
+            looks = looks + 1 if since_s == entry.since_s else 1
+            waiting[entry.uid] = entry.since_s, looks
+            if looks >= WAITED_LOOKS and not found and self._has_room(tree, self._together(worker, entry)):
+                found = f"I3: {entry.pod.key} was not woken, and its quota has room ({entry.message[:120]})"
+        return found
+
+    def _together(self, worker: DomainWorker, entry: QueueEntry) -> list[Pod]:
+        uids = {entry.uid, *worker.queue.gangs.uids_with(entry.uid)}
+        return [pod for uid in uids if (pod := worker.queue.pod(uid)) is not None and self._is_waiting(uid)]
+
+    def _is_waiting(self, uid: str) -> bool:
+        return self._program.cache.placed(uid) is None
+
+    def _has_room(self, tree: QuotaTree, pods: Collection[Pod]) -> bool:
+        """Beside all that stand, and all that have a node nominated."""
+        uids = {pod.uid for pod in pods}
+        promised = [one for one in self._nominated() if one.uid not in uids]
+        usage = usage_of(tree, [*self._delivered.placed(), *promised])
+        for pod in pods:
+            if misnamed(tree, pod) or usage.excesses_with(pod.namespace, counted(pod)):
+                return False
+            usage.add(pod.namespace, counted(pod))
+        return True
+
+
+def _kind(tree: QuotaTree | None, pod: Pod) -> object:
+    """Pods of one kind share what is nominated for each of them."""
+    leaf = None if tree is None else tree.leaf_of(pod.namespace)
+    return id(leaf), pod.spec.priority, sorted(counted(pod).items())

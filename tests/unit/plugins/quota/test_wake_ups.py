@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import implementing
 from multisched.model.objects import Pod
 from multisched.model.quotas.koordinator import POD_LABEL
+from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.queueing.hints import HintTable, Requeue
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.model.quotas.quota_documents import linked
@@ -102,6 +104,24 @@ def test_either_of_two_deleted_pods_requeues_a_waiting_pod() -> None:
     gone = [town.domain.cache.remove(f"uid-small-{number}") for number in range(2)]
 
     assert any(sleepers.are_woken(waits, ASSIGNED_POD_DELETE, one.pod, None) for one in gone if one is not None)
+
+
+@pytest.mark.parametrize("asked", ["like", "nominated"])
+def test_deleted_pod_requeues_equal_pods_whichever_of_them_is_nominated(asked: str) -> None:
+    """The hint is called for one of them only. The nomination leaves the other too little of the max, until a pod is deleted."""
+    town = Town([make_node("n", cpu_milli=2_000)], node("root", {"cpu": 3}, {"cpu": 3}, leaf("a", 0, 3)))
+    for number in range(2):
+        town.add(f"old-{number}", "a", 1_000, node="n")
+    pods = {name: town.add(name, "a", 1_000) for name in ("like", "nominated")}
+    town.domain.nominator.nominate(pods["nominated"], "n")
+    gone = town.domain.cache.remove("uid-old-0")
+    assert gone is not None
+    plugins = implementing([one.plugin for one in town.domain.plugins.built], EnqueueExtensions)
+    hints = HintTable(plugins, fail)
+
+    listeners = hints.listeners(ASSIGNED_POD_DELETE, {QUOTA})
+
+    assert hints.decide(ASSIGNED_POD_DELETE, listeners, NOBODY, pods[asked], gone.pod, None) is Requeue.AFTER_BACKOFF
 
 
 @given(stories(), st.integers(0, 99), st.integers(1, 4))

@@ -1,0 +1,37 @@
+"""Whether each part of a process has the plugins that are in force, and no plugin of a profile before (I12)."""
+
+from __future__ import annotations
+
+from multisched.framework.object_status import PendingPodsPlugin, StatusPlugin
+from multisched.framework.points import EnqueueExtensions, Plugin
+from multisched.framework.registry import implements
+from multisched.model.object_kinds import ObjectKind
+from multisched.shell.program import Program
+
+
+def fault_of_plugins(program: Program) -> str:
+    """The first part that has other plugins than its domain; empty for none."""
+    says: dict[ObjectKind, Plugin] = {}
+    counts: dict[str, Plugin] = {}
+    for worker in sorted(program.router.workers(), key=lambda one: one.name):
+        plugins = [one.plugin for one in worker.plugins.built]
+        for plugin in plugins:
+            if implements(plugin, StatusPlugin):
+                for kind in plugin.status_kinds:
+                    says.setdefault(kind, plugin)
+            if implements(plugin, PendingPodsPlugin):
+                counts.setdefault(plugin.name, plugin)
+        hinting = {plugin.name for plugin in plugins if implements(plugin, EnqueueExtensions)}
+        if not hinting <= worker.queue._hints._registrations.keys():
+            return f"I12: the queue of {worker.name} does not know the hints of {sorted(hinting)}"
+        if worker.queue._gates.plugins != worker.plugins.pre_enqueue:
+            return f"I12: the queue of {worker.name} has other gates than its profile"
+        if worker.cycle.plugins is not worker.plugins:
+            return f"I12: the cycle of {worker.name} has another profile than its domain"
+    for kind, plugin in says.items():
+        if program.statuses._sources[kind].plugin is not plugin:
+            return f"I12: statuses of {kind.value} are said by a plugin that is not in force"
+    for name, plugin in counts.items():
+        if program.statuses._of_pending[name][0] is not plugin:
+            return f"I12: pending pods are counted by a plugin {name} that is not in force"
+    return ""

@@ -1,0 +1,260 @@
+"""What a domain's queue owes to pods that wait: a plain model of it, in which each pod is asked about each event by itself (I3).
+
+The program keeps an index of parked pods, asks once for pods that are equal, and keeps one log for all attempts. Here every pod
+has its own list of what happened, and the hints of the plugins that refused it are called for it alone. A pod that must move by
+that has moved, and one that need not has stayed. (That the hints are right, `RequeueChecker` looks at.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from msgspec.structs import replace
+
+from multisched.framework.dependency import Dependency, dependency_of
+from multisched.framework.events import (
+    ATTEMPT_UNDONE,
+    FORCED,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    Resource,
+)
+from multisched.framework.points import EnqueueExtensions, Queued, QueuedGang
+from multisched.framework.registry import implementing
+from multisched.model.objects import Pod, PodSpec
+from multisched.queueing.entry import EVERY_POD, Entry, Failure, Moved, ParkedPodFilter, QueueOutcome
+from multisched.queueing.parked_pods import class_of
+from multisched.queueing.pod_changes import own_event
+from multisched.queueing.quarantine import API_SERVER
+from multisched.queueing.transitions import QueueState
+from multisched.shell.domain import DomainWorker
+from multisched.state.gang_roster import GangRoster
+from tests.kit.plugins.faulty import FAULTY
+
+EVENTS_EVERY: Final = 3
+"""One event in so many is put to each parked pod."""
+IN_FLIGHT: Final = frozenset({QueueState.IN_FLIGHT, QueueState.LEAVING})
+PARKED: Final = frozenset({QueueState.UNSCHEDULABLE, QueueState.GATED})
+BY_ROW: Final = frozenset({Dependency.NODE, Dependency.ROW})
+"""Plugins of these answer for a node by that node alone."""
+UNASKED: Final = frozenset({API_SERVER, FAULTY})
+"""One keeps pods apart for a time of its own; the hints of the other fail now and then."""
+
+
+class Wakes(IntEnum):
+    """What an event does for a pod that waits."""
+
+    NOBODY = 0
+    ONE = 1
+    """One of all that are equal."""
+    ALL = 2
+    AT_ONCE = 3
+    """All, and without backoff."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One event."""
+
+    event: ClusterEvent
+    old: EventObject
+    new: EventObject
+
+
+class QueueModel:
+    """Of one domain in one process. Stands before the calls of its queue."""
+
+    def __init__(
+        self,
+        worker: DomainWorker,
+        gangs: GangRoster,
+        complain: Callable[[str], None],
+        on_popped: Callable[[Collection[str]], None],
+    ) -> None:
+        """`on_popped` gets the uids of all whose attempts begin."""
+        self._worker, self._gangs, self._complain, self._on_popped = worker, gangs, complain, on_popped
+        self._missed: dict[str, list[Happened]] = {}
+        """uid of each pod in its attempt -> what has happened since it was popped."""
+        self._registered: dict[str, Sequence[EventRegistration]] = {}
+        self._by_row = frozenset[str]()
+        self._events = 0
+        queue = worker.queue
+        self._pop, self._fail, self._done, self._add = queue.pop, queue.fail, queue.done, queue.add
+        self._on_event, self._activate, self._update = queue.on_event, queue.activate, queue.update
+        queue.pop, queue.fail, queue.done = self.pop, self.fail, self.done  # type: ignore[method-assign]
+        queue.on_event, queue.activate = self.on_event, self.activate  # type: ignore[method-assign]
+        queue.add, queue.update = self.add, self.update  # type: ignore[method-assign]
+        self.follow()
+
+    def follow(self) -> None:
+        """The profile may be another one now."""
+        plugins = [one.plugin for one in self._worker.plugins.built]
+        self._registered = {one.name: one.events_to_register() for one in implementing(plugins, EnqueueExtensions)}
+        self._by_row = frozenset(one.name for one in plugins if dependency_of(one) in BY_ROW)
+
+    # -- attempts --------------------------------------------------------------------------------------------------
+
+    def pop(self, now_s: float, like: PodSpec | None = None) -> Queued | None:
+        """Stands before `PodQueue.pop`."""
+        popped = self._pop(now_s, like)
+        if popped is not None:
+            members = popped.members if isinstance(popped, QueuedGang) else (popped,)
+            uids = [one.pod.uid for one in members]
+            self._missed.update((uid, []) for uid in uids)
+            self._on_popped(uids)
+        return popped
+
+    def add(self, pod: Pod, now_s: float) -> QueueOutcome:
+        """Stands before `PodQueue.add`."""
+        self._changed(pod)
+        return self._add(pod, now_s)
+
+    def update(self, old: Pod, new: Pod, now_s: float) -> QueueOutcome | None:
+        """Stands before `PodQueue.update`."""
+        self._changed(new)
+        return self._update(old, new, now_s)
+
+    def _changed(self, pod: Pod) -> None:
+        """The owner of a pod in its attempt changes it, or it comes back after it had left."""
+        known = self._worker.queue.pod(pod.uid) if pod.uid in self._missed else None
+        if known is None:
+            return
+        is_back = self._worker.queue.where(pod.uid) is QueueState.LEAVING
+        event = FORCED if is_back else own_event(known, pod)
+        if event is not None:
+            self._missed[pod.uid].append(Happened(event, known, pod))
+
+    def activate(self, uid: str, now_s: float) -> QueueOutcome | None:
+        """Stands before `PodQueue.activate`: whoever is not tried at once is tried again."""
+        if uid in self._missed:
+            self._missed[uid].append(Happened(FORCED, None, None))
+        return self._activate(uid, now_s)
+
+    def done(self, uid: str) -> bool:
+        """Stands before `PodQueue.done`."""
+        self._missed.pop(uid, None)
+        return self._done(uid)
+
+    def fail(self, uid: str, failure: Failure, now_s: float) -> QueueOutcome:
+        """Stands before `PodQueue.fail`: whatever has happened meanwhile counts now."""
+        missed, queue = self._missed.pop(uid, []), self._worker.queue
+        pod, is_back = queue.pod(uid), queue.where(uid) is QueueState.IN_FLIGHT
+        is_refusal = bool(failure.rejectors or failure.pending) and not (failure.is_error or failure.without_backoff)
+        wakes = self._strongest(pod, failure, missed) if pod is not None and is_back and is_refusal else None
+        outcome = self._fail(uid, failure, now_s)
+        if wakes is None or pod is None or API_SERVER in queue._entries[uid].rejectors:
+            return outcome
+        is_parked = outcome.state is QueueState.UNSCHEDULABLE
+        by = ", ".join(sorted(failure.rejectors | failure.pending))
+        if is_parked and wakes is not Wakes.NOBODY:
+            self._complain(f"I3: {pod.key} was refused by {by} and parked, and an event during its attempt helps it")
+        is_tried_again = outcome.state not in (QueueState.UNSCHEDULABLE, QueueState.GATED)
+        if is_tried_again and wakes is Wakes.NOBODY and self._gangs.key_of(uid) is None:
+            self._complain(f"I3: {pod.key} was refused by {by} and is tried again, and nothing has happened for it")
+        return outcome
+
+    def _strongest(self, pod: Pod, failure: Failure, missed: Sequence[Happened]) -> Wakes | None:
+        if UNASKED & (failure.rejectors | failure.pending):
+            return None
+        gang = self._gangs.key_of(pod.uid)
+        wakes = Wakes.NOBODY
+        for one in missed:
+            is_own = one.event is ATTEMPT_UNDONE and isinstance(one.old, Pod) and self._is_kin(one.old, pod, gang)
+            if not is_own:
+                wakes = max(wakes, self._asked(pod, failure.rejectors, failure.pending, one))
+        return wakes
+
+    def _is_kin(self, one: Pod, pod: Pod, gang: str | None) -> bool:
+        """They are one pod, or start together."""
+        return one.uid in self._worker.queue.gangs.uids_with(pod.uid) or (
+            gang is not None and self._gangs.key_of(one.uid) == gang
+        )
+
+    # -- parked pods -----------------------------------------------------------------------------------------------
+
+    def on_event(
+        self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: ParkedPodFilter = EVERY_POD
+    ) -> Moved:
+        """Stands before `PodQueue.on_event`."""
+        happened = Happened(event, old, new)
+        is_of_one = event.resource is Resource.WILDCARD and isinstance(new, Pod)
+        for uid, missed in self._missed.items():
+            if not is_of_one or (isinstance(new, Pod) and new.uid == uid):
+                missed.append(happened)
+        self._events += 1
+        is_put = not is_of_one and only is EVERY_POD and not self._events % EVENTS_EVERY
+        asked = list(self._asked_of_parked(happened)) if is_put else []
+        moved = self._on_event(event, old, new, now_s, only)
+        if asked and not self._worker.queue._parked.has_overdue:
+            self._check(happened, asked)
+        return moved
+
+    def _asked_of_parked(self, happened: Happened) -> Iterator[tuple[Entry, object, Wakes]]:
+        """Each parked pod with what pods that are equal share, and what the event does for it."""
+        old, gone = happened.old, ""
+        if isinstance(old, Pod) and happened.new is None:
+            gone = old.uid
+        for entry in self._worker.queue._entries.values():
+            rejectors, pending = entry.waits_for
+            if entry.state is not QueueState.UNSCHEDULABLE or UNASKED & (rejectors | pending):
+                continue
+            is_own = gone and (gone == entry.uid or happened.event is ATTEMPT_UNDONE)
+            if not is_own:
+                wakes = self._asked(entry.pod, rejectors, pending, happened)
+                yield entry, (rejectors, pending, class_of(entry.pod)), wakes
+
+    def _check(self, happened: Happened, asked: Sequence[tuple[Entry, object, Wakes]]) -> None:
+        parked = {kind for entry, kind, wakes in asked if wakes is Wakes.ONE}
+        parked -= {kind for entry, kind, _ in asked if entry.state is not QueueState.UNSCHEDULABLE}
+        label = happened.event.label or happened.event.resource.value
+        for entry, kind, wakes in asked:
+            is_parked = entry.state is QueueState.UNSCHEDULABLE
+            by = ", ".join(sorted(entry.rejectors | entry.pending))
+            if is_parked and (wakes > Wakes.ONE or kind in parked):
+                self._complain(f"I3: {entry.pod.key}, refused by {by}, stays parked, and {label} helps it")
+            if not is_parked and wakes is Wakes.NOBODY and self._gangs.key_of(entry.uid) is None:
+                self._complain(f"I3: {entry.pod.key}, refused by {by}, was woken, and {label} does not help it")
+
+    def fault_of_index(self) -> str:
+        """The first parked pod that is looked for as another pod than it is, or for other reasons; empty for none."""
+        parked = self._worker.queue._parked
+        for uid, entry in self._worker.queue._entries.items():
+            if entry.state in PARKED:
+                wanted = (entry.state, *entry.waits_for), entry.pod.namespace, class_of(entry.pod)
+                if parked._keys.get(uid) != wanted:
+                    return f"I3: {entry.pod.key} is parked as what it was before it changed, or for another reason"
+        return ""
+
+    # -- hints -----------------------------------------------------------------------------------------------------
+
+    def _asked(self, pod: Pod, rejectors: Collection[str], pending: Collection[str], happened: Happened) -> Wakes:
+        """What the event does for this pod, by the hint of each plugin that refused it."""
+        if happened.event.resource is Resource.WILDCARD:
+            return Wakes.ALL
+        found = Wakes.NOBODY
+        for name in {*rejectors, *pending}:
+            for answer in self._answers(name, pod, happened):
+                if answer is Hint.QUEUE_ONE:
+                    found = max(found, Wakes.ONE)
+                elif answer is not Hint.SKIP:
+                    found = max(found, Wakes.AT_ONCE if name in pending else Wakes.ALL)
+        return found
+
+    def _answers(self, name: str, pod: Pod, happened: Happened) -> Iterator[object]:
+        event = happened.event
+        if name not in self._registered:
+            if event.is_in_wildcard:
+                yield Hint.QUEUE
+            return
+        if event.resource is Resource.DISTANT_POD:
+            if name in self._by_row:
+                return
+            event = replace(event, resource=Resource.ASSIGNED_POD)
+        for one in self._registered[name]:
+            if one.event.matches(event):
+                yield Hint.QUEUE if one.hint is None else one.hint(pod, happened.old, happened.new)
