@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
-from multisched.verify.devices import shared_total_milli
+from multisched.verify.devices import requested_total_milli
 from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 OURS = "multisched.io/gpu"
@@ -53,7 +53,7 @@ def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -
 
 def fraction_wanted(annotations: Mapping[str, str]) -> int:
     """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
-    total_milli = shared_total_milli(annotations, has_node=False)
+    total_milli = requested_total_milli(annotations)
     return total_milli // int(annotations[GPU_MILLI]) if total_milli else 0
 
 
