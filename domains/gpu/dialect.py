@@ -45,7 +45,7 @@ class Dialect(Protocol):
     node_lock: NodeLockKey | None
     """The lock of its nodes; None if they have none."""
     reads_objects: tuple[ObjectKind, ...]
-    """Kinds whose objects `cards` reads; each describes the node of the same name."""
+    """Kinds whose objects `cards` reads; see `framework.ledger.ObservingLedger`."""
     resources: frozenset[str]
     """Extended resources by which a pod requests GPUs or parts of them."""
 

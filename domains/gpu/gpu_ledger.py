@@ -39,6 +39,7 @@ from domains.gpu.row_locks import RowLocks
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.objects_view import ObjectsView
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
@@ -164,9 +165,9 @@ class GpuLedger:
             self._row_of_node[node.name] = row
         self._read(row)
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> Collection[int]:
-        """See `framework.ledger.ObservingLedger`: such an object describes the node of the same name."""
-        row = self._row_of_node.get(name)
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> Collection[int]:
+        """See `framework.ledger.ObservingLedger`."""
+        row = self._row_of_node.get(kind.definition.node_of(changed) or changed.name)
         if row is None:
             return ()
         version = self.version(row)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, Protocol, runtime_checkable
 
 from multisched.framework.points import CycleView, Plugin
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
@@ -206,7 +207,7 @@ class ObservingLedger(Ledger, Protocol):
     """
 
     reads_objects: tuple[ObjectKind, ...]
-    """Kinds of objects that describe devices of nodes."""
+    """Kinds of objects that describe devices of nodes: of the node of the same name, or of the one that the object names."""
     node_annotations: frozenset[str]
     """Keys of annotations of nodes that describe devices, read up to `model.decode.DESCRIPTION_BYTES_MAX` bytes each."""
     reported: frozenset[str]
@@ -215,8 +216,11 @@ class ObservingLedger(Ledger, Protocol):
     They may be among `AnnotatedLedger.written`, but not among its `annotations`, which are fixed. The ledger is restored for
     each new value."""
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> Collection[int]:
-        """Reads an added, updated or deleted object of these kinds again. Returns the rows whose answers may have changed."""
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> Collection[int]:
+        """Reads an added, updated or deleted object of these kinds again. Returns the rows whose answers may have changed.
+
+        `changed`: its last version.
+        """
         ...
 
 
