@@ -45,6 +45,8 @@ from multisched.model.objects import Node, Pod
 
 DEMANDS_MAX: Final = 1024
 """Different demands, and kinds of pods, that are kept: one attempt reads them several times."""
+LABEL_MAX: Final = 63
+"""Characters of a label's value."""
 
 
 class GpuLedger:
@@ -136,6 +138,10 @@ class GpuLedger:
             if not dialect.written.isdisjoint(annotations):
                 found.update(dialect.stamps(now))
         return found
+
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """See `framework.ledger.StampingLedger`."""
+        return _labels(annotations, self._dialects)
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
@@ -394,6 +400,12 @@ def _with(pod: Pod, annotations: Mapping[str, str], written: frozenset[str]) -> 
     """Returns the pod as it will be once it is bound with these annotations."""
     own = {key: text for key, text in pod.annotations.items() if key not in written}
     return msgspec.structs.replace(pod, annotations={**own, **annotations})
+
+
+def _labels(annotations: Mapping[str, str], dialects: Iterable[Dialect]) -> Mapping[str, str]:
+    """Returns the labels of a binding with these annotations, without a node's name that is too long for a label."""
+    keys = {label: key for dialect in dialects for label, key in dialect.labels.items() if key in annotations}
+    return {label: annotations[key] for label, key in keys.items() if len(annotations[key]) <= LABEL_MAX}
 
 
 def _indices(choice: object) -> Choice:

@@ -37,6 +37,12 @@ UNITS: Final[Mapping[Mode, str]] = {
     Mode.GPUSHARE: gpushare.GPU_MEMORY,
 }
 """Unit of `Card.memory`; in mode `whole` MiB, if a label of the node names it."""
+NOTES: Final[Mapping[Mode, str]] = {
+    Mode.DRA: "mode dra: no GPU pod is placed there, because pods with resource claims are refused",
+    Mode.GPUSHARE: "mode gpushare: cards in the ConfigMap kube-system/unhealthy-gpu-NODE count as healthy, because it is not read; "
+    "cordon such a node until its cards are replaced",
+}
+"""What is not read of nodes of a mode."""
 DOCUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"nodes": (), "node": ("name",)}
 """Document -> its options, besides `domain`."""
 
@@ -91,7 +97,10 @@ def document_of(query: ViewQuery) -> Callable[[Snapshot], Document]:
 
 def _nodes(snapshot: Snapshot) -> Document:
     smallest = smallest_usual_milli(copy.row for copy in snapshot.copies)
-    return {**_head(snapshot, smallest), "nodes": [_row(copy, snapshot.now, smallest) for copy in snapshot.copies]}
+    return {
+        **_head(snapshot, smallest, snapshot.copies),
+        "nodes": [_row(copy, snapshot.now, smallest) for copy in snapshot.copies],
+    }
 
 
 def _node(snapshot: Snapshot, name: str) -> Document:
@@ -104,18 +113,20 @@ def _node(snapshot: Snapshot, name: str) -> Document:
     copy = snapshot.copies[names.index(name)]
     smallest = smallest_usual_milli(one.row for one in snapshot.copies)
     holds = sorted((_hold(copy, uid, hold, snapshot.now) for uid, hold in copy.row.holds.items()), key=_by_card)
-    return {**_head(snapshot, smallest), "node": {**_row(copy, snapshot.now, smallest), "holds": holds}}
+    return {**_head(snapshot, smallest, [copy]), "node": {**_row(copy, snapshot.now, smallest), "holds": holds}}
 
 
 def _by_card(hold: Document) -> tuple[list[str], str]:
     return [f"{card['card']:>4}" for card in hold["cards"]], hold["pod"]
 
 
-def _head(snapshot: Snapshot, smallest: int) -> Document:
+def _head(snapshot: Snapshot, smallest: int, copies: Sequence[NodeCopy]) -> Document:
+    """`copies`: the nodes that the document shows."""
     return {
         "domain": snapshot.domain,
         "now": snapshot.now.isoformat(timespec="seconds"),
         "smallestUsualMilli": smallest,
+        "notes": [NOTES[mode] for mode in NOTES if any(copy.row.node.mode is mode for copy in copies)],
     }
 
 

@@ -189,13 +189,17 @@ class AnnotatedLedger(Ledger, Protocol):
 
 @runtime_checkable
 class StampingLedger(Ledger, Protocol):
-    """A ledger whose bindings carry annotations that depend on the time at which they are sent.
+    """A ledger whose bindings carry labels, and annotations that depend on the time at which they are sent.
 
     Border: a domain has one (`GpuLedger`), and the state imports no domain.
     """
 
     def stamps(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """Returns the annotations to add to a binding that carries these, when it is sent at `now` (UTC)."""
+        ...
+
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the labels of a binding that carries these annotations. API servers before Kubernetes 1.35 ignore them."""
         ...
 
 

@@ -111,6 +111,7 @@ class DomainWorker:
             lease=ports.lease,
             check=check,
             stamps=lambda annotations: cache.ledgers.stamps(annotations, ports.clock.now()),
+            labels=cache.ledgers.binding_labels,
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )

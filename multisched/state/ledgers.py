@@ -247,6 +247,16 @@ class LedgerRegistry:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return found
 
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the labels that a binding with these annotations carries. Raises PluginFailure."""
+        found: dict[str, str] = {}
+        for ledger in self._stamping if annotations else ():
+            try:
+                found.update(ledger.binding_labels(annotations))
+            except Exception as error:
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+        return found
+
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
         for ledger in self._of_cluster:

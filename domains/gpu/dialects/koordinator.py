@@ -14,7 +14,7 @@ import msgspec
 
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Card, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, indices_text, invalid
-from domains.gpu.dialect import Choice
+from domains.gpu.dialect import NO_LABELS, Choice
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.hold import Hold, Share
 from domains.gpu.node_lock import NodeLockKey
@@ -66,6 +66,7 @@ class KoordinatorDialect:
     modes = frozenset({Mode.KOORDINATOR})
     requested = frozenset({HINT, JOINT, PARTITION})
     written = frozenset({ALLOCATED, MINORS, BIND_TIME})
+    labels = NO_LABELS
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
     node_lock: NodeLockKey | None = None

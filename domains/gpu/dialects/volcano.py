@@ -14,7 +14,7 @@ from typing import Final
 
 from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, card_filter, invalid
-from domains.gpu.dialect import Choice
+from domains.gpu.dialect import NO_LABELS, Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_registered
 from domains.gpu.hold import Hold
 from domains.gpu.node_lock import NodeLockKey
@@ -49,6 +49,7 @@ class VolcanoDialect:
     modes = frozenset({Mode.VOLCANO})
     requested = frozenset({USE_ID, NO_ID})
     written = frozenset({NODE, TIME, ALLOCATED, TO_ALLOCATE, BIND_PHASE, BIND_TIME})
+    labels = NO_LABELS
     reported = frozenset({TIME, TO_ALLOCATE, BIND_PHASE})
     node_annotations = frozenset({REGISTER, LOCK})
     node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=False)

@@ -102,6 +102,8 @@ def test_hami_pod_waits_until_the_plugin_has_emptied_the_entries_of_the_pod_befo
         hami.ALLOCATED: "GPU-0,NVIDIA,3000,30:;",
         hami.BIND_PHASE: "allocating",
     }
+    assert ledger.binding_labels(answer) == {hami.NODE: "n"}, "HAMi's monitor lists pods by it"
+    assert ledger.binding_labels({hami.NODE: "n" * 64}) == {}, "no label can have it"
     assert ledger.stamps(answer, NOW) == {hami.TIME: "1795867200", hami.BIND_TIME: "1795867200"}
     assert "has not allocated yet" in refusal(ledger, hami_pod("b", memory=1))
     done = bound(first, answer, **{hami.TO_ALLOCATE: ";", hami.BIND_PHASE: "success"})
