@@ -2,6 +2,9 @@
 
 The kubelet asks a plugin for a number of devices and does not name the pod. Each rule reads the API server as its plugin does, and
 writes to the pod that it *believes* to serve. No code of the scheduler is used: tests compare the two.
+
+Other GPUs have no rule. The kubelet itself chooses the devices of whole GPUs and counted units. Fractions by annotation, and
+Koordinator's cards, are read from the pod itself by its containers or by the runtime hook.
 Sources: HAMi, pkg/util/util.go and pkg/device-plugin/…/plugin; volcano-vgpu-device-plugin, pkg/util/util.go;
 gpushare-device-plugin, pkg/gpu/nvidia/allocate.go.
 """
