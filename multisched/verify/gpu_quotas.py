@@ -21,6 +21,7 @@ from multisched.verify.cards import (
     NUMBER_MAX,
     PERCENT,
     TEXT_MAX,
+    without_emptied,
 )
 from multisched.verify.demands import Requests
 from multisched.verify.devices import (
@@ -70,7 +71,7 @@ def gpu_thousandths(requests: Requests, annotations: Mapping[str, object], *, no
 
     `is_ours`: whether the program serves its schedulerName. Of other pods on nodes, only Koordinator's annotation counts.
     """
-    texts = {key: text for key, text in annotations.items() if isinstance(text, str)}
+    texts = without_emptied({key: text for key, text in annotations.items() if isinstance(text, str)})
     return _held(requests, texts, node, is_ours=is_ours) if node else _requested(requests, texts)
 
 

@@ -80,7 +80,7 @@ class FgdDialect:
 
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns what was allocated at bind, for this program's pods; the author's amount if another program wrote `gpu-index`."""
-        if not is_ours or INDEX not in pod.annotations or whole_resource(pod):
+        if not is_ours or not pod.annotations.get(INDEX) or whole_resource(pod):
             return None
         cards = indices_in(pod.annotations[INDEX], SEPARATOR)
         texts = pod.annotations.get(GPU_ALLOCATED), pod.annotations.get(MILLI)

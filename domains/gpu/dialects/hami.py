@@ -112,7 +112,7 @@ class HamiDialect:
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns the cards in the annotations of any scheduler, since the plugin allocates by them."""
         text = pod.annotations.get(ALLOCATED)
-        if text is None or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
+        if not text or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
             return None
         return hold_of_text(self.name, pod, text, self.modes, pod.requests.get(GPU, 0), _awaited(pod))
 

@@ -136,7 +136,7 @@ class KoordinatorDialect:
         """Returns what the annotation allocates, for pods of any scheduler that request GPUs: koordlet mounts these cards."""
         text = pod.annotations.get(ALLOCATED)
         requests = not self.resources.isdisjoint(pod.requests) or GPU in pod.requests
-        if text is None or not requests:
+        if not text or not requests:
             return None
         shares = _shares(text)
         amount = Amount(percent=CARD_PERCENT, cores=CARD_PERCENT)

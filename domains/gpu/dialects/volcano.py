@@ -94,7 +94,7 @@ class VolcanoDialect:
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns the cards in the annotations of any scheduler, since the plugin allocates by them."""
         text = pod.annotations.get(ALLOCATED)
-        if text is None or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
+        if not text or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
             return None
         waits = pod.phase == "Pending" and pod.annotations.get(BIND_PHASE) == "allocating"
         awaits = _confusions(pod) if waits else frozenset()

@@ -61,7 +61,7 @@ def _fraction_held(pod: Pod, offered: int) -> int | None:
     """Devices of which a pod that stands, or is on its way, has a part; None where that cannot be said."""
     if not pod.spec.scheduler_name.startswith("gpu") or pod.requests.get(GPU):
         return 0
-    if GPU_DEVICES not in pod.annotations:
+    if not pod.annotations.get(GPU_DEVICES):
         return fraction_wanted(pod.annotations) if not pod.node else 0
     return _named(pod, offered) or None
 
