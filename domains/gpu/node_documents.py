@@ -141,7 +141,7 @@ def _row(copy: NodeCopy, now: datetime, smallest: int) -> Document:
     return {
         "node": copy.node.name,
         "mode": row.node.mode.value,
-        "pods": len(row.holds),
+        "pods": len(row.holds.keys() | _uids_with_units(copy)),
         "cards": cards,
         "units": _units(copy),
         "unconfirmed": sorted(waiting, key=lambda one: (-(one["ageSeconds"] or 0), one["pod"])),
@@ -212,18 +212,27 @@ def _name(copy: NodeCopy, uid: str) -> str:
     return uid if pod is None else pod.key
 
 
-def _units(copy: NodeCopy) -> list[Document]:
-    """Returns resource, allocatable and requested amount of the units of a node whose cards the kubelet alone knows."""
+def _unit_names(copy: NodeCopy) -> list[str]:
+    """Returns the units of a node whose cards the kubelet alone knows."""
     if copy.row.node.mode not in (Mode.MIG, Mode.SHARED):
         return []
-    names = [name for name in copy.node.allocatable if name in WHOLE_GPUS or is_counted_unit(name)]
+    return sorted(name for name in copy.node.allocatable if name in WHOLE_GPUS or is_counted_unit(name))
+
+
+def _uids_with_units(copy: NodeCopy) -> set[str]:
+    names = _unit_names(copy)
+    return {uid for uid, pod in copy.pods.items() if any(pod.requests.get(name, 0) for name in names)}
+
+
+def _units(copy: NodeCopy) -> list[Document]:
+    """Returns resource, allocatable and requested amount of each unit."""
     return [
         {
             "resource": name,
             "allocatable": copy.node.allocatable[name],
             "requested": sum(pod.requests.get(name, 0) for pod in copy.pods.values()),
         }
-        for name in sorted(names)
+        for name in _unit_names(copy)
     ]
 
 

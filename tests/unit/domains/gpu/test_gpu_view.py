@@ -65,3 +65,19 @@ def test_notes_name_what_is_not_read_of_the_shown_nodes() -> None:
         assert one["notes"] == []
 
     play(scene, prepare=prepare)
+
+
+def test_pods_with_units_of_unknown_cards_are_counted() -> None:
+    async def prepare(cluster: Cluster) -> None:
+        for template in ("mig", "shared"):
+            for node in gpu_nodes(template, 1):
+                await cluster.send("POST", "/api/v1/nodes", node)
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("a", limits={"nvidia.com/mig-1g.10gb": "1"}, scheduler="gpu-scheduler")
+        await cluster.add_pod("b", limits={GPU: "1"}, scheduler="gpu-scheduler")
+        await cluster.settle()
+        found = await nodes_of(cluster)
+        assert {name: one["pods"] for name, one in found.items()} == {"mig-000": 1, "shared-000": 1}
+
+    play(scene, prepare=prepare)
