@@ -83,7 +83,7 @@ CARDS_FIELDS: Final[Mapping[Mode, str]] = {
 }
 """Where nodes of a mode publish their cards."""
 SOURCES: Final[Mapping[Mode, str]] = {
-    Mode.DRA: "a DRA driver",
+    Mode.DRA: "the DRA driver",
     **dict.fromkeys(PLAIN_MODES, "the vendor's device plugin"),
 }
 """Who publishes the cards of nodes of a mode; in other modes, the system with the mode's name."""

@@ -510,7 +510,7 @@ def test_cards_of_a_dra_driver_beside_a_device_plugin_count_once() -> None:
     assert ledger.cards(0).node.mode is Mode.DRA
     (problem,) = ledger.problems(0)
     assert problem.startswith(
-        "a DRA driver and the vendor's device plugin describe the same cards; only those of a DRA driver"
+        "the DRA driver and the vendor's device plugin describe the same cards; only those of the DRA driver"
     )
     why = refusal(ledger, make_pod("p", extra={GPU: 1}))
     assert why == "node(s) shared GPUs in mode dra, which does not serve whole-GPU pods"
@@ -520,7 +520,7 @@ def test_hami_beside_a_dra_driver_is_named() -> None:
     ledger = with_slices(resource_slice(), node=hami_node())
 
     assert ledger.cards(0).node.mode is Mode.DRA
-    assert [one.partition(" describe")[0] for one in ledger.problems(0)] == ["a DRA driver and hami"]
+    assert [one.partition(" describe")[0] for one in ledger.problems(0)] == ["the DRA driver and hami"]
 
 
 def test_node_of_a_dra_driver_alone_has_no_problem() -> None:
