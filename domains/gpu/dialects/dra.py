@@ -10,7 +10,7 @@ from typing import Final
 
 from domains.gpu.cards import Mode, NodeCards
 from domains.gpu.demand import GpuDemand
-from domains.gpu.dialect import Choice, NoStamps
+from domains.gpu.dialect import Choice, NoTimedAnnotations
 from domains.gpu.hold import Hold
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.object_kinds import ObjectKind
@@ -28,7 +28,7 @@ def is_gpu_driver(name: str) -> bool:
     return first == GPU_DRIVER or first.endswith(GPU_DRIVER_END)
 
 
-class DraDialect(NoStamps):
+class DraDialect(NoTimedAnnotations):
     """Implements `Dialect` for nodes only: no pod has a demand in it."""
 
     name = "dra"
