@@ -65,7 +65,9 @@ async def cluster(options: ClusterOptions) -> ExitCode:
         await run_controllers(running.transport(), clock=clock, rng=rng)
 
     async def kubelets(running: EmbeddedCluster) -> None:
-        await Kubelets(running.transport(), clock=clock, rng=rng, stages=builtin_stages("fast")).run()
+        delay_s = (options.gpu_plugin_delay_s, options.gpu_plugin_delay_s)
+        stages = builtin_stages("fast")
+        await Kubelets(running.transport(), clock=clock, rng=rng, stages=stages, plugin_delay_s=delay_s).run()
 
     with _logging_for_people(), _port_taken(options.port):
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:

@@ -25,6 +25,7 @@ Choice = tuple[int, ...]
 """Card indices, ascending within each part of a demand, part after part."""
 
 NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
+NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 class Dialect(Protocol):
@@ -38,6 +39,8 @@ class Dialect(Protocol):
     """Annotations by which a pod's author requests GPUs or cards. They are fixed once the pod is bound."""
     written: frozenset[str]
     """Annotations that only a scheduler may write, and that bindings carry. Ignored on a pending pod."""
+    labels: Mapping[str, str]
+    """Label that bindings carry -> the annotation in `written` with its value. Other programs list the pods by it."""
     reported: frozenset[str]
     """Annotations that the device plugin writes to a bound pod, which confirm its hold."""
     node_annotations: frozenset[str]
@@ -45,7 +48,7 @@ class Dialect(Protocol):
     node_lock: NodeLockKey | None
     """The lock of its nodes; None if they have none."""
     reads_objects: tuple[ObjectKind, ...]
-    """Kinds whose objects `cards` reads; each describes the node of the same name."""
+    """Kinds whose objects `cards` reads; see `framework.ledger.ObservingLedger`."""
     resources: frozenset[str]
     """Extended resources by which a pod requests GPUs or parts of them."""
 
@@ -77,8 +80,9 @@ class Dialect(Protocol):
 
 
 class NoTimedAnnotations:
-    """A dialect whose answers do not depend on the time, and whose nodes have no lock."""
+    """A dialect whose answers do not depend on the time and have no labels, and whose nodes have no lock."""
 
+    labels: Mapping[str, str] = NO_LABELS
     node_lock: NodeLockKey | None = None
 
     def timed_annotations(self, now: datetime) -> Mapping[str, str]:

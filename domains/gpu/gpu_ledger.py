@@ -39,11 +39,15 @@ from domains.gpu.row_locks import RowLocks
 from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.objects_view import ObjectsView
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
 DEMANDS_MAX: Final = 1024
 """Different demands, and kinds of pods, that are kept: one attempt reads them several times."""
+NO_ANSWER: Final[Mapping[str, str]] = {}
+LABEL_MAX: Final = 63
+"""Characters of a label's value."""
 
 
 class GpuLedger:
@@ -105,24 +109,25 @@ class GpuLedger:
         return cards.refusal(demand, modes) if choice is None else cards.refusal_of(demand, _indices(choice), modes)
 
     def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
-        """Takes the chosen cards, by default the best-fitting ones, and returns the annotations with them.
+        """Takes the chosen cards, by default the best-fitting ones, and returns the annotations with them, and an empty text for
+        each other key that only a scheduler may write: otherwise plugins, and this program after a restart, would read it.
 
         Returns the same annotations if the pod already holds cards there. Fails an assertion if the demand does not fit, and
         raises TypeError or ValueError for an invalid choice.
         """
         demands = self.demands(pod)
         if not demands:
-            return {}
+            return _emptied(pod, self.written)
         refusal = self.fits(pod, row, choice)
         assert not refusal, f"I1: pod {pod.key} takes GPUs where they do not fit: {refusal}"
         cards = self.cards(row)
         demand, _ = demands.on(cards.node.mode)
         if self.hold(pod.uid, row) is not None:
             return self._answers.get(pod.uid, {})
-        annotations: Mapping[str, str] = {}
+        annotations = _emptied(pod, self.written)
         if not demand.is_counted:
             chosen = cards.choose(demand) or () if choice is None else _indices(choice)
-            annotations = self._answer(pod, demand, row, cards, chosen)
+            annotations = {**annotations, **self._answer(pod, demand, row, cards, chosen)}
         hold = self._hold_of(_with(pod, annotations, self.written))
         if hold is not None:
             self._hold(pod, row, hold)
@@ -133,9 +138,13 @@ class GpuLedger:
         """See `framework.ledger.TimedAnnotationLedger`."""
         found: dict[str, str] = {}
         for dialect in self._dialects:
-            if not dialect.written.isdisjoint(annotations):
+            if any(annotations.get(key) for key in dialect.written):
                 found.update(dialect.timed_annotations(now))
         return found
+
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """See `framework.ledger.TimedAnnotationLedger`."""
+        return _labels(annotations, self._dialects)
 
     def restore(self, pod: Pod, row: int) -> None:
         """Adds a bound pod's hold, from its spec and annotations. Of an existing hold on this row only the confirmation changes."""
@@ -165,9 +174,9 @@ class GpuLedger:
             self._row_of_node[node.name] = row
         self._read(row)
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> Collection[int]:
-        """See `framework.ledger.ObservingLedger`: such an object describes the node of the same name."""
-        row = self._row_of_node.get(name)
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> Collection[int]:
+        """See `framework.ledger.ObservingLedger`."""
+        row = self._row_of_node.get(kind.definition.node_of(changed) or changed.name)
         if row is None:
             return ()
         version = self.version(row)
@@ -394,6 +403,17 @@ def _with(pod: Pod, annotations: Mapping[str, str], written: frozenset[str]) -> 
     """Returns the pod as it will be once it is bound with these annotations."""
     own = {key: text for key, text in pod.annotations.items() if key not in written}
     return msgspec.structs.replace(pod, annotations={**own, **annotations})
+
+
+def _emptied(pod: Pod, written: frozenset[str]) -> Mapping[str, str]:
+    """Returns an empty text for each of these annotations of the pod."""
+    return dict.fromkeys(written.intersection(pod.annotations), "") if pod.annotations else NO_ANSWER
+
+
+def _labels(annotations: Mapping[str, str], dialects: Iterable[Dialect]) -> Mapping[str, str]:
+    """Returns the labels of a binding with these annotations, without a node's name that is too long for a label."""
+    keys = {label: key for dialect in dialects for label, key in dialect.labels.items() if annotations.get(key)}
+    return {label: annotations[key] for label, key in keys.items() if len(annotations[key]) <= LABEL_MAX}
 
 
 def _indices(choice: object) -> Choice:

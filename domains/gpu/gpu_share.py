@@ -324,7 +324,7 @@ class GpuShare:
         return (
             EventRegistration(ASSIGNED_POD_DELETE, self._after_pod_delete),
             *(
-                EventRegistration(ClusterEvent(kind, Action.ADD | Action.UPDATE, kind.value))
+                EventRegistration(ClusterEvent(kind, Action.ADD | Action.UPDATE | Action.DELETE, kind.value))
                 for kind in DESCRIBING_KINDS
             ),
             EventRegistration(NODE_GPUS_CHANGED, self._after_node_change),

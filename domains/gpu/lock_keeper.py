@@ -38,9 +38,13 @@ class LockKeeper:
     """The locks of one domain's nodes."""
 
     def __init__(
-        self, ledger: GpuLedger, locks: NodeLocks, served: frozenset[str] | None, rows: Callable[[], Rows] | None
+        self,
+        ledger: GpuLedger,
+        locks: Callable[[], NodeLocks],
+        served: frozenset[str] | None,
+        rows: Callable[[], Rows] | None,
     ) -> None:
-        """`served`: see `GpuLedger`. `rows`: those of the domain; None: all."""
+        """`locks`: see `PluginContext.node_locks`. `served`: see `GpuLedger`. `rows`: those of the domain; None: all."""
         self._ledger = ledger
         self._locks = locks
         self._served = served
@@ -63,12 +67,12 @@ class LockKeeper:
         A refused pod waits for the event that ends the lock. If the watch has not shown the lock yet, it may never do, so there may be
         no such event. Such a pod waits here, and then backs off. (When the watch shows the lock, the bind is cancelled.)
         """
-        reply = await self._locks.change(node, key, partial(_taken, pod))
+        reply = await self._locks().change(node, key, partial(_taken, pod))
         left_s = UNSEEN_MAX_S
         while reply.answer is LockAnswer.KEPT and not self._is_seen(node) and left_s > 0:
             await asyncio.sleep(UNSEEN_RETRY_S)
             left_s -= UNSEEN_RETRY_S
-            reply = await self._locks.change(node, key, partial(_taken, pod))
+            reply = await self._locks().change(node, key, partial(_taken, pod))
         match reply.answer:
             case LockAnswer.DONE:
                 self._taken[node] = pod.key
@@ -96,7 +100,7 @@ class LockKeeper:
             self._woken.clear()
             found = self._found()
             self._seen = {node: seen for node, seen in self._seen.items() if node in found}
-            if self._locks.may_write:
+            if found and self._locks().may_write:
                 await self._review(found, clock)
             try:
                 async with asyncio.timeout(REVIEW_S if found else None):
@@ -116,7 +120,7 @@ class LockKeeper:
         for node, (key, lock) in found.items():
             if not await self._is_stale(node, lock, clock):
                 continue
-            reply = await self._locks.change(node, key, partial(self._removed, node, lock))
+            reply = await self._locks().change(node, key, partial(self._removed, node, lock))
             if reply.answer is LockAnswer.DONE:
                 logger.warning("removed a stale GPU lock", extra={"node": node, "lock": lock.text[:SHOWN_MAX]})
 
@@ -134,7 +138,7 @@ class LockKeeper:
         if not is_old and self._ledger.has_pod(node, lock.pod_key):
             return False  # the device plugin has served the pod and removes the lock next
         try:
-            holder = await self._locks.holder(lock.namespace, lock.pod)
+            holder = await self._locks().holder(lock.namespace, lock.pod)
         except UnreachableError:
             return False
         return holder is None or (self._is_served(holder) and self._is_left(holder, node, lock, is_old=is_old))

@@ -37,6 +37,12 @@ UNITS: Final[Mapping[Mode, str]] = {
     Mode.GPUSHARE: gpushare.GPU_MEMORY,
 }
 """Unit of `Card.memory`; in mode `whole` MiB, if a label of the node names it."""
+NOTES: Final[Mapping[Mode, str]] = {
+    Mode.DRA: "mode dra: no GPU pod is placed there, because pods with resource claims are refused",
+    Mode.GPUSHARE: "mode gpushare: cards in the ConfigMap kube-system/unhealthy-gpu-NODE count as healthy, because it is not read; "
+    "cordon such a node until its cards are replaced",
+}
+"""What is not read of nodes of a mode."""
 DOCUMENTS: Final[Mapping[str, tuple[str, ...]]] = {"nodes": (), "node": ("name",)}
 """Document -> its options, besides `domain`."""
 
@@ -91,7 +97,10 @@ def document_of(query: ViewQuery) -> Callable[[Snapshot], Document]:
 
 def _nodes(snapshot: Snapshot) -> Document:
     smallest = smallest_usual_milli(copy.row for copy in snapshot.copies)
-    return {**_head(snapshot, smallest), "nodes": [_row(copy, snapshot.now, smallest) for copy in snapshot.copies]}
+    return {
+        **_head(snapshot, smallest, snapshot.copies),
+        "nodes": [_row(copy, snapshot.now, smallest) for copy in snapshot.copies],
+    }
 
 
 def _node(snapshot: Snapshot, name: str) -> Document:
@@ -104,18 +113,20 @@ def _node(snapshot: Snapshot, name: str) -> Document:
     copy = snapshot.copies[names.index(name)]
     smallest = smallest_usual_milli(one.row for one in snapshot.copies)
     holds = sorted((_hold(copy, uid, hold, snapshot.now) for uid, hold in copy.row.holds.items()), key=_by_card)
-    return {**_head(snapshot, smallest), "node": {**_row(copy, snapshot.now, smallest), "holds": holds}}
+    return {**_head(snapshot, smallest, [copy]), "node": {**_row(copy, snapshot.now, smallest), "holds": holds}}
 
 
 def _by_card(hold: Document) -> tuple[list[str], str]:
     return [f"{card['card']:>4}" for card in hold["cards"]], hold["pod"]
 
 
-def _head(snapshot: Snapshot, smallest: int) -> Document:
+def _head(snapshot: Snapshot, smallest: int, copies: Sequence[NodeCopy]) -> Document:
+    """`copies`: the nodes that the document shows."""
     return {
         "domain": snapshot.domain,
         "now": snapshot.now.isoformat(timespec="seconds"),
         "smallestUsualMilli": smallest,
+        "notes": [NOTES[mode] for mode in NOTES if any(copy.row.node.mode is mode for copy in copies)],
     }
 
 
@@ -130,7 +141,7 @@ def _row(copy: NodeCopy, now: datetime, smallest: int) -> Document:
     return {
         "node": copy.node.name,
         "mode": row.node.mode.value,
-        "pods": len(row.holds),
+        "pods": len(row.holds.keys() | _uids_with_units(copy)),
         "cards": cards,
         "units": _units(copy),
         "unconfirmed": sorted(waiting, key=lambda one: (-(one["ageSeconds"] or 0), one["pod"])),
@@ -201,18 +212,27 @@ def _name(copy: NodeCopy, uid: str) -> str:
     return uid if pod is None else pod.key
 
 
-def _units(copy: NodeCopy) -> list[Document]:
-    """Returns resource, allocatable and requested amount of the units of a node whose cards the kubelet alone knows."""
+def _unit_names(copy: NodeCopy) -> list[str]:
+    """Returns the units of a node whose cards the kubelet alone knows."""
     if copy.row.node.mode not in (Mode.MIG, Mode.SHARED):
         return []
-    names = [name for name in copy.node.allocatable if name in WHOLE_GPUS or is_counted_unit(name)]
+    return sorted(name for name in copy.node.allocatable if name in WHOLE_GPUS or is_counted_unit(name))
+
+
+def _uids_with_units(copy: NodeCopy) -> set[str]:
+    names = _unit_names(copy)
+    return {uid for uid, pod in copy.pods.items() if any(pod.requests.get(name, 0) for name in names)}
+
+
+def _units(copy: NodeCopy) -> list[Document]:
+    """Returns resource, allocatable and requested amount of each unit."""
     return [
         {
             "resource": name,
             "allocatable": copy.node.allocatable[name],
             "requested": sum(pod.requests.get(name, 0) for pod in copy.pods.values()),
         }
-        for name in sorted(names)
+        for name in _unit_names(copy)
     ]
 
 

@@ -198,6 +198,9 @@ def cluster(
             help="N more nodes with eight GPUs shared by this system, for instance hami=2. Repeatable.",
         ),
     ] = None,
+    gpu_plugin_delay: Annotated[
+        float, typer.Option(metavar="S", min=0, max=600, help="Seconds in which a GPU device plugin answers.")
+    ] = 0.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
 ) -> None:
@@ -210,7 +213,14 @@ def cluster(
         from multisched import embedded_app
 
         return embedded_app.cluster(
-            ClusterOptions(kubeconfig, nodes=nodes, gpu_nodes=counts, port=port, until_input_ends=until_input_ends)
+            ClusterOptions(
+                kubeconfig,
+                nodes=nodes,
+                gpu_nodes=counts,
+                gpu_plugin_delay_s=gpu_plugin_delay,
+                port=port,
+                until_input_ends=until_input_ends,
+            )
         )
 
     drive(start)

@@ -103,6 +103,8 @@ def _binding(request: BindRequest) -> dict[str, object]:
     metadata: dict[str, object] = {"name": request.name, "namespace": request.namespace, "uid": request.uid}
     if request.annotations:
         metadata["annotations"] = dict(request.annotations)
+    if request.labels:
+        metadata["labels"] = dict(request.labels)
     return {
         "apiVersion": "v1",
         "kind": "Binding",

@@ -145,6 +145,8 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     nodes: int = 0
     gpu_nodes: tuple[tuple[str, int], ...] = ()
     """Name of a template (`cluster.gpu_nodes.GPU_TEMPLATES`) and number of nodes."""
+    gpu_plugin_delay_s: float = 0.0
+    """Time in which a GPU device plugin answers."""
     port: int = 0
     """0: any free port."""
     until_input_ends: bool = False

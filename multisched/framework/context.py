@@ -126,5 +126,5 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Where a `StatusPlugin` marks objects whose status may have changed."""
     pending: Callable[[], Iterable[Pod]] = tuple
     """Returns the pods of all domains without a node in the API server, including gated pods and pods being bound."""
-    node_locks: NodeLocks | None = None
-    """Writes of GpuShare's PreBind; None if nothing may be written (what-if, conformance)."""
+    node_locks: Callable[[], NodeLocks] | None = None
+    """Returns the writer of GpuShare's PreBind, made at the first call; None if nothing may be written (what-if, conformance)."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, Protocol, runtime_checkable
 
 from multisched.framework.points import CycleView, Plugin
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
@@ -188,13 +189,17 @@ class AnnotatedLedger(Ledger, Protocol):
 
 @runtime_checkable
 class TimedAnnotationLedger(Ledger, Protocol):
-    """A ledger whose bindings carry annotations that depend on the time at which they are sent.
+    """A ledger whose bindings carry labels, and annotations that depend on the time at which they are sent.
 
     Border: a domain has one (`GpuLedger`), and the state imports no domain.
     """
 
     def timed_annotations(self, annotations: Mapping[str, str], now: datetime) -> Mapping[str, str]:
         """Returns the annotations to add to a binding that carries these, when it is sent at `now` (UTC)."""
+        ...
+
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the labels of a binding that carries these annotations. API servers before Kubernetes 1.35 ignore them."""
         ...
 
 
@@ -206,7 +211,7 @@ class ObservingLedger(Ledger, Protocol):
     """
 
     reads_objects: tuple[ObjectKind, ...]
-    """Kinds of objects that describe devices of nodes."""
+    """Kinds of objects that describe devices of nodes: of the node of the same name, or of the one that the object names."""
     node_annotations: frozenset[str]
     """Keys of annotations of nodes that describe devices, read up to `model.decode.DESCRIPTION_BYTES_MAX` bytes each."""
     lock_annotations: frozenset[str]
@@ -217,8 +222,11 @@ class ObservingLedger(Ledger, Protocol):
     They may be among `AnnotatedLedger.written`, but not among its `annotations`, which are fixed. The ledger is restored for
     each new value."""
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> Collection[int]:
-        """Reads an added, updated or deleted object of these kinds again. Returns the rows whose answers may have changed."""
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> Collection[int]:
+        """Reads an added, updated or deleted object of these kinds again. Returns the rows whose answers may have changed.
+
+        `changed`: its last version.
+        """
         ...
 
 

@@ -30,6 +30,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    ResourceSlice,
     Service,
     StorageClass,
     VolumeAttachment,
@@ -111,6 +112,10 @@ class ObjectsView(Protocol):
 
     def storage_capacities(self, storage_class: str) -> Collection[CsiStorageCapacity]:
         """Returns the capacities that CSI drivers report for volumes of a class."""
+        ...
+
+    def slices_on(self, node: str) -> Collection[ResourceSlice]:
+        """Returns the slices of DRA drivers with devices of the node."""
         ...
 
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:

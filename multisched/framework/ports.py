@@ -62,6 +62,7 @@ class BindRequest(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_void: Callable[[], bool] = lambda: False
     """Called again by code that delayed the request after the send was decided. True: the request must not be sent."""
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class BindReply(msgspec.Struct, frozen=True):

@@ -179,6 +179,15 @@ class NodeDevices(ClusterObject, frozen=True, gc=False, eq=False):
     """Field and problem of each GPU that is left out."""
 
 
+class ResourceSlice(ClusterObject, frozen=True, gc=False, eq=False):
+    """Devices that a DRA driver publishes. Only their number is kept: they are not allocated here."""
+
+    driver: str = ""
+    node: str = ""
+    """Empty if the devices are not those of one node."""
+    devices: int = 0
+
+
 class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """ElasticQuota of `scheduling.sigs.k8s.io/v1alpha1`: one node of a tree that is described by labels."""
 

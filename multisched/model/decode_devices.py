@@ -1,4 +1,4 @@
-"""Decodes Koordinator's Device: the GPUs of the node of the same name, and the problems of those that cannot be used.
+"""Decodes descriptions of nodes' devices: Koordinator's Device, and whose devices a ResourceSlice publishes.
 
 See decode_objects.py. Source: koordinator apis/scheduling/v1alpha1/device_types.go.
 """
@@ -45,6 +45,19 @@ class _Spec(Wire):
 class WireDevice(Wire):
     metadata: WireMetadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _SliceSpec(Wire):
+    driver: str = ""
+    node_name: str = msgspec.field(default="", name="nodeName")
+    devices: list[msgspec.Raw] | None = None
+
+
+class WireSlice(Wire):
+    """The fields that all versions of resource.k8s.io have in common."""
+
+    metadata: WireMetadata
+    spec: _SliceSpec = msgspec.field(default_factory=_SliceSpec)
 
 
 def node_devices(wire: WireDevice) -> tuple[tuple[NodeDevice, ...], tuple[str, ...]]:

@@ -40,6 +40,7 @@ from multisched.model.cluster_objects import (
     ReplicaSet,
     ReplicationController,
     ResourceQuota,
+    ResourceSlice,
     Service,
     StatefulSet,
     StorageClass,
@@ -47,7 +48,7 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
-from multisched.model.decode_devices import WireDevice, node_devices
+from multisched.model.decode_devices import WireDevice, WireSlice, node_devices
 from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, sigs_terms, terms, workload_terms
 from multisched.model.decode_metadata import (
     BAD_TEXT,
@@ -442,6 +443,16 @@ def _node_devices(wire: WireDevice) -> NodeDevices:
     return NodeDevices(**_identity(wire.metadata), gpus=gpus, problems=problems)
 
 
+def _resource_slice(wire: WireSlice) -> ResourceSlice:
+    spec = wire.spec
+    return ResourceSlice(
+        **_identity(wire.metadata),
+        driver=_shared(spec.driver),
+        node=_shared(spec.node_name),
+        devices=len(spec.devices or ()),
+    )
+
+
 def _all_of(problems: Sequence[TreeProblem]) -> str:
     """Joins the problems to the text of `malformed`; the object's own event has them, too."""
     return "; ".join(map(str, problems))
@@ -650,6 +661,7 @@ decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
 decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
 decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
 decode_node_devices = _decoder(WireDevice, _node_devices, NodeDevices)
+decode_resource_slice = _decoder(WireSlice, _resource_slice, ResourceSlice)
 decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
 decode_sigs_pod_group = _decoder(WirePodGroup, _sigs_pod_group, PodGroup)
 decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)

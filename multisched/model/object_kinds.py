@@ -30,6 +30,7 @@ from multisched.model.decode_objects import (
     decode_quota_tree,
     decode_replica_set,
     decode_replication_controller,
+    decode_resource_slice,
     decode_service,
     decode_sigs_pod_group,
     decode_stateful_set,
@@ -67,6 +68,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     VolumeAttachment are additions."""
     is_optional: bool = False
     """Its definition need not be installed: if the server does not serve it (404), there are no objects."""
+    is_needed: bool = True
+    """False: without the right to list it (403), the process is ready all the same; it only misses what its objects would show."""
     or_versions: tuple[str, ...] = ()
     """Other versions of the group in which a server may serve the kind, equal in all fields that are read here."""
     has_status_path: bool = True
@@ -149,6 +152,16 @@ class ObjectKind(DefinedKind):
         "PodGroup", WORKLOADS, decode_workload_group, is_optional=True, or_versions=("v1beta1", "v1alpha3")
     )
     NODE_DEVICES = KindDefinition("Device", KOORDINATOR_DEVICES, decode_node_devices, is_optional=True)
+    RESOURCE_SLICE = KindDefinition(
+        "ResourceSlice",
+        "resource.k8s.io/v1",
+        decode_resource_slice,
+        is_optional=True,
+        is_needed=False,
+        or_versions=("v1beta2", "v1beta1"),
+        index_of=lambda one: one.node,
+        node_of=lambda one: one.node,
+    )
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )

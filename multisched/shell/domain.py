@@ -111,6 +111,7 @@ class DomainWorker:
             lease=ports.lease,
             check=check,
             timed_annotations=lambda annotations: cache.ledgers.timed_annotations(annotations, ports.clock.now()),
+            labels=cache.ledgers.binding_labels,
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )

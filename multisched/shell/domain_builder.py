@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 import msgspec
 from msgspec.structs import replace
@@ -235,7 +236,7 @@ class DomainBuilder:
             scheduler_names=self._configuration.served,
             statuses=shared.statuses,
             pending=shared.pending,
-            node_locks=shared.node_locks(shared.leases.holder_of(domain.name)),
+            node_locks=cache(lambda: shared.node_locks(shared.leases.holder_of(domain.name))),
         )
 
     def _queue(self, domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:

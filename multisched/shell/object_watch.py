@@ -2,7 +2,7 @@
 
 Only kinds that a plugin declares in `reads_objects`, or whose events it registers, are watched. If the API server returns 404
 or 403 for a kind, the process can still lead: the error is logged once and the list is retried with backoff. `unreadable` names
-the kind, which makes the process unready. An optional kind that is not installed simply has no objects.
+the kind, which makes the process unready unless it is not needed. An optional kind that is not installed simply has no objects.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class ObjectWatch:
             await reflector.wait_settled()
 
     def unreadable(self) -> str:
-        """Returns the kinds that cannot be read, with reasons; empty if all can."""
-        refused = [(kind, self._store.unreadable(kind)) for kind in self.ingests]
+        """Returns the needed kinds that cannot be read, with reasons; empty if all can."""
+        refused = [(kind, self._store.unreadable(kind)) for kind in self.ingests if kind.definition.is_needed]
         return "; ".join(f"{kind.value}: {why}" for kind, why in refused if why)
 
     def has(self, kind: ObjectKind) -> bool:

@@ -373,7 +373,7 @@ class Program:
         note_gang(self.cache.gangs, event.resource, old, new)
         changed = new or old
         if isinstance(event.resource, ObjectKind) and isinstance(changed, ClusterObject):
-            self.cache.object_changed(event.resource, changed.namespace, changed.name)
+            self.cache.object_changed(event.resource, changed)
         self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------

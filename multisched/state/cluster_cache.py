@@ -22,6 +22,7 @@ from enum import Enum, auto
 import msgspec
 
 from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod, reported_values_differ
 from multisched.model.version import Version
@@ -279,9 +280,9 @@ class ClusterCache:
             self._drop(entry)
         return entry
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> None:
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> None:
         """Handles an added, updated or deleted object of a kind that ledgers read: what is computed from its rows may have changed."""
-        for row in self.ledgers.object_changed(kind, namespace, name):
+        for row in self.ledgers.object_changed(kind, changed):
             self.nodes.touch(row)
 
     def repair_row(self, row: int) -> None:

@@ -31,6 +31,7 @@ from multisched.framework.ledger import (
 from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
@@ -249,6 +250,16 @@ class LedgerRegistry:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return found
 
+    def binding_labels(self, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the labels that a binding with these annotations carries. Raises PluginFailure."""
+        found: dict[str, str] = {}
+        for ledger in self._with_timed_annotations if annotations else ():
+            try:
+                found.update(ledger.binding_labels(annotations))
+            except Exception as error:
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+        return found
+
     def restore_cluster(self, pod: Pod) -> None:
         """Restores the pod in cluster ledgers only: its node is unknown, or its holds there are unchanged."""
         for ledger in self._of_cluster:
@@ -295,13 +306,13 @@ class LedgerRegistry:
         for ledger in self._ledgers.values():
             self._notify(ledger, "set_node", ledger.set_node, row, node)
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> set[int]:
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> set[int]:
         """Passes a changed object to the ledgers that read its kind. Returns the rows whose answers may have changed."""
         rows: set[int] = set()
         for ledger in self._observing:
             if kind in ledger.reads_objects:
                 try:
-                    rows.update(ledger.object_changed(kind, namespace, name))
+                    rows.update(ledger.object_changed(kind, changed))
                 except Exception as error:  # noqa: BLE001 - a plugin's failure must not corrupt the cache's own state
                     self._broke(ledger, "object_changed", error)
         return rows

@@ -21,6 +21,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    ResourceSlice,
     Service,
     StorageClass,
     VolumeAttachment,
@@ -182,6 +183,9 @@ class ObjectStore(ObjectsView):
     def storage_capacities(self, storage_class: str) -> Collection[CsiStorageCapacity]:
         found = self._by_index(ObjectKind.CSI_STORAGE_CAPACITY, storage_class)
         return cast(Collection[CsiStorageCapacity], found)
+
+    def slices_on(self, node: str) -> Collection[ResourceSlice]:
+        return cast(Collection[ResourceSlice], self._by_index(ObjectKind.RESOURCE_SLICE, node))
 
     def attachments_on(self, node: str) -> Collection[VolumeAttachment]:
         return cast(Collection[VolumeAttachment], self._by_index(ObjectKind.VOLUME_ATTACHMENT, node))

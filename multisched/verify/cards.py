@@ -49,6 +49,11 @@ POD_KEYS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Annotation of pods with held cards -> its mode, and the annotation with their node. The first of a mode decides."""
 
+WRITTEN_AT_BIND: Final = frozenset(
+    {*POD_KEYS, *(at for _, at in POD_KEYS.values() if at), "alibabacloud.com/gpu-index"}
+    | {f"multisched.io/gpu-{what}" for what in ("devices", "allocated-milli", "allocated-mib")}
+)
+
 TEXT_MAX: Final = 256 * 1024
 """The API server's limit for all annotations of an object."""
 CARDS_MAX: Final = 256
@@ -79,6 +84,13 @@ class Held(NamedTuple):
 
 Report = Callable[[str], None]
 """Takes the problem of an unreadable part."""
+
+
+def without_emptied(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Leaves out annotations that a binding has emptied, because the pod's author wrote them in the scheduler's place."""
+    if all(annotations.values()):
+        return annotations
+    return {key: text for key, text in annotations.items() if text or key not in WRITTEN_AT_BIND}
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class DeviceUsage:
         )
         self._count = room.get(name, 0)
         self._capacity = node.capacity.get(name, 0)
-        self._memory_mib = _number(node.labels.get(MEMORY_LABEL), MEMORY_MIB_MAX)
+        self._memory_mib = number_of(node.labels.get(MEMORY_LABEL), MEMORY_MIB_MAX)
         self._is_honoured = node.labels.get(INDICES) == "honoured"
         self._used: dict[int, Fraction] = {}
         self._unnamed = 0
@@ -174,35 +174,26 @@ def share_of(pod: Pod, memory_mib: int) -> Fraction:
     annotations = pod.annotations
     if (DEVICES not in annotations and FGD_INDEX not in annotations) or _whole(pod):
         return NO_SHARE
-    written = _number(annotations.get(ALLOCATED_MIB), MEMORY_MIB_MAX)
+    written = number_of(annotations.get(ALLOCATED_MIB), MEMORY_MIB_MAX)
     if DEVICES in annotations and written and ALLOCATED not in annotations:
         return Fraction(written, memory_mib) if memory_mib else WHOLE_SHARE
     requested = MILLI if DEVICES in annotations else FGD_MILLI
     return Fraction(
-        _milli(annotations.get(ALLOCATED)) or _milli(annotations.get(requested)) or DEVICE_MILLI, DEVICE_MILLI
+        milli_of(annotations.get(ALLOCATED)) or milli_of(annotations.get(requested)) or DEVICE_MILLI, DEVICE_MILLI
     )
 
 
-def shared_total_milli(annotations: Mapping[str, object], *, has_node: bool) -> int:
-    """Returns thousandths of devices that a pod without whole devices holds or requests, in total; 0 for none.
-
-    For a pod without a node, only the author's annotations count, and only if both are readable.
-    """
-    texts = {key: str(annotations[key]) for key in (MILLI, COUNT, ALLOCATED, DEVICES) if key in annotations}
-    if not has_node:
-        return _milli(texts.get(MILLI)) * _number(texts.get(COUNT, "1"), DEVICES_MAX)
-    if DEVICES not in texts:
-        return 0
-    milli = _milli(texts.get(ALLOCATED)) or _milli(texts.get(MILLI)) or DEVICE_MILLI
-    return milli * (len(_listed(texts[DEVICES])) or 1)
+def requested_total_milli(annotations: Mapping[str, str]) -> int:
+    """Returns thousandths of devices that multisched's own annotations request, in total; 0 if one of them is unreadable."""
+    return milli_of(annotations.get(MILLI)) * number_of(annotations.get(COUNT, "1"), DEVICES_MAX)
 
 
-def _milli(written: str | None) -> int:
+def milli_of(written: str | None) -> int:
     """Parses 1 to 1000; returns 0 for anything else."""
-    return _number(written, DEVICE_MILLI)
+    return number_of(written, DEVICE_MILLI)
 
 
-def _number(written: str | None, most: int) -> int:
+def number_of(written: str | None, most: int) -> int:
     """Parses 1 to `most`; returns 0 for anything else."""
     if written is None or not (written.isascii() and written.isdigit() and len(written) <= len(str(most))):
         return 0
@@ -212,14 +203,15 @@ def _number(written: str | None, most: int) -> int:
 def devices_of(pod: Pod) -> tuple[int, ...]:
     """Returns the device indices that the scheduler wrote; none if the annotation is missing or unreadable."""
     if DEVICES not in pod.annotations:
-        return _listed(pod.annotations.get(FGD_INDEX, ""), "-")
-    return _listed(pod.annotations[DEVICES])
+        return listed(pod.annotations.get(FGD_INDEX, ""), "-")
+    return listed(pod.annotations[DEVICES])
 
 
-def _listed(written: str, separator: str = ",") -> tuple[int, ...]:
+def listed(written: str, separator: str = ",") -> tuple[int, ...]:
+    """Parses distinct indices; returns none if one of them is unreadable, or appears twice."""
     parts = [part.strip() for part in written.split(separator, DEVICES_MAX)]
-    good = [part for part in parts if part.isascii() and part.isdigit() and len(part) <= 3 and int(part) < DEVICES_MAX]
-    return tuple(sorted({int(part) for part in good})) if len(good) == len(parts) else ()
+    good = {int(part) for part in parts if part.isascii() and part.isdigit() and len(part) <= 3}
+    return tuple(sorted(good)) if len(good) == len(parts) and max(good) < DEVICES_MAX else ()
 
 
 def _whole(pod: Pod) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from multisched.verify.cards import POD_KEYS, Held, NodeCards, cards_of_node, cards_of_pod
+from multisched.verify.cards import POD_KEYS, Held, NodeCards, cards_of_node, cards_of_pod, without_emptied
 from multisched.verify.demands import Demand, HostPort, Requests, demand_of, host_ports
 from multisched.verify.fields import Json, Unreadable, flag, integer, mapping, moment, objects, strings, text, texts
 from multisched.verify.quantities import amounts, whole_units
@@ -225,7 +225,7 @@ def read_pod(document: Json, problems: Problems) -> Pod:
     metadata, spec, status = mapping(document, "metadata"), mapping(document, "spec"), mapping(document, "status")
     what = f"pod {namespace}/{name}"
     labels = problems.part(what, "metadata", _NO_LABELS, strings, metadata, "labels")
-    annotations = problems.part(what, "metadata", _NO_LABELS, strings, metadata, "annotations")
+    annotations = without_emptied(problems.part(what, "metadata", _NO_LABELS, strings, metadata, "annotations"))
     created_s = problems.part(what, "metadata", None, moment, metadata, "creationTimestamp")
     placed_s = problems.part(what, "status", None, _placed, status)
     required = problems.part(what, "spec", _NO_AFFINITY, _affinity, spec, namespace)

@@ -11,8 +11,9 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from multisched.verify.demands import Requests, demand_of
-from multisched.verify.devices import GPU, shared_total_milli
+from multisched.verify.devices import GPU
 from multisched.verify.fields import Json, Unreadable, mapping, objects, text
+from multisched.verify.gpu_quotas import gpu_thousandths
 from multisched.verify.objects import is_over, name_of, node_name_of
 from multisched.verify.quantities import amounts, quota_units
 from multisched.verify.quota_tree import PODS, Excess, QuotaTree, Usage, read_tree
@@ -26,20 +27,20 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 def quota_requests(
-    requests: Requests, annotations: Mapping[str, object], *, has_node: bool, is_ours: bool = True
+    requests: Requests, annotations: Mapping[str, object], *, node: str, is_ours: bool = True
 ) -> Requests:
-    """Returns what a pod counts for: its requests, its parts of devices, and one pod. Devices count in thousandths.
+    """Returns what a pod counts for: its requests, its parts of GPUs, and one pod. Devices count in thousandths.
 
-    Parts of devices are those requested by annotations; for a pod on a node, those written at bind.
+    `node`: of the pod; empty while it is pending.
     """
     found = {
         resource: quota_units(resource, Fraction(1)) * amount
         for resource, amount in requests.items()
         if "/" in resource
     }
-    shared = 0 if requests.get(GPU) else shared_total_milli(annotations, has_node=has_node)
-    if shared and (is_ours or not has_node):
-        found[GPU] = shared
+    shared = gpu_thousandths(requests, annotations, node=node, is_ours=is_ours)
+    if shared:
+        found[GPU] = found.get(GPU, 0) + shared
     return {**requests, **found, PODS: 1}
 
 
@@ -93,7 +94,7 @@ class QuotaJudge:
             requests, annotations = demand_of(document).most, mapping(mapping(document, "metadata"), "annotations")
             node, spec = node_name_of(document), mapping(document, "spec")
             is_ours = self._is_ours(text(spec, "schedulerName") or DEFAULT_SCHEDULER)
-            demand = quota_requests(requests, annotations, has_node=bool(node), is_ours=is_ours)
+            demand = quota_requests(requests, annotations, node=node, is_ours=is_ours)
             gates = list(objects(spec, "schedulingGates"))
             self.pods[uid] = QuotaPod(key, namespace, node, demand, bool(gates))
         except Unreadable as error:

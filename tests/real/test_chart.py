@@ -106,6 +106,7 @@ def test_values_give_the_overlays() -> None:
     values = {
         "replicaCount": 1,
         "repair": {"rights": False},
+        "gpu": {"nodeLocks": False},
         "resources": {"requests": {"cpu": "100m", "memory": "160Mi"}},
     }
     assert comparable(templated(values)) == comparable(kustomized(OVERLAYS / "minimal"))
@@ -155,6 +156,20 @@ def test_rights_follow_the_domains() -> None:
     assert not [one for one in none_repairs if one["metadata"]["name"] == "multisched-repair"]
     assert "pods/eviction" in str(the(none_repairs, "ClusterRole")["rules"])
     assert "pods/eviction" not in str(the(templated({"repair": {"rights": False}}), "ClusterRole")["rules"])
+
+
+def may_patch_nodes(values: dict[str, Any]) -> bool:
+    rules = the(templated(values), "ClusterRole", "multisched")["rules"]
+    return any("nodes" in rule.get("resources", ()) and "patch" in rule["verbs"] for rule in rules)
+
+
+def test_right_to_lock_nodes_follows_the_gpu_domain_and_its_value() -> None:
+    shared = {"name": "ours", "profile": {"plugins": {"enabled": [{"name": "GpuShare", "weight": 1}]}}}
+    assert may_patch_nodes({})
+    assert may_patch_nodes({"config": {"domains": [{"name": "training", "profile": {"base": "gpu"}}]}})
+    assert may_patch_nodes({"config": {"domains": [shared]}})
+    assert not may_patch_nodes({"config": {"domains": [{"name": "forecast"}, {"name": "job"}]}})
+    assert not may_patch_nodes({"gpu": {"nodeLocks": False}})
 
 
 def test_rights_to_leases_and_stored_objects_are_in_the_lease_namespace() -> None:

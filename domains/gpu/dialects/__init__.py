@@ -11,6 +11,7 @@ from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, invalid
 from domains.gpu.dialect import Dialect
 from domains.gpu.dialects import gpushare, hami, volcano
+from domains.gpu.dialects.dra import DraDialect
 from domains.gpu.dialects.fgd import FgdDialect
 from domains.gpu.dialects.gpushare import GpushareDialect
 from domains.gpu.dialects.hami import HamiDialect
@@ -25,6 +26,7 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.model.objects import Node, Pod
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
+    DraDialect(),
     KoordinatorDialect(),
     HamiDialect(),
     VolcanoDialect(),
@@ -58,8 +60,8 @@ class PodDemands(msgspec.Struct, frozen=True):
         return self.first.problem if self.by_mode else ""
 
     def on(self, mode: Mode) -> tuple[GpuDemand, frozenset[Mode]]:
-        """Returns the demand on nodes of this mode, with the modes that serve its dialect; the first demand if none does."""
-        demand = self.by_mode.get(mode) or self.first
+        """Returns the demand on nodes of this mode, or else that for whole cards, with the modes that serve its dialect."""
+        demand = self.by_mode.get(mode) or self.by_mode.get(Mode.WHOLE) or self.first
         return demand, frozenset(one for one, other in self.by_mode.items() if other.dialect == demand.dialect)
 
     def thousandths(self, pod: Pod, hold: Hold | None) -> Mapping[str, int]:
@@ -80,7 +82,11 @@ CARDS_FIELDS: Final[Mapping[Mode, str]] = {
     Mode.WHOLE: f"status.allocatable[{GPU}]",
 }
 """Where nodes of a mode publish their cards."""
-DEVICE_PLUGIN: Final = "the vendor's device plugin"
+SOURCES: Final[Mapping[Mode, str]] = {
+    Mode.DRA: "the DRA driver",
+    **dict.fromkeys(PLAIN_MODES, "the vendor's device plugin"),
+}
+"""Who publishes the cards of nodes of a mode; in other modes, the system with the mode's name."""
 
 
 def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands:
@@ -113,7 +119,7 @@ def sources_problem(node: Node, objects: ObjectsView | None, dialects: Sequence[
         found.pop(WholeDialect.name, None)
         found.pop(CountedDialect.name, None)
     modes = list({cards.mode: None for cards in found.values()})
-    names = [DEVICE_PLUGIN if mode in PLAIN_MODES else mode.value for mode in modes]
+    names = [SOURCES.get(mode, mode.value) for mode in modes]
     others = sorted(set(names[1:]) - set(names[:1]))
     if not others:
         return ""

@@ -11,7 +11,7 @@ from typing import Final
 
 from domains.gpu.cards import CARD_MILLI, CARDS_MAX, Amount, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, card_filter, indices_in, indices_text, integer_within, shown
-from domains.gpu.dialect import Choice
+from domains.gpu.dialect import NO_LABELS, Choice
 from domains.gpu.dialects.own import GPU_ALLOCATED
 from domains.gpu.dialects.whole import FGD_COUNT, FGD_MODEL, whole_resource
 from domains.gpu.hold import Hold, even_shares
@@ -34,6 +34,7 @@ class FgdDialect:
     modes = frozenset({Mode.WHOLE})
     requested = frozenset({MILLI, FGD_COUNT, FGD_MODEL})
     written = frozenset({INDEX, ASSUME_TIME})
+    labels = NO_LABELS
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
     node_lock: NodeLockKey | None = None
@@ -79,7 +80,7 @@ class FgdDialect:
 
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns what was allocated at bind, for this program's pods; the author's amount if another program wrote `gpu-index`."""
-        if not is_ours or INDEX not in pod.annotations or whole_resource(pod):
+        if not is_ours or not pod.annotations.get(INDEX) or whole_resource(pod):
             return None
         cards = indices_in(pod.annotations[INDEX], SEPARATOR)
         texts = pod.annotations.get(GPU_ALLOCATED), pod.annotations.get(MILLI)

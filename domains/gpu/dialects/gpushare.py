@@ -15,7 +15,7 @@ import msgspec
 
 from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Card, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, integer_within, shown
-from domains.gpu.dialect import Choice
+from domains.gpu.dialect import NO_LABELS, Choice
 from domains.gpu.hold import CardName, Hold, even_shares
 from domains.gpu.node_lock import NodeLockKey
 from multisched.framework.objects_view import ObjectsView
@@ -44,6 +44,7 @@ class GpushareDialect:
     modes = frozenset({Mode.GPUSHARE})
     requested: frozenset[str] = frozenset()
     written = frozenset({INDEX, TOTAL, CARD_SIZE, ASSIGNED, ASSUME_TIME, ALLOCATION})
+    labels = NO_LABELS
     reported = frozenset({ASSIGNED, ASSUME_TIME})
     node_annotations: frozenset[str] = frozenset()
     node_lock: NodeLockKey | None = None

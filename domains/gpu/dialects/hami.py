@@ -40,6 +40,7 @@ VGPU_MODE: Final = "nvidia.com/vgpu-mode"
 CARD_POLICY: Final = "hami.io/gpu-scheduler-policy"
 
 NODE: Final = "hami.io/vgpu-node"
+"""Annotation that the plugin reads, and label by which HAMi's monitor lists the pods of its node."""
 TIME: Final = "hami.io/vgpu-time"
 TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
@@ -55,6 +56,7 @@ class HamiDialect:
     modes = frozenset({Mode.HAMI})
     requested = frozenset({USE_TYPE, NO_TYPE, USE_ID, NO_ID, NUMA_BIND, VGPU_MODE, CARD_POLICY})
     written = frozenset({NODE, TIME, TO_ALLOCATE, ALLOCATED, BIND_PHASE, BIND_TIME})
+    labels: Mapping[str, str] = {NODE: NODE}
     reported = frozenset({TO_ALLOCATE, BIND_PHASE, BIND_TIME})
     node_annotations = frozenset({REGISTER, CORDON, LOCK})
     node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=True, held_while=CONFUSIONS)
@@ -110,7 +112,7 @@ class HamiDialect:
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns the cards in the annotations of any scheduler, since the plugin allocates by them."""
         text = pod.annotations.get(ALLOCATED)
-        if text is None or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
+        if not text or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
             return None
         return hold_of_text(self.name, pod, text, self.modes, pod.requests.get(GPU, 0), _awaited(pod))
 

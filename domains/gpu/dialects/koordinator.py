@@ -14,7 +14,7 @@ import msgspec
 
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Card, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, indices_text, invalid
-from domains.gpu.dialect import Choice
+from domains.gpu.dialect import NO_LABELS, Choice
 from domains.gpu.dialects.whole import GPU
 from domains.gpu.hold import Hold, Share
 from domains.gpu.node_lock import NodeLockKey
@@ -66,6 +66,7 @@ class KoordinatorDialect:
     modes = frozenset({Mode.KOORDINATOR})
     requested = frozenset({HINT, JOINT, PARTITION})
     written = frozenset({ALLOCATED, MINORS, BIND_TIME})
+    labels = NO_LABELS
     reported: frozenset[str] = frozenset()
     node_annotations: frozenset[str] = frozenset()
     node_lock: NodeLockKey | None = None
@@ -135,7 +136,7 @@ class KoordinatorDialect:
         """Returns what the annotation allocates, for pods of any scheduler that request GPUs: koordlet mounts these cards."""
         text = pod.annotations.get(ALLOCATED)
         requests = not self.resources.isdisjoint(pod.requests) or GPU in pod.requests
-        if text is None or not requests:
+        if not text or not requests:
             return None
         shares = _shares(text)
         amount = Amount(percent=CARD_PERCENT, cores=CARD_PERCENT)

@@ -63,7 +63,7 @@ class OwnDialect(NoTimedAnnotations):
 
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns what the annotations name. A fraction is known only to its scheduler, so only those of this program's pods count."""
-        if not is_ours or GPU_DEVICES not in pod.annotations or whole_resource(pod):
+        if not is_ours or not pod.annotations.get(GPU_DEVICES) or whole_resource(pod):
             return None
         devices = indices_in(pod.annotations[GPU_DEVICES])
         count, amount = len(devices) or 1, _allocated(pod)
@@ -91,7 +91,7 @@ def _problem(pod: Pod, milli: int | None, count: int | None) -> str:
 def _allocated(pod: Pod) -> Amount:
     """Returns the amount written at bind; if it is invalid, the requested amount; if that is invalid, too, a whole device."""
     memory = integer_within(pod.annotations.get(GPU_ALLOCATED_MIB), MEMORY_MAX // MILLI_SCALE)
-    if memory is not None and GPU_ALLOCATED not in pod.annotations:
+    if memory is not None and not pod.annotations.get(GPU_ALLOCATED):
         return Amount(memory=memory)
     written = integer_within(pod.annotations.get(GPU_ALLOCATED), CARD_MILLI)
     return Amount(milli=written or integer_within(pod.annotations.get(GPU_MILLI), CARD_MILLI) or CARD_MILLI)

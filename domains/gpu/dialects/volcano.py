@@ -14,7 +14,7 @@ from typing import Final
 
 from domains.gpu.cards import CARD_PERCENT, CARDS_MAX, MEMORY_MAX, Amount, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, Part, card_filter, invalid
-from domains.gpu.dialect import Choice
+from domains.gpu.dialect import NO_LABELS, Choice
 from domains.gpu.dialects.vgpu_text import allocated_text, hold_of_text, list_in, read_registered
 from domains.gpu.hold import Hold
 from domains.gpu.node_lock import NodeLockKey
@@ -49,6 +49,7 @@ class VolcanoDialect:
     modes = frozenset({Mode.VOLCANO})
     requested = frozenset({USE_ID, NO_ID})
     written = frozenset({NODE, TIME, ALLOCATED, TO_ALLOCATE, BIND_PHASE, BIND_TIME})
+    labels = NO_LABELS
     reported = frozenset({TIME, TO_ALLOCATE, BIND_PHASE})
     node_annotations = frozenset({REGISTER, LOCK})
     node_lock: NodeLockKey | None = NodeLockKey(LOCK, is_taken=False)
@@ -93,7 +94,7 @@ class VolcanoDialect:
     def hold(self, pod: Pod, *, is_ours: bool) -> Hold | None:
         """Returns the cards in the annotations of any scheduler, since the plugin allocates by them."""
         text = pod.annotations.get(ALLOCATED)
-        if text is None or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
+        if not text or (pod.node and pod.annotations.get(NODE) not in (pod.node, None)):
             return None
         waits = pod.phase == "Pending" and pod.annotations.get(BIND_PHASE) == "allocating"
         awaits = _confusions(pod) if waits else frozenset()

@@ -2,12 +2,16 @@
 
 The kubelet asks a plugin for a number of devices and does not name the pod. Each rule reads the API server as its plugin does, and
 writes to the pod that it *believes* to serve. No code of the scheduler is used: tests compare the two.
+
+Other GPUs have no rule. The kubelet itself chooses the devices of whole GPUs and counted units. Fractions by annotation, and
+Koordinator's cards, are read from the pod itself by its containers or by the runtime hook.
 Sources: HAMi, pkg/util/util.go and pkg/device-plugin/…/plugin; volcano-vgpu-device-plugin, pkg/util/util.go;
 gpushare-device-plugin, pkg/gpu/nvidia/allocate.go.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -176,7 +180,10 @@ class VolcanoRule:
 
 
 class GpushareRule:
-    """Of the node's Pending pods that are assumed and not assigned and request this total, the one assumed first."""
+    """Of the node's Pending pods that are assumed and not assigned and request this total, the one assumed first.
+
+    Several cards of a pod are served as ACK documents it; the open plugin knows one card only.
+    """
 
     name = "gpushare"
     resource = GPUSHARE_MEMORY
@@ -195,9 +202,8 @@ class GpushareRule:
         if not matching:
             raise AllocateError(f"invalid allocation request: request GPU memory {count} can't be satisfied")
         pod = min(matching, key=lambda one: one[0])[1]
-        index = _annotations(pod).get("ALIYUN_COM_GPU_MEM_IDX", "")
-        error = "" if index.isdigit() else f"no card index on pod {pod['metadata']['name']}"
-        return _picked(pod, (Slice(index, count),) if not error else (), error=error)
+        slices = _assumed_slices(_annotations(pod), count)
+        return _picked(pod, slices, error="" if slices else f"no card index on pod {pod['metadata']['name']}")
 
     async def settle(self, ports: PluginPorts, pick: Pick) -> None:
         if pick.error:
@@ -240,6 +246,18 @@ def _pick(pod: Document, text: str, count: int) -> Pick:
 def _picked(pod: Document, slices: tuple[Slice, ...], *, left: str = "", error: str = "") -> Pick:
     meta = pod["metadata"]
     return Pick(meta["namespace"], meta["name"], meta["uid"], slices, left, error)
+
+
+def _assumed_slices(found: Document, count: int) -> tuple[Slice, ...]:
+    """Returns the cards in the annotations of a gpushare pod; none if there are none, or they cannot be read."""
+    index = found.get("ALIYUN_COM_GPU_MEM_IDX", "")
+    if index.isdigit():
+        return (Slice(index, count),)
+    try:
+        containers = json.loads(found.get("scheduler.framework.gpushare.allocation") or "{}")
+        return tuple(Slice(card, int(amount)) for cards in containers.values() for card, amount in cards.items())
+    except (ValueError, AttributeError, TypeError):
+        return ()
 
 
 def _devices(text: str) -> list[list[str]]:

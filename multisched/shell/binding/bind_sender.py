@@ -54,10 +54,11 @@ class BindSender:
         lease: LeaseHolder,
         check: SendCheck,
         timed_annotations: Callable[[Mapping[str, str]], Mapping[str, str]],
+        labels: Callable[[Mapping[str, str]], Mapping[str, str]],
         limit: BindLimit,
         timeout_s: float,
     ) -> None:
-        """`timed_annotations`: see `LedgerRegistry.timed_annotations`. `limit` observes each answer. `timeout_s`: of one POST."""
+        """`timed_annotations`, `labels`: see the functions of `LedgerRegistry`. `limit` observes each answer. `timeout_s`: of one POST."""
         self.unknown = 0
         self._domain = domain
         self._runner = runner
@@ -65,6 +66,7 @@ class BindSender:
         self._lease = lease
         self._check = check
         self._timed_annotations = timed_annotations
+        self._labels = labels
         self._limit = limit
         self._timeout_s = timeout_s
 
@@ -74,9 +76,11 @@ class BindSender:
         machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
         try:
             annotations = {**placed.annotations, **self._timed_annotations(placed.annotations)}
+            labels = self._labels(placed.annotations)
         except PluginFailure as failure:
             return Outcome.REFUSED, failure.status
-        request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, annotations, partial(self._is_void, bind))
+        is_void = partial(self._is_void, bind)
+        request = BindRequest(pod.namespace, pod.name, pod.uid, placed.node, annotations, is_void, labels)
         action = machine.first()
         counted = is_denied = False
         try:

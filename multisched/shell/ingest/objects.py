@@ -123,12 +123,14 @@ class ObjectIngest:
     def refused(self, error: str) -> None:
         """Handles a 404 or 403 for the kind. Objects that are known already stay in the store.
 
-        Logs an error once, as soon as something else can be read: until then the failed lists of pods and nodes are logged.
+        Logs it once, as an error if the kind is needed, as soon as something else can be read: until then the failed lists of pods
+        and nodes are logged.
         """
         if not self._is_logged and not self.reads_nothing():
             self._is_logged = True
             fields = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
-            logger.error(
+            logger.log(
+                logging.ERROR if self.kind.definition.is_needed else logging.WARNING,
                 "kind cannot be read; grant get, list and watch on it, or disable the plugin that reads it",
                 extra=fields,
             )

@@ -48,6 +48,7 @@ def test_a_lock_names_the_pod_before_it_is_bound_and_the_plugin_removes_it() -> 
             await town.add_pod("p", SMALL)
             await town.until(lambda: is_bound(town, "p"))
             assert (await town.lock("n")).endswith(",default,p")
+            assert (await town.pods())["p"]["metadata"]["labels"]["hami.io/vgpu-node"] == "n"
             await asyncio.sleep(6.0)
             assert await town.lock("n") == ""
             assert town.wrong_picks() == []

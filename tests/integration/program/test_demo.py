@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from multisched.client.transport import connect
+from multisched.testing.builders import container, pod_document
 from tests.integration.program.command import START_TIMEOUT_S, Command, call, multisched
 
 SMALL = ("--nodes", "30")
@@ -226,3 +228,22 @@ async def test_cluster_removes_only_its_own_kubeconfig(tmp_path: Path, is_replac
             path.write_text("another")
         ended = await command.end()
     assert (ended.code, path.exists()) == (0, is_replaced)
+
+
+async def test_pod_of_a_slow_gpu_plugin_waits_while_other_pods_of_its_node_run(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    options = ("--gpu-nodes", "hami=1", "--gpu-plugin-delay", "600")
+    async with multisched("cluster", "--kubeconfig", str(path), *options) as command:
+        await command.has_printed("export KUBECONFIG=")
+        async with connect(path) as transport:
+            pods = "/api/v1/namespaces/default/pods"
+            for name, extra in (("slow", {"nvidia.com/gpu": 1}), ("plain", {})):
+                resources = {"limits": extra, "requests": extra}
+                document = pod_document(name, container("c") | {"resources": resources}, nodeName="hami-000")
+                answer = await transport.request("POST", pods, body=json.dumps(document).encode())
+                assert answer.status == 201, answer.body
+            phases = {"plain": "Pending"}
+            while phases["plain"] == "Pending":
+                listed = json.loads((await transport.request("GET", pods)).body)["items"]
+                phases = {pod["metadata"]["name"]: pod["status"].get("phase", "Pending") for pod in listed}
+        assert phases == {"plain": "Running", "slow": "Pending"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
-from multisched.verify.devices import shared_total_milli
+from multisched.verify.devices import requested_total_milli
 from tests.kit.world.labels import CARDS, GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 OURS = "multisched.io/gpu"
@@ -55,7 +55,7 @@ def fault_of_choice(free: Sequence[int], devices: Collection[int], milli: int) -
 
 def fraction_wanted(annotations: Mapping[str, str]) -> int:
     """Devices of which a part is wanted; 0 for none, and where the annotations are no amounts."""
-    total_milli = shared_total_milli(annotations, has_node=False)
+    total_milli = requested_total_milli(annotations)
     return total_milli // int(annotations[GPU_MILLI]) if total_milli else 0
 
 
@@ -63,7 +63,7 @@ def _fraction_held(pod: Pod, offered: int) -> int | None:
     """Devices of which a pod that stands, or is on its way, has a part; None where that cannot be said."""
     if not pod.spec.scheduler_name.startswith("gpu") or pod.requests.get(GPU):
         return 0
-    if GPU_DEVICES not in pod.annotations:
+    if not pod.annotations.get(GPU_DEVICES):
         return fraction_wanted(pod.annotations) if not pod.node else 0
     return _named(pod, offered) or None
 

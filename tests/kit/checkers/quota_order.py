@@ -41,7 +41,7 @@ def fault_of_order(
 
 
 def _counts_as(pod: Pod) -> Requests:
-    return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))
+    return quota_requests(pod.requests, pod.annotations, node=pod.node)
 
 
 def _is_first(other: Pod, victim: Pod, distance: Callable[[Pod], Fraction | None], tree: QuotaTree) -> str:

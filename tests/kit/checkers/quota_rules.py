@@ -31,7 +31,7 @@ NO_UNITS: Final[Mapping[str, str]] = {}
 @lru_cache(STATES_MAX)
 def counted(pod: Pod) -> Requests:
     """What the pod counts for, the pod itself and its parts of devices among it."""
-    return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))
+    return quota_requests(pod.requests, pod.annotations, node=pod.node)
 
 
 def quota_claim(pods: Sequence[Pod]) -> QuotaClaim:

@@ -61,3 +61,24 @@ def test_forecast_overlay_stores_profiles_in_a_writable_directory() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     file = PurePosixPath(forecast_args(loading.load(OVERLAYS / "forecast/multisched.yaml"))["profilesFile"])
     assert str(file.parent) == mounts["state"]
+
+
+RULES_OF_MINIMAL = {"pods/eviction": ["create"], "nodes": ["patch"]}
+"""The rules that the overlay removes: resource -> verbs."""
+
+
+def test_minimal_removes_the_rules_that_it_means() -> None:
+    """A JSON patch names rules by index, so a new rule in the base moves them."""
+    patches = parsed(OVERLAYS / "minimal" / "kustomization.yaml")["patches"]
+    (role,) = [one for one in patches if one.get("target") == {"kind": "ClusterRole", "name": "multisched"}]
+    documents = yaml.safe_load_all((DEPLOY / "base/rbac.yaml").read_text())
+    rules = next(one["rules"] for one in documents if one["metadata"]["name"] == "multisched")
+    removed: dict[str, list[str]] = {}
+    for step in yaml.safe_load(role["patch"]):
+        _, _, index, *field = step["path"].split("/")
+        if step["op"] == "test":
+            assert rules[int(index)][field[0]][int(field[1])] == step["value"]
+        else:
+            (resource,) = rules[int(index)]["resources"]
+            removed[resource] = rules.pop(int(index))["verbs"]
+    assert removed == RULES_OF_MINIMAL

@@ -16,6 +16,8 @@ from multisched.shell.object_watch import watched_kinds
 from tests.unit.cycle.cycle_kit import ByName
 from tests.unit.shell.program_kit import Cluster, play
 
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
 
 class Reads:
     """Reads claims, and is woken by anything."""
@@ -64,3 +66,42 @@ def test_starting_server_that_refuses_all_kinds_logs_only_the_kind_it_keeps_refu
         assert (said["kind"], said["path"]) == ("PodDisruptionBudget", kept)
 
     play(scene, prepare=prepare)
+
+
+def test_program_without_the_right_to_list_resource_slices_is_ready_and_places_gpu_pods() -> None:
+    refused = Response(403, b'{"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no"}', {})
+
+    async def prepare(cluster: Cluster) -> None:
+        cluster.transport.answer = lambda method, path: refused if "resourceslices" in path else None
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("n", gpus=2)
+        await cluster.add_pod("p", limits={"nvidia.com/gpu": "1"}, scheduler="gpu-scheduler")
+        await cluster.settle(60.0)
+
+        assert cluster.program.cache.objects.unreadable(ObjectKind.RESOURCE_SLICE)
+        assert cluster.program.objects.unreadable() == ""
+        assert cluster.placed == {"p": "n"}
+
+    play(scene, prepare=prepare)
+
+
+def test_node_with_resource_slices_of_a_gpu_driver_takes_no_pods_of_its_device_plugin() -> None:
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "both", "pool": {"name": "both", "resourceSliceCount": 1}}
+    devices = [{"name": f"gpu-{number}"} for number in range(2)]
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("both", gpus=2)
+        await cluster.settle()
+        await cluster.send("POST", SLICES, {"metadata": {"name": "both-x7"}, "spec": {**spec, "devices": devices}})
+        await cluster.settle()
+        await cluster.add_pod("p", limits={"nvidia.com/gpu": "1"}, scheduler="gpu-scheduler")
+        await cluster.settle()
+        assert cluster.placed == {}
+
+        await cluster.send("DELETE", f"{SLICES}/both-x7")
+        await cluster.settle(1.0)
+
+        assert cluster.placed == {"p": "both"}, "the deleted slice requeues it at once"
+
+    play(scene)

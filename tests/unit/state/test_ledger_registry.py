@@ -9,6 +9,7 @@ import pytest
 
 from multisched.framework.ledger import NO_CHOICES
 from multisched.framework.runner import PluginFailure
+from multisched.model.cluster_objects import ClusterObject, NodeDevices
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
@@ -60,8 +61,8 @@ class Noting:
         self._hear("take", pod, row)
         return {f"{self.name}/given": str(row), "both": self.name}
 
-    def object_changed(self, kind: ObjectKind, namespace: str, name: str) -> tuple[int, ...]:
-        return (len(name), len(self.name))
+    def object_changed(self, kind: ObjectKind, changed: ClusterObject) -> tuple[int, ...]:
+        return (len(changed.name), len(self.name))
 
     def restore(self, pod: Pod, row: int) -> None:
         self._hear("restore", pod, row)
@@ -103,8 +104,9 @@ def test_all_ledgers_get_the_pod_and_the_row() -> None:
         frozenset({"first/given", "second/given"}),
         frozenset({"first/allocated", "second/allocated"}),
     )
-    assert book.object_changed(ObjectKind.NODE_DEVICES, "", "n1") == {2, 5, 6}
-    assert book.object_changed(ObjectKind.SERVICE, "", "n1") == set(), "they do not read it"
+    described = NodeDevices(name="n1")
+    assert book.object_changed(ObjectKind.NODE_DEVICES, described) == {2, 5, 6}
+    assert book.object_changed(ObjectKind.SERVICE, described) == set(), "they do not read it"
     assert book.node_annotations == {"first/cards", "second/cards"}
     assert book.lock_annotations == {"first/lock", "second/lock"}
     assert book.read_annotations == book.annotations | book.written | book.reported

@@ -16,6 +16,7 @@ from multisched.model.cluster_objects import (
     PodDisruptionBudget,
     ReplicaSet,
     ReplicationController,
+    ResourceSlice,
     Service,
     StatefulSet,
     VolumeAttachment,
@@ -132,6 +133,7 @@ def _any_object(kind: ObjectKind) -> ClusterObject:
         PV: PersistentVolume,
         CAPACITY: CsiStorageCapacity,
         ATTACHMENT: VolumeAttachment,
+        ObjectKind.RESOURCE_SLICE: ResourceSlice,
     }
     made: ClusterObject = shaped.get(kind, Service)(name="x")
     return made

@@ -297,7 +297,7 @@ def test_sums_and_excesses_equal_brute_force() -> None:
 )
 def test_fractions_of_gpus_count_in_thousandths(annotations: dict[str, str], has_node: bool, thousandths: int) -> None:
     found = quota_requests(
-        {"cpu": 1}, {f"multisched.io/{key}": text for key, text in annotations.items()}, has_node=has_node
+        {"cpu": 1}, {f"multisched.io/{key}": text for key, text in annotations.items()}, node="n" if has_node else ""
     )
     assert found.get("nvidia.com/gpu", 0) == thousandths
-    assert quota_requests({"nvidia.com/gpu": 2}, {}, has_node=True)["nvidia.com/gpu"] == 2000
+    assert quota_requests({"nvidia.com/gpu": 2}, {}, node="n")["nvidia.com/gpu"] == 2000

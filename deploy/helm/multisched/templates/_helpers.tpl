@@ -55,6 +55,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dict "names" $names | toJson -}}
 {{- end -}}
 
+{{/* Names of the domains that place GPUs, JSON: {"names": [...]}: those that run GpuShare. */}}
+{{- define "multisched.placingGpus" -}}
+{{- $names := list -}}
+{{- range (include "multisched.domains" . | fromJson).domains -}}
+{{- $runs := eq (dig "profile" "base" .name . | default .name) "gpu" -}}
+{{- range dig "profile" "plugins" "enabled" list . }}{{ if eq .name "GpuShare" }}{{ $runs = true }}{{ end }}{{ end -}}
+{{- if $runs }}{{ $names = append $names .name }}{{ end -}}
+{{- end -}}
+{{- dict "names" $names | toJson -}}
+{{- end -}}
+
 {{/* What `forecast` and `repair` make of the arguments of PeakForecast, JSON; {} where they say nothing. */}}
 {{- define "multisched.forecastArgs" -}}
 {{- $forecast := .Values.forecast -}}

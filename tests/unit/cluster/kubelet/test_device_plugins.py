@@ -175,3 +175,13 @@ async def test_binding_sets_labels_of_the_pod() -> None:
     pod = await cluster.get(PODS, "p")
     assert pod is not None
     assert pod["metadata"]["labels"] == {"app": "a", "zone": "y", "hami.io/vgpu-node": "n"}
+
+
+async def test_gpushare_gives_each_of_two_cards_of_a_pod() -> None:
+    async with a_node_with(GPUSHARE) as (cluster, kubelets):
+        notes = {"scheduler.framework.gpushare.allocation": '{"0": {"0": 6, "1": 6}}'}
+        notes |= {key: text for key, text in gpushare(0, 1).items() if not key.endswith("_IDX")}
+        await cluster.create(PODS, asking("two", 12, resource="aliyun.com/gpu-mem", **notes))
+        pods = await started(cluster, "two")
+
+        assert picks(kubelets, pods) == [("two", "two", [("0", 6, 0), ("1", 6, 0)])]

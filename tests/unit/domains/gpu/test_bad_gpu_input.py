@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.gpu_nodes import gpu_nodes
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.explain_view import ExplainQuery
@@ -143,6 +145,59 @@ def test_forged_annotations_of_a_pending_pod_are_ignored_and_reported() -> None:
         )
 
     play_on(scene, "whole")
+
+
+KOORDINATORS = '{"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-memory-ratio": "50"}}]}'
+FORGED = {
+    "multisched.io/gpu-devices": "3",
+    "multisched.io/gpu-allocated-milli": "7",
+    "multisched.io/gpu-allocated-mib": "9",
+    "alibabacloud.com/gpu-index": "3",
+    "hami.io/vgpu-devices-allocated": "GPU-hami-000-0,NVIDIA,50000,60:;",
+    "volcano.sh/vgpu-ids-new": "GPU-x,NVIDIA,1,1:",
+    "volcano.sh/devices-to-allocate": "GPU-x,NVIDIA,1,1:",
+    "volcano.sh/bind-phase": "allocating",
+    "ALIYUN_COM_GPU_MEM_IDX": "5",
+    "scheduling.koordinator.sh/device-allocated": KOORDINATORS,
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "limits", "notes", "labels"),
+    [
+        ("whole", {GPU: 1}, {}, {}),
+        ("whole", {}, {"multisched.io/gpu-milli": "250"}, {}),
+        ("whole", {}, {"gpu-memory": "2000"}, {}),
+        ("whole", {}, {}, {}),
+        ("openb", {}, {"alibabacloud.com/gpu-milli": "250"}, {}),
+        ("shared", {GPU: 1}, {}, {}),
+        ("hami", {GPU: 1, "nvidia.com/gpumem": 100}, {}, {}),
+        ("volcano-vgpu", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 100}, {}, {}),
+        ("gpushare", {"aliyun.com/gpu-mem": 4}, {}, {}),
+        ("gpushare", {"aliyun.com/gpu-mem": 4}, {}, {"aliyun.com/gpu-count": "2"}),
+    ],
+    ids=["whole", "fraction", "MiB", "no GPU", "openb", "replica", "hami", "volcano", "gpushare", "two cards"],
+)
+def test_forged_annotations_say_nothing_after_a_restart(
+    template: str, limits: dict[str, Any], notes: dict[str, str], labels: dict[str, str]
+) -> None:
+    """The binding empties what it does not write: admission policies may be missing, and plugins read the pod's annotations, too."""
+
+    async def scene(gpus: GpuCluster) -> None:
+        fields: dict[str, Any] = {"annotations": {**FORGED, **notes}, "labels": labels}
+        await gpus.add("forger", limits, **fields)
+        cache = gpus.cluster.program.cache
+        (ledger,) = (one for one in cache.ledgers if isinstance(one, GpuLedger))
+        fresh = ledger.empty_copy()
+        for row, node in cache.nodes.live_rows():
+            fresh.set_node(row, node)
+        for entry in cache:
+            pod = replace(entry.pod, annotations=await gpus.annotations(entry.pod.name))
+            fresh.restore(pod, entry.row)
+        assert fresh.held() == ledger.held()
+        assert gpus.cluster.placed == {"forger": f"{template}-000"}
+
+    play_on(scene, template)
 
 
 def test_unknown_card_index_is_reported_and_blocks_the_cards_of_its_node() -> None:

@@ -110,7 +110,7 @@ def test_device_annotations_written_by_the_author_are_ignored() -> None:
     ledger = GpuLedger(SERVED)
     cache = make_cache([make_node("n", extra={GPU: 2})], ledger)
     forged = make_pod("p", annotations={GPU_DEVICES: "0,1", GPU_ALLOCATED: "1000"}, scheduler=OURS)
-    assert cache.assume(forged, 0).annotations == {}
+    assert cache.assume(forged, 0).annotations == {GPU_DEVICES: "", GPU_ALLOCATED: ""}, "its binding empties them"
 
     cache.place(replace(forged, node="n"))
 
@@ -186,7 +186,7 @@ class SettledDevices(RuleBasedStateMachine):
             return
         annotations = dict(self.cache.assume(pod, row).annotations)
         devices = [int(index) for index in annotations.get(GPU_DEVICES, "").split(",") if index]
-        each = int(annotations.get(GPU_ALLOCATED, 1000))
+        each = int(annotations.get(GPU_ALLOCATED) or 1000)
         written = {key: annotations.get(key) for key in (GPU_DEVICES, GPU_ALLOCATED)}
         bound = changed(replace(pod, node=name), dict(written))
         self.forged[pod.uid] = {key: pod.annotations.get(key) for key, text in written.items() if text is None}

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from domains.gpu.commands import tables
 from multisched.cluster.gpu_nodes import gpu_nodes
 from multisched.framework.views import ViewQuery
 from multisched.shell.plugin_views import ProgramViews
@@ -44,5 +45,39 @@ def test_unconfirmed_holds_have_an_age_until_the_device_plugin_answers() -> None
         await cluster.change_metadata("volcano-vgpu", annotations={"volcano.sh/bind-phase": "success"})
         await cluster.settle()
         assert [one["unconfirmed"] for one in (await nodes_of(cluster)).values()] == [[], [], []]
+
+    play(scene, prepare=prepare)
+
+
+def test_notes_name_what_is_not_read_of_the_shown_nodes() -> None:
+    async def prepare(cluster: Cluster) -> None:
+        for template in ("gpushare", "whole"):
+            for node in gpu_nodes(template, 1):
+                await cluster.send("POST", "/api/v1/nodes", node)
+
+    async def scene(cluster: Cluster) -> None:
+        views = ProgramViews(cluster.program, in_thread=at_once)
+        nodes = orjson.loads(await views.document("gpu", ViewQuery("nodes")))
+        (note,) = nodes["notes"]
+        assert note.startswith("mode gpushare: cards in the ConfigMap kube-system/unhealthy-gpu-NODE count as healthy")
+        assert note in tables.nodes(nodes, is_wide=False)
+        one = orjson.loads(await views.document("gpu", ViewQuery("node", {"name": "whole-000"})))
+        assert one["notes"] == []
+
+    play(scene, prepare=prepare)
+
+
+def test_pods_with_units_of_unknown_cards_are_counted() -> None:
+    async def prepare(cluster: Cluster) -> None:
+        for template in ("mig", "shared"):
+            for node in gpu_nodes(template, 1):
+                await cluster.send("POST", "/api/v1/nodes", node)
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("a", limits={"nvidia.com/mig-1g.10gb": "1"}, scheduler="gpu-scheduler")
+        await cluster.add_pod("b", limits={GPU: "1"}, scheduler="gpu-scheduler")
+        await cluster.settle()
+        found = await nodes_of(cluster)
+        assert {name: one["pods"] for name, one in found.items()} == {"mig-000": 1, "shared-000": 1}
 
     play(scene, prepare=prepare)

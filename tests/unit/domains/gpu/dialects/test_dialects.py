@@ -14,7 +14,7 @@ from domains.gpu.dialects import demands_of, fgd, gpushare, hami, kai, koordinat
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import Decoder
-from multisched.model.decode_objects import decode_node_devices
+from multisched.model.decode_objects import decode_node_devices, decode_resource_slice
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.state.object_store import ObjectStore
@@ -102,6 +102,8 @@ def test_hami_pod_waits_until_the_plugin_emptied_entries_of_the_previous_pod() -
         hami.ALLOCATED: "GPU-0,NVIDIA,3000,30:;",
         hami.BIND_PHASE: "allocating",
     }
+    assert ledger.binding_labels(answer) == {hami.NODE: "n"}, "HAMi's monitor lists pods by it"
+    assert ledger.binding_labels({hami.NODE: "n" * 64}) == {}, "no label can have it"
     assert ledger.timed_annotations(answer, NOW) == {hami.TIME: "1795867200", hami.BIND_TIME: "1795867200"}
     assert "has not allocated yet" in refusal(ledger, hami_pod("b", memory=1))
     done = bound(first, answer, **{hami.TO_ALLOCATE: ";", hami.BIND_PHASE: "success"})
@@ -394,9 +396,9 @@ def test_device_that_arrives_after_its_node_is_read() -> None:
     assert ledger.cards(0).node.mode is Mode.NONE
     store.set(ObjectKind.NODE_DEVICES, device())
 
-    assert list(ledger.object_changed(ObjectKind.NODE_DEVICES, "", "n")) == [0]
+    assert list(ledger.object_changed(ObjectKind.NODE_DEVICES, device())) == [0]
     assert len(ledger.cards(0).node.cards) == 2
-    assert list(ledger.object_changed(ObjectKind.NODE_DEVICES, "", "n")) == [], "nothing has changed since"
+    assert list(ledger.object_changed(ObjectKind.NODE_DEVICES, device())) == [], "nothing has changed since"
 
 
 # -- thousandths: FGD and KAI beside multisched's own ------------------------------------------------------------------
@@ -483,3 +485,78 @@ def test_hold_of_another_mode_counts_as_whole_cards() -> None:
     ledger.restore(bound(pod, {hami.ALLOCATED: "GPU-0,NVIDIA,1,0:;", hami.NODE: "n"}), 0)
 
     assert ledger.cards(0).free_milli == [0, 1000]
+
+
+# -- DRA ---------------------------------------------------------------------------------------------------------------
+
+
+def resource_slice(driver: str = "gpu.nvidia.com", node: str = "n", devices: int = 8) -> ClusterObject:
+    spec = {"driver": driver, "nodeName": node, "devices": [{"name": f"gpu-{n}"} for n in range(devices)]}
+    return decode_resource_slice(json.dumps({"metadata": {"name": f"{node}-{driver}-x7"}, "spec": spec}).encode())
+
+
+def with_slices(*slices: ClusterObject, node: Node | None = None) -> GpuLedger:
+    store = ObjectStore()
+    for one in slices:
+        store.set(ObjectKind.RESOURCE_SLICE, one)
+    ledger = GpuLedger(None, store)
+    ledger.set_node(0, node or make_node("n", extra={GPU: 8}))
+    return ledger
+
+
+def test_cards_of_a_dra_driver_beside_a_device_plugin_count_once() -> None:
+    ledger = with_slices(resource_slice())
+
+    assert ledger.cards(0).node.mode is Mode.DRA
+    (problem,) = ledger.problems(0)
+    assert problem.startswith(
+        "the DRA driver and the vendor's device plugin describe the same cards; only those of the DRA driver"
+    )
+    why = refusal(ledger, make_pod("p", extra={GPU: 1}))
+    assert why == "node(s) shared GPUs in mode dra, which does not serve whole-GPU pods"
+
+
+def test_hami_beside_a_dra_driver_is_named() -> None:
+    ledger = with_slices(resource_slice(), node=hami_node())
+
+    assert ledger.cards(0).node.mode is Mode.DRA
+    assert [one.partition(" describe")[0] for one in ledger.problems(0)] == ["the DRA driver and hami"]
+
+
+def test_node_of_a_dra_driver_alone_has_no_problem() -> None:
+    ledger = with_slices(resource_slice(), node=make_node("n"))
+
+    assert (ledger.cards(0).node.mode, list(ledger.problems(0))) == (Mode.DRA, [])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        resource_slice("compute-domain.nvidia.com"),
+        resource_slice("dra.net"),
+        resource_slice(node="another"),
+        resource_slice(node=""),
+        resource_slice(devices=0),
+        decode_resource_slice(b'{"metadata": {"name": "n"}, "spec": {"driver": 7, "nodeName": ["n"]}}'),
+    ],
+    ids=["channels", "network", "another node", "no node", "no devices", "malformed"],
+)
+def test_other_resource_slices_leave_the_cards_to_the_device_plugin(other: ClusterObject) -> None:
+    ledger = with_slices(other)
+
+    assert (ledger.cards(0).node.mode, list(ledger.problems(0))) == (Mode.WHOLE, [])
+
+
+def test_resource_slices_that_arrive_and_leave_change_the_mode() -> None:
+    store = ObjectStore()
+    ledger = GpuLedger(None, store)
+    ledger.set_node(0, make_node("n", extra={GPU: 8}))
+    found = resource_slice()
+    store.set(ObjectKind.RESOURCE_SLICE, found)
+    assert list(ledger.object_changed(ObjectKind.RESOURCE_SLICE, found)) == [0]
+    assert ledger.cards(0).node.mode is Mode.DRA
+
+    store.remove(ObjectKind.RESOURCE_SLICE, "", found.name)
+
+    assert list(ledger.object_changed(ObjectKind.RESOURCE_SLICE, found)) == [0]
+    assert ledger.cards(0).node.mode is Mode.WHOLE
