@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.model.cluster_objects import ClusterObject, ElasticQuota, KoordinatorQuota
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.quota_tree import NODES_MAX
 from multisched.model.quotas import koordinator
 from multisched.model.quotas.koordinator import LinkedQuotas, read_linked
 from multisched.model.quotas.scheduler_plugins import FlatQuotas, read_flat
@@ -43,7 +44,7 @@ steps = st.lists(st.tuples(st.booleans(), linked_versions, flat_versions), max_s
 
 
 @given(steps)
-@pytest.mark.parametrize("most", [4, koordinator.NODES_MAX])
+@pytest.mark.parametrize("most", [4, NODES_MAX])
 def test_exchanged_quotas_have_the_problems_of_a_fresh_reading(most: int, taken: list[tuple[bool, Any, Any]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(koordinator, "NODES_MAX", most)
@@ -76,7 +77,7 @@ def chosen(kind: ObjectKind, rounds: Sequence[Sequence[Any]]) -> list[tuple[Any,
             one = kind.definition.decode(msgspec.Raw(msgspec.json.encode(numbered(document, 100 * number + at + 1))))
             there[one.key] = one
         result = many.choose(list(there.values()))
-        in_force = [one.version if (one := many.version_in_force(key)) else None for key in there]
+        in_force = [None if (known := many.version_in_force(key)) is None else known.version for key in there]
         found.append((result.tree, result.left_out, in_force))
     return found
 
