@@ -252,7 +252,7 @@ class SchedulingCycle:
             return failure.status.message
         return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
 
-    def is_concerned(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
+    def is_affected(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
         """Reports whether pods that came to or left other nodes may change a filter's verdict on the placed pod's node."""
         try:
             sensitivities = self._nominated.sensitivities(self._keyed_filters, placed.view, pod)

@@ -72,7 +72,7 @@ class PodCountsView(Protocol):
         """Returns the current number of matching pods on each row."""
         ...
 
-    def concern(
+    def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
         """Returns what placed pods currently demand of pods with these labels in that namespace."""
@@ -199,10 +199,10 @@ class PodCounts:
         kept.counted(self._counted(kept.query), self._log.end)
         self._bytes += kept.size_bytes
 
-    def concern(
+    def affinity_entry(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> AffinityIndexEntry:
-        return self.demands.concern(namespace, labels, namespace_labels)
+        return self.demands.affinity_entry(namespace, labels, namespace_labels)
 
     def effect(self, asker: IncomingPod, affinity: PodAffinity, namespace: str) -> Effect:
         return self.demands.effect(asker, affinity, namespace)
@@ -244,7 +244,7 @@ class PodCounts:
     def faults(self, pods_on: Mapping[int, Collection[Pod]], *, is_whole: bool = False) -> dict[int, str]:
         """Returns row -> difference between the counts and these pods, with both values (I4).
 
-        `is_whole`: also recomputes all concerns, and looks for groups without any of these pods. There may be as many
+        `is_whole`: also recomputes all index entries, and looks for groups without any of these pods. There may be as many
         groups as pods.
         """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}

@@ -45,7 +45,7 @@ TOO_OFTEN: Final = "too many reviews to try which pods would be evicted; multisc
 PROBLEMS_SHOWN: Final = 20
 WARNINGS_SHOWN: Final = 20
 WARNING_CHARS_MAX: Final = 256
-STANDING_PATHS: Final = frozenset({"metadata.name", "apiVersion"})
+EXISTING_PROBLEM_PATHS: Final = frozenset({"metadata.name", "apiVersion"})
 """Problems with an object's position among others, which existed before a change of the object."""
 
 NO_OBJECT: Final = msgspec.Raw(b"null")
@@ -148,8 +148,12 @@ def _judged(request: _Request, known: ClusterSnapshot, demands: DeviceDemands) -
         return None, ()
     found = lint(api, [document], known, demands)
     key = None if own is None else f"{kind.definition.name} {own.key}"
-    standing = problems_of(kind, known.objects)
-    old = [one for one in found.problems if one in standing and (one.key != key or one.path in STANDING_PATHS)]
+    existing_problems = problems_of(kind, known.objects)
+    old = [
+        one
+        for one in found.problems
+        if one in existing_problems and (one.key != key or one.path in EXISTING_PROBLEM_PATHS)
+    ]
     refused = tuple(one if one.key == key else _of_another(one) for one in found.problems if one not in old)
     warnings = (f"not in force: {one.key}: {one}" for one in old)
     odd = (str(one) for one in found.warnings)
