@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 import anyio.to_thread
+import numpy.ma  # noqa: F401 - np.unique imports it at its first call: 15 ms, which an attempt of a pod should not take
 from msgspec.structs import replace
 
 from multisched.client.dry_run import DryRunTransport

@@ -178,11 +178,6 @@ class GroupColumns:
             found += [group for group in groups if group is not None]
         return found
 
-    @property
-    def size(self) -> int:
-        """Size of all groups that are in memory, including removed ones."""
-        return sum(segment.size for segment in self._segments if segment is not None)
-
     def _group(self, number: int) -> PodGroup:
         segment = self._segments[number // SEGMENT_MAX]
         group = None if segment is None else segment.groups[number - segment.start]

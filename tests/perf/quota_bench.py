@@ -60,6 +60,7 @@ BARS: Final = {
     "reclaim that finds nobody, ms": 50.0,
     "reclaim for a gang, ms per member": 20.0,
     "longest step of a reclaim that pauses, ms": 50.0,
+    "choice among contradicting quotas, ms": 50.0,
 }
 """Figure -> the most that it may be."""
 

@@ -12,15 +12,15 @@ labels choose among them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from multisched.model.cluster_objects import KoordinatorQuota
 from multisched.model.decode_quotas import KOORDINATOR, annotation_path, label_path
 from multisched.model.objects import Requests
-from multisched.model.quota_tree import DEPTH_MAX, NODES_MAX, QuotaNode, QuotaTree, shown_amount
-from multisched.model.quotas.reading import ProblemsByObject, ReadQuotas
+from multisched.model.quota_tree import DEPTH_MAX, NODES_MAX, QuotaNode, QuotaTree, TreeProblem, shown_amount
+from multisched.model.quotas.reading import Problems, ProblemsByObject, ReadQuotas
 
 POD_LABEL: Final = f"{KOORDINATOR}name"
 ROOT: Final = "koordinator-root-quota"
@@ -30,91 +30,167 @@ BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-defa
 
 def read_linked(quotas: Iterable[KoordinatorQuota]) -> ReadQuotas:
     """Returns the tree of all quotas; no tree if there are none."""
-    forest = _Forest(one for one in quotas if one.name not in BUILT_IN)
-    if forest.problems or not forest.quotas:
-        return ReadQuotas(None, forest.problems.by_object())
+    forest = LinkedQuotas(quotas)
+    problems = forest.problems()
+    if problems or not forest.quotas:
+        return ReadQuotas(None, problems)
     return ReadQuotas(forest.tree())
 
 
-class _Forest:
-    """The quotas by name, and the problems of their relations."""
+class LinkedQuotas:
+    """The quotas by name, and the problems of their relations.
 
-    def __init__(self, quotas: Iterable[KoordinatorQuota]) -> None:
-        self.problems = ProblemsByObject()
+    When a quota is added or removed, only quotas that it relates to are checked again. So which of many changes can take effect
+    together is found by trying them.
+    """
+
+    def __init__(self, quotas: Iterable[KoordinatorQuota] = ()) -> None:
+        self._named: dict[str, list[KoordinatorQuota]] = {}
+        """Name -> the quotas with that name, the first by key first."""
         self.quotas: dict[str, KoordinatorQuota] = {}
-        self._children: dict[str, list[KoordinatorQuota]] = {}
-        for one in sorted(quotas, key=lambda one: (one.name, one.key)):
-            self._add(one)
-        for one in self.quotas.values():
-            self._check_place(one)
-            self._check_sums(one)
-        self._check_namespaces()
+        """By name: the first with each name."""
+        self._children: dict[str, dict[str, KoordinatorQuota]] = {}
+        self._sums: dict[str, dict[str, int]] = {}
+        """Name of a parent -> the min of its children in all, by resource."""
+        self._dirty: set[str] = set()
+        """Names of quotas that must be checked again."""
+        self._problems: dict[str, list[_Found]] = {}
+        """By name."""
+        for one in quotas:
+            self._file(one)
+        for name in self._named:
+            self._choose(name)
 
-    def _add(self, one: KoordinatorQuota) -> None:
-        if one.malformed and not one.problems:
-            self.problems.report(one.key, "spec", one.malformed, "rewrite it")
-        self.problems.add(one.key, *one.problems)
-        first = self.quotas.setdefault(one.name, one)
-        if first is not one:
-            self.problems.report(
-                one.key, "metadata.name", f"{first.key} has the same name", "give each quota a unique name"
-            )
+    def exchange(self, before: KoordinatorQuota | None, now: KoordinatorQuota | None) -> None:
+        """Replaces a version of a quota by another; None: the quota is added, or removed."""
+        if before is not None and before.name not in BUILT_IN:
+            self._named[before.name].remove(before)
+        if now is not None:
+            self._file(now)
+        for name in {one.name for one in (before, now) if one is not None} - BUILT_IN:
+            self._choose(name)
+
+    def _file(self, one: KoordinatorQuota) -> None:
+        if one.name in BUILT_IN:
             return
-        self._children.setdefault(self._parent(one), []).append(one)
-        if len(self.quotas) == NODES_MAX:
-            self.problems.report(one.key, "metadata.name", f"there are {NODES_MAX} quotas or more", "use fewer")
+        named = self._named.setdefault(one.name, [])
+        named.append(one)
+        if len(named) > 1:
+            named.sort(key=lambda other: other.key)
 
-    @staticmethod
-    def _parent(one: KoordinatorQuota) -> str:
-        return "" if one.parent == ROOT else one.parent
+    def remove(self, one: KoordinatorQuota) -> None:
+        """Removes a quota that was added."""
+        if one.name not in BUILT_IN:
+            self._named[one.name].remove(one)
+            self._choose(one.name)
 
-    def _check_place(self, one: KoordinatorQuota) -> None:
-        name = self._parent(one)
+    def problems(self) -> Problems:
+        """Returns the current problems by object."""
+        for name in self._dirty:
+            found = [*self._problems_of(name)]
+            if found:
+                self._problems[name] = found
+            else:
+                self._problems.pop(name, None)
+        self._dirty.clear()
+        found = [one for some in self._problems.values() for one in some]
+        problems = ProblemsByObject()
+        if len(self.quotas) >= NODES_MAX:
+            last = self.quotas[sorted(self.quotas)[NODES_MAX - 1]]
+            what = f"there are {NODES_MAX} quotas or more"
+            found.append(_Found(0, last.name, last.key, TreeProblem("metadata.name", what, "use fewer")))
+        for one in sorted(found, key=lambda one: (one.phase, one.name, one.key)):
+            problems.add(one.key, one.problem)
+        return problems.by_object()
+
+    def _choose(self, name: str) -> None:
+        """Links the first quota with the name in place of the one that was linked before."""
+        named, before = self._named[name], self.quotas.get(name)
+        now = named[0] if named else None
+        self._dirty.add(name)
+        if now is before:
+            return
+        if before is not None:
+            self._count(before, -1)
+            del self._children[_parent(before)][name], self.quotas[name]
+        if now is not None:
+            self._count(now, 1)
+            self._children.setdefault(_parent(now), {})[name] = now
+            self.quotas[name] = now
+        if name in self._children and (before is None or now is None or _links(before) != _links(now)):
+            self._note_below(name)
+
+    def _count(self, one: KoordinatorQuota, sign: int) -> None:
+        sums = self._sums.setdefault(_parent(one), {})
+        for resource, amount in one.min.items():
+            sums[resource] = sums.get(resource, 0) + sign * amount
+        self._dirty.add(_parent(one))
+
+    def _note_below(self, name: str) -> None:
+        """Has everything below the quota checked again: it may be in a cycle or too deep now, or no longer."""
+        seen, waiting = {name}, [name]
+        while waiting:
+            new = self._children.get(waiting.pop(), {}).keys() - seen
+            seen |= new
+            waiting += new
+        self._dirty |= seen
+
+    def _problems_of(self, name: str) -> Iterator[_Found]:
+        first = self.quotas.get(name)
+        for one in self._named.get(name, ()):
+            said = [TreeProblem("spec", one.malformed, "rewrite it")] if one.malformed and not one.problems else []
+            said += one.problems
+            if one is not first and first is not None:
+                what = f"{first.key} has the same name"
+                said.append(TreeProblem("metadata.name", what, "give each quota a unique name"))
+            yield from (_Found(0, name, one.key, problem) for problem in said)
+        if first is not None:
+            related = (*self._problems_of_place(first), *self._problems_of_sums(first))
+            yield from (_Found(1, name, first.key, problem) for problem in related)
+            if first.is_parent and first.namespaces:
+                place, what = annotation_path("namespaces"), "only leaves have pods, and it is a parent"
+                yield _Found(2, name, first.key, TreeProblem(place, what, "list them in a child of it"))
+
+    def _problems_of_place(self, one: KoordinatorQuota) -> Iterator[TreeProblem]:
+        name = _parent(one)
         if not name:
             return
         place, parent = label_path("parent"), self.quotas.get(name)
         if parent is None:
-            self.problems.report(
-                one.key, place, f"there is no quota {name}", "name an existing one, or remove the label"
-            )
+            yield TreeProblem(place, f"there is no quota {name}", "name an existing one, or remove the label")
             return
         if not parent.is_parent:
-            self.problems.report(one.key, place, f"{name} is not a parent", f"label {name} is-parent: true")
+            yield TreeProblem(place, f"{name} is not a parent", f"label {name} is-parent: true")
         if parent.tree_id != one.tree_id:
             what = f"{one.tree_id or '(none)'} is not {parent.tree_id or '(none)'} of its parent {name}"
-            self.problems.report(one.key, label_path("tree-id"), what, "write the same in all quotas of a tree")
+            yield TreeProblem(label_path("tree-id"), what, "write the same in all quotas of a tree")
         for number, above in enumerate(self._above(one)):
             if above is one or number >= DEPTH_MAX:
                 what = f"it is below itself, or below more than {DEPTH_MAX} others"
-                self.problems.report(one.key, place, what, "name a parent that leads to the root")
+                yield TreeProblem(place, what, "name a parent that leads to the root")
                 return
 
     def _above(self, one: KoordinatorQuota) -> Iterator[KoordinatorQuota]:
         """Yields its parent and so on; endless if the quotas form a cycle."""
-        above = self.quotas.get(self._parent(one))
+        above = self.quotas.get(_parent(one))
         while above is not None:
             yield above
-            above = self.quotas.get(self._parent(above))
+            above = self.quotas.get(_parent(above))
 
-    def _check_sums(self, one: KoordinatorQuota) -> None:
-        for resource, total in _sums(child.min for child in self._children.get(one.name, ())).items():
+    def _problems_of_sums(self, one: KoordinatorQuota) -> Iterator[TreeProblem]:
+        for resource, total in sorted(self._sums.get(one.name, {}).items()):
             own = one.min.get(resource, 0)
             if total > own:
                 what = f"min of its children is {shown_amount(resource, total)} in all, over its own {shown_amount(resource, own)}"
-                self.problems.report(one.key, f"spec.min.{resource}", what, "raise it, or lower that of its children")
-
-    def _check_namespaces(self) -> None:
-        for one in self.quotas.values():
-            if one.is_parent and one.namespaces:
-                what = "only leaves have pods, and it is a parent"
-                self.problems.report(one.key, annotation_path("namespaces"), what, "list them in a child of it")
+                yield TreeProblem(f"spec.min.{resource}", what, "raise it, or lower that of its children")
 
     def tree(self) -> QuotaTree:
-        """Builds the tree: parents before children, siblings by name."""
-        quotas = self.quotas.values()
+        """Builds the tree, if there are no problems: parents before children, siblings by name."""
+        quotas = [self.quotas[name] for name in sorted(self.quotas)]
+        children = {name: [below[each] for each in sorted(below)] for name, below in self._children.items()}
         own = {one.namespace: one.name for one in quotas if one.name == one.namespace and not one.is_parent}
         defaults = {**{name: one.name for one in reversed(quotas) for name in one.namespaces}, **own}
-        top = self._children.get("", [])
+        top = children.get("", [])
         nodes = [QuotaNode(ROOT, ROOT, -1, (), _sums(one.min for one in top), {})]
         below: list[list[int]] = [[]]
         waiting = [(one, 0) for one in reversed(top)]
@@ -124,10 +200,29 @@ class _Forest:
             nodes.append(_node(one, parent, f"{nodes[parent].path}.{one.name}", defaults))
             below.append([])
             below[parent].append(at)
-            waiting += [(child, at) for child in reversed(self._children.get(one.name, []))]
+            waiting += [(child, at) for child in reversed(children.get(one.name, []))]
         leaves = {node.name: at for at, node in enumerate(nodes) if at and not self.quotas[node.name].is_parent}
         linked = [replace(node, children=tuple(below[at])) for at, node in enumerate(nodes)]
         return QuotaTree.of(linked, POD_LABEL, leaves, {name: _listed(self.quotas[name]) for name in leaves})
+
+
+class _Found(NamedTuple):
+    """A problem, and its place among those of all quotas."""
+
+    phase: int
+    """0: of the quota alone and its name; 1: of its parent and children; 2: of its namespaces."""
+    name: str
+    key: str
+    problem: TreeProblem
+
+
+def _parent(one: KoordinatorQuota) -> str:
+    return "" if one.parent == ROOT else one.parent
+
+
+def _links(one: KoordinatorQuota) -> tuple[object, ...]:
+    """Returns what quotas below it are checked against."""
+    return _parent(one), one.is_parent, one.tree_id
 
 
 def _listed(one: KoordinatorQuota) -> frozenset[str]:

@@ -11,7 +11,9 @@ tried last: parents first, then from the first to the last created. A status tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,9 +24,9 @@ from multisched.model.decode import DecodeError
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import differ_in_version_only
 from multisched.model.quota_tree import QuotaTree
-from multisched.model.quotas.koordinator import ROOT, read_linked
+from multisched.model.quotas.koordinator import ROOT, LinkedQuotas, read_linked
 from multisched.model.quotas.reading import Problems, ReadQuotas
-from multisched.model.quotas.scheduler_plugins import read_flat
+from multisched.model.quotas.scheduler_plugins import FlatQuotas, read_flat
 from multisched.model.version import NO_VERSION
 
 READS_MAX: Final = 100
@@ -118,6 +120,7 @@ class _Attempt:
         self.left_out: dict[str, str] = {}
         self._places: Mapping[tuple[str, str], Sequence[ClusterObject]] = {}
         self._reads = 0
+        self._tried: _Tried | None = None
 
     def read(self) -> ReadQuotas:
         """Returns the tree of the chosen objects; with problems if no valid choice was found."""
@@ -128,6 +131,8 @@ class _Attempt:
             if not contradicting:
                 return found
             without = {**without, **contradicting}
+            if not self._problems_without(without):
+                break
             found = self._read_without(without)
         if not without:
             return found
@@ -152,13 +157,29 @@ class _Attempt:
         self._relink()
         return read_quotas(self._kind, list(self.chosen.values()))
 
+    def _problems_without(self, without: Mapping[str, str]) -> Problems:
+        """Returns `_read_without(without).problems`, but reads only what is related to the differences from the previous call."""
+        if self._tried is None:
+            self._tried = _Tried(self._kind, (self._version(key, ()) for key in self._now))
+        for key in self._tried.without ^ without.keys():
+            self._tried.exchange(self._version(key, self._tried.without), self._version(key, without))
+        self._tried.without = without.keys()
+        if self._tried.lacks_parents:
+            return self._read_without(without).problems
+        self._reads += 1
+        return self._tried.problems()
+
+    def _version(self, key: str, without: Container[str]) -> ClusterObject | None:
+        now = self._now[key]
+        return self._before(key) if key in without or now.malformed else now
+
     def _fewest(self, keys: Sequence[str], without: Mapping[str, str]) -> Mapping[str, str]:
         """Returns what has to stay out of `without`, if as many changes of `keys` as possible take effect, the first of them first."""
         if self._reads >= READS_MAX:
             return without
         tried = frozenset(keys)
         fewer = {key: why for key, why in without.items() if key not in tried}
-        problems = self._read_without(fewer).problems
+        problems = self._problems_without(fewer)
         if not problems:
             return fewer
         if len(keys) == 1:
@@ -244,6 +265,58 @@ class _Attempt:
             self.chosen[key] = replace(
                 one, parent=above.parent if isinstance(above, KoordinatorQuota) else "", tree_id=""
             )
+
+
+class _Tried:
+    """The chosen objects of one try after another, and their problems."""
+
+    def __init__(self, kind: ObjectKind, chosen: Iterable[ClusterObject | None]) -> None:
+        chosen = list(chosen)
+        self._linked = LinkedQuotas(one for one in chosen if isinstance(one, KoordinatorQuota))
+        self._flat = FlatQuotas(one for one in chosen if isinstance(one, ElasticQuota))
+        self._is_linked = kind is ObjectKind.KOORDINATOR_QUOTA
+        self.without: AbstractSet[str] = frozenset()
+        """Keys of the changes that are left out."""
+        self._names, self._parents = Counter[str]({"": 1, ROOT: 1}), Counter[str]()
+        """Number of chosen objects with each name, and of those with each parent."""
+        for one in chosen:
+            if isinstance(one, KoordinatorQuota):
+                self._names[one.name] += 1
+                self._parents[one.parent] += 1
+        self._missing = {name for name in self._parents if not self._names[name]}
+        """Parents that are not chosen."""
+
+    def exchange(self, before: ClusterObject | None, now: ClusterObject | None) -> None:
+        """Chooses another version of an object; None: no version."""
+        if before is now:
+            return
+        if not self._is_linked:
+            self._flat.exchange(*(one if isinstance(one, ElasticQuota) else None for one in (before, now)))
+            return
+        versions = [one if isinstance(one, KoordinatorQuota) else None for one in (before, now)]
+        self._linked.exchange(*versions)
+        if len({None if one is None else (one.name, one.parent) for one in versions}) > 1:
+            for one, sign in zip(versions, (-1, 1), strict=True):
+                if one is not None:
+                    self._count_names(one, sign)
+
+    @property
+    def lacks_parents(self) -> bool:
+        """Reports whether some quota's parent is not chosen; it then depends on other quotas what becomes of its child."""
+        return bool(self._missing)
+
+    def problems(self) -> Problems:
+        """Returns the problems of the chosen objects."""
+        return self._linked.problems() if self._is_linked else self._flat.problems()
+
+    def _count_names(self, one: KoordinatorQuota, sign: int) -> None:
+        self._names[one.name] += sign
+        self._parents[one.parent] += sign
+        for name in (one.name, one.parent):
+            if self._parents[name] and not self._names[name]:
+                self._missing.add(name)
+            else:
+                self._missing.discard(name)
 
 
 def _is_same(known: ClusterObject | None, one: ClusterObject) -> bool:
