@@ -28,7 +28,10 @@ from tests.kit.checkers.process.classes import ClassChecker
 from tests.kit.checkers.process.custom_objects import CustomObjects
 from tests.kit.checkers.process.events import EventChecker
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes
+from tests.kit.checkers.process.gang_barriers import BarrierChecker
 from tests.kit.checkers.process.gang_rooms import GangRooms
+from tests.kit.checkers.process.gang_roster import RosterChecker
+from tests.kit.checkers.process.gang_waits import GangWaits
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.leadership import LeadershipChecker
 from tests.kit.checkers.process.mirror import (
@@ -127,6 +130,11 @@ class ProcessChecker:
             if is_plain:
                 self._check_classes(worker)
         self._follow()
+        has_gangs, roster = bind_checker.gangs.is_on, program.cache.gangs
+        self._roster = RosterChecker(program, self._complain_of) if has_gangs else None
+        workers = program.router.workers() if has_gangs else ()
+        self._waits = [GangWaits(worker, roster, self._complain_of, self._is_paused) for worker in workers]
+        self._barriers = [BarrierChecker(worker, roster, self._complain_of) for worker in workers]
 
     # -- another configuration -------------------------------------------------------------------------------------
 
@@ -224,6 +232,13 @@ class ProcessChecker:
         for requeues in self._requeues:
             requeues.look_for_work()
             requeues.look()
+        for waits in self._waits:
+            waits.look()
+        if not self._is_paused():
+            for barriers in self._barriers:
+                barriers.look()
+        if self._roster is not None:
+            self._complain_of(self._roster.fault())
         if not self._looks % ASKED_EVERY:
             self._look_at_queues()
 
