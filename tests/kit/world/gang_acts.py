@@ -25,12 +25,15 @@ Act = Callable[[GangWorkloads], Awaitable[None]]
 
 
 async def _evict_a_gang(gangs: GangWorkloads) -> None:
-    """A more urgent gang takes the node of a gang whose members end slowly; another node has room for some replacements."""
+    """A more urgent gang takes the node of a gang whose members end slowly; another node has room for some replacements.
+
+    The urgent gang may have more members than it needs, and more than fit.
+    """
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     node = await gangs.node(pool, size)
     await gangs.runs(await gangs.gang(pool, size, gangs.rng.randint(size - 1, size), node=""))
     await gangs.node(pool, gangs.rng.randint(1, size - 2))
-    await gangs.gang(pool, size, size, node=node, is_urgent=True)
+    await gangs.gang(pool, size + gangs.rng.randint(0, 2), size, node=node, is_urgent=True)
     await gangs.pause(8.0)
 
 
@@ -100,14 +103,16 @@ async def _run_again(gangs: GangWorkloads) -> None:
 
 
 async def _roll_out(gangs: GangWorkloads) -> None:
-    """Members of a running gang are replaced one after the other."""
+    """Members of a running gang are replaced one after the other. Those beyond the minimum may fit on no node at first."""
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     await gangs.node(pool, size + gangs.rng.randint(0, 1))
-    gang = await gangs.gang(pool, size, gangs.rng.randint(2, size))
-    await gangs.runs(gang)
+    least = gangs.rng.randint(2, size)
+    misfits = gangs.rng.choice((0, size - least))
+    gang = await gangs.gang(pool, size, least, misfits=misfits)
+    await gangs.runs(gang, size - misfits)
     for _ in range(gangs.rng.randint(1, 3)):
         await gangs.delete_members(gang, 1)
-        await gangs.runs(gang)
+        await gangs.runs(gang, size - misfits)
     await gangs.pause(2.0)
 
 

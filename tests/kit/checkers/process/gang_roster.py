@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from multisched.model.gang import GangSpec
+from multisched.model.gang import GangSpec, Membership
+from multisched.model.objects import Pod
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.gang_roster import Gang, GangMember, GangRoster
@@ -65,6 +66,13 @@ def counted(gang: Gang) -> GangCount:
     return GangCount(placed, bound, leaving, succeeded, needs, lacks, present, surplus)
 
 
+def counted_of(roster: GangRoster, uid: str) -> GangCount:
+    """Counts the gang of a member."""
+    gang = roster.gang(roster.key_of(uid) or "")
+    assert gang is not None, "a member of the queue's gang has one in the roster"
+    return counted(gang)
+
+
 def reason_of(gang: Gang | None) -> GangReason | None:
     """Returns why members of the gang wait, in values that are equal as long as that is so; None for no gang."""
     if gang is None:
@@ -88,11 +96,23 @@ class RosterChecker:
         self._roster.on_change = self.on_change
         for name in WRITES:
             setattr(self._roster, name, self._checked(getattr(self._roster, name)))
+        self._set = self._roster.set
+        self._roster.set = self.set  # type: ignore[method-assign]
 
     def on_change(self, key: str) -> None:
         """Stands before `GangRoster.on_change`."""
         self._told.add(key)
         self._on_change(key)
+
+    def set(self, pod: Pod) -> Membership | None:
+        """Stands before `GangRoster.set`: a later version of a pod does not end the decision to evict it."""
+        membership, entry = self._set(pod), self._program.cache.placed(pod.uid)
+        key = self._roster.key_of(pod.uid)
+        gang = None if key is None else self._roster.gang(key)
+        if gang is not None and entry is not None and entry.pod.is_victim and not pod.is_deleting:
+            if not gang.members[pod.uid].is_victim:
+                self._complain(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
+        return membership
 
     def _checked(self, write: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*args: Any, **options: Any) -> Any:

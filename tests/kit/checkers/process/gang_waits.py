@@ -12,11 +12,12 @@ from typing import Final
 
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang
-from multisched.queueing.entry import QueueEntry
+from multisched.model.objects import Pod
+from multisched.queueing.entry import Entry, Moved, QueueEntry, QueueOutcome
 from multisched.queueing.transitions import QueueState
 from multisched.shell.domain import DomainWorker
 from multisched.state.gang_roster import Gang, GangRoster
-from tests.kit.checkers.process.gang_roster import GangReason, counted, reason_of
+from tests.kit.checkers.process.gang_roster import GangReason, counted, counted_of, reason_of
 
 TRIABLE: Final = frozenset({QueueState.ACTIVE, QueueState.BACKOFF, QueueState.UNSCHEDULABLE})
 """Where an entry is that leads its gang, or belongs to none."""
@@ -65,8 +66,11 @@ class GangWaits:
         """Gang -> what it asked for when members were last popped."""
         self._turns = _Turns()
         self._led_since_s = -1.0
-        self._pop = worker.queue.pop
-        worker.queue.pop = self.pop  # type: ignore[method-assign]
+        queue = worker.queue
+        self._pop, self._add, self._regroup = queue.pop, queue.add, queue.regroup
+        queue.pop = self.pop  # type: ignore[method-assign]
+        queue.add = self.add  # type: ignore[method-assign]
+        queue.regroup = self.regroup  # type: ignore[method-assign]
 
     # -- attempts --------------------------------------------------------------------------------------------------
 
@@ -88,6 +92,41 @@ class GangWaits:
                     text = f"{gate.name}: {found.message[:80]}"
                     self._complain(f"I7: {member.pod.key} is to be tried with its gang, and is gated ({text})")
         return popped
+
+    def add(self, pod: Pod, now_s: float) -> QueueOutcome:
+        """Stands before `PodQueue.add`: a member that comes while its gang is parked has the gang tried anew."""
+        is_new = pod.uid not in self._worker.queue
+        outcome = self._add(pod, now_s)
+        if is_new and outcome.state is QueueState.GANG and (key := self._roster.key_of(pod.uid)) is not None:
+            for other in self._kept_of(self._roster.together_with(key)):
+                if other.state is QueueState.UNSCHEDULABLE and counted_of(self._roster, other.uid).needs > 0:
+                    self._complain(f"I3: {pod.key} follows {other.pod.key}, which is parked and was not woken by it")
+        return outcome
+
+    def regroup(self, now_s: float) -> Moved:
+        """Stands before `PodQueue.regroup`: after it, no gang waits for what it does not ask for any more."""
+        has_changed = self._worker.queue.gangs.has_changed
+        moved = self._regroup(now_s)
+        if has_changed and self._worker.is_leading:
+            self._check_regrouped(now_s)
+        return moved
+
+    def _check_regrouped(self, now_s: float) -> None:
+        for key, kept in self._worker.queue.gangs._gangs.items():  # noqa: SLF001 - the state that is judged
+            gang = self._roster.gang(key)
+            if gang is None:
+                continue
+            is_started = not self._roster.needs(key) and counted(gang).needs <= 0
+            if is_started and kept.since_s is not None:
+                self._complain(f"I3: gang {key} has started, and waits since {now_s - kept.since_s:.1f} s")
+            parked = [one for one in kept.entries.values() if one.state is QueueState.UNSCHEDULABLE]
+            if parked and key in self._tried and self._tried[key] != self._asked(key):
+                self._complain(f"I3: {parked[0].pod.key} is parked, and its gang asks for something else than when it was tried")
+
+    def _kept_of(self, keys: Sequence[str]) -> list[Entry]:
+        """Returns the queue's own entries of these gangs."""
+        gangs = self._worker.queue.gangs
+        return [entry for key in keys for entry in gangs.own(key)]
 
     def _asked(self, key: str) -> Asked:
         """Returns what the gang, and those that start with it, ask for."""

@@ -102,6 +102,8 @@ class ProcessChecker:
         self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, complain)
         self.reserves = ReserveChecker(program, bind_checker)
         LeadershipChecker(program, self.delivered, bind_checker, identity)
+        self._end_nomination = program.nominator.remove
+        program.nominator.remove = self.end_nomination  # type: ignore[method-assign]
         self._reload = program.reload
         program.reload = self.reload  # type: ignore[method-assign]
         self._write = program.conditions.write
@@ -196,6 +198,13 @@ class ProcessChecker:
         """A pod takes less on the node than before."""
         for requeues in self._requeues:
             requeues.look_at(node)
+
+    def end_nomination(self, uid: str) -> None:
+        """Stands before `Nominator.remove`: once the step is over, nobody waits whom the room takes that is kept no longer."""
+        node = self.program.nominator.node_of(uid)
+        self._end_nomination(uid)
+        if node:
+            self._freed(node)
 
     def look_closely(self, *, is_on: bool) -> None:
         """At each class that is found, instead of one in many: for a while."""
