@@ -45,7 +45,9 @@ class BarrierChecker:
             missing = _missing(barrier)
             is_closed = not (barrier.is_open or barrier.failure is not None or barrier.to_begin)
             if is_closed and barrier.arrived and not any(self._is_short(key, missing[key]) for key in barrier.members):
-                self._complain(f"I5: {len(barrier.arrived)} members of gang {'/'.join(barrier.members)} may be bound, and wait")
+                self._complain(
+                    f"I5: {len(barrier.arrived)} members of gang {'/'.join(barrier.members)} may be bound, and wait"
+                )
 
     def _is_short(self, key: str, missing: int) -> bool:
         gang = self._roster.gang(key)

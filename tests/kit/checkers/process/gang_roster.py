@@ -135,7 +135,9 @@ class RosterChecker:
         """Returns the gangs that a write is about: of a pod, by its uid, or by their keys."""
         uids = (getattr(one, "uid", one) for one in args)
         texts = [one for one in uids if isinstance(one, str)]
-        keys = {self._roster.key_of(one) for one in texts} | {one for one in texts if self._roster.gang(one) is not None}
+        keys = {self._roster.key_of(one) for one in texts} | {
+            one for one in texts if self._roster.gang(one) is not None
+        }
         return {key for key in keys if key is not None}
 
     def _check(self, key: str, before: GangReason | None) -> None:
@@ -147,7 +149,9 @@ class RosterChecker:
             return  # a gang that is new to this write was told of when it was made
         for one in (key, *self._that_name(key)):
             if one not in self._told and self._roster.gang(one) is not None:
-                self._complain(f"I13: gang {one} depends on gang {key}, which changed, and its members were not looked at")
+                self._complain(
+                    f"I13: gang {one} depends on gang {key}, which changed, and its members were not looked at"
+                )
 
     def _that_name(self, key: str) -> Iterator[str]:
         """Yields the other gangs that must start with this one."""

@@ -121,7 +121,9 @@ class GangWaits:
                 self._complain(f"I3: gang {key} has started, and waits since {now_s - kept.since_s:.1f} s")
             parked = [one for one in kept.entries.values() if one.state is QueueState.UNSCHEDULABLE]
             if parked and key in self._tried and self._tried[key] != self._asked(key):
-                self._complain(f"I3: {parked[0].pod.key} is parked, and its gang asks for something else than when it was tried")
+                self._complain(
+                    f"I3: {parked[0].pod.key} is parked, and its gang asks for something else than when it was tried"
+                )
 
     def _kept_of(self, keys: Sequence[str]) -> list[Entry]:
         """Returns the queue's own entries of these gangs."""
@@ -184,11 +186,19 @@ class GangWaits:
         together = self._roster.together_with(gang.key)
         is_held = self._is_held(gang, together)
         for one in own:
-            if one.state is QueueState.GATED and one.plugins == (GANG_PLUGIN,) and not is_held and not one.pod.malformed:
+            if (
+                one.state is QueueState.GATED
+                and one.plugins == (GANG_PLUGIN,)
+                and not is_held
+                and not one.pod.malformed
+            ):
                 doubts.append(("is gated, and its gang is complete", one.uid, one.since_s))
             elif is_held and one.state in {*TRIABLE, QueueState.GANG}:
                 doubts.append((f"is {one.state.name.lower()}, and its gang cannot start", one.uid, one.since_s))
-            elif one.state is QueueState.UNSCHEDULABLE and self._tried.get(gang.key, ()) not in ((), self._asked(gang.key)):
+            elif one.state is QueueState.UNSCHEDULABLE and self._tried.get(gang.key, ()) not in (
+                (),
+                self._asked(gang.key),
+            ):
                 doubts.append(("is parked, and its gang asks for something else now", one.uid, one.since_s))
         everyone = [
             entry
@@ -215,14 +225,18 @@ class GangWaits:
 
     def _look_at_time(self, gang: Gang, look: _Look, own: Sequence[QueueEntry], now_s: float) -> None:
         waited_s = now_s - look.since_s
-        is_new = gang.is_overdue and not look.is_overdue
+        is_new = gang.is_overdue and not look.is_overdue and not gang.bound  # `GangsBelowMinimum` times those that run
         if is_new and waited_s < look.timeout_s - LATE_S and look.since_s > self._led_since_s:
-            self._complain(f"I3: gang {gang.key} is overdue after {waited_s:.1f} s, and its timeout is {look.timeout_s:g} s")
+            self._complain(
+                f"I3: gang {gang.key} is overdue after {waited_s:.1f} s, and its timeout is {look.timeout_s:g} s"
+            )
         look.is_overdue = gang.is_overdue
         is_waiting = any(one.state in (QueueState.GATED, QueueState.UNSCHEDULABLE) for one in own)
         look.queued_s = (now_s if look.queued_s < 0 else look.queued_s) if is_waiting else -1.0
         if look.queued_s >= 0 and not gang.is_overdue and now_s - look.queued_s > gang.timeout_s + LATE_S:
-            self._complain(f"I3: gang {gang.key} is not overdue {now_s - look.queued_s - gang.timeout_s:.1f} s past its timeout")
+            self._complain(
+                f"I3: gang {gang.key} is not overdue {now_s - look.queued_s - gang.timeout_s:.1f} s past its timeout"
+            )
 
     def _look_at_turns(self, now_s: float) -> None:
         """A turn to reserve room that ended without a start is followed by a pause of the same length."""
