@@ -19,7 +19,7 @@ class BarrierChecker:
     """Stands before the gang barriers of one domain. Changes nothing."""
 
     def __init__(self, worker: DomainWorker, roster: GangRoster, complain: Callable[[str], None]) -> None:
-        self._barriers = worker.binding._barriers  # noqa: SLF001
+        self._barriers = worker.binding._barriers
         self._roster, self._complain = roster, complain
         for name in WRITES:
             setattr(self._barriers, name, self._checked(getattr(self._barriers, name)))

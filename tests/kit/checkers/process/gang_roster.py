@@ -109,9 +109,9 @@ class RosterChecker:
         membership, entry = self._set(pod), self._program.cache.placed(pod.uid)
         key = self._roster.key_of(pod.uid)
         gang = None if key is None else self._roster.gang(key)
-        if gang is not None and entry is not None and entry.pod.is_victim and not pod.is_deleting:
-            if not gang.members[pod.uid].is_victim:
-                self._complain(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
+        is_victim = entry is not None and entry.pod.is_victim and not pod.is_deleting
+        if gang is not None and is_victim and not gang.members[pod.uid].is_victim:
+            self._complain(f"I13: {pod.key} of gang {key} counts as one that stays, and is about to be evicted")
         return membership
 
     def _checked(self, write: Callable[..., Any]) -> Callable[..., Any]:

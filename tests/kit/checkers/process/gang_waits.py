@@ -112,7 +112,7 @@ class GangWaits:
         return moved
 
     def _check_regrouped(self, now_s: float) -> None:
-        for key, kept in self._worker.queue.gangs._gangs.items():  # noqa: SLF001 - the state that is judged
+        for key, kept in self._worker.queue.gangs._gangs.items():
             gang = self._roster.gang(key)
             if gang is None:
                 continue
@@ -150,7 +150,7 @@ class GangWaits:
         if worker.queue.gangs.has_changed or not worker.intake.is_open:
             return
         entries: dict[str, list[QueueEntry]] = {}
-        for uid, kept in worker.queue._entries.items():  # noqa: SLF001 - describing all entries costs more than the comparison
+        for uid, kept in worker.queue._entries.items():
             key = self._roster.key_of(uid)
             if key is not None:
                 found = worker.queue.entry(kept.uid)
@@ -240,7 +240,7 @@ class GangWaits:
 
     def _look_at_turns(self, now_s: float) -> None:
         """A turn to reserve room that ended without a start is followed by a pause of the same length."""
-        policy = self._worker.queue._back.reservations.policy  # noqa: SLF001
+        policy = self._worker.queue._back.reservations.policy
         turns, seen = self._worker.queue.gangs.turns, self._turns
         if policy is None:
             self._turns = _Turns(turns.begun, turns.expired)
