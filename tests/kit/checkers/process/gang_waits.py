@@ -225,7 +225,9 @@ class GangWaits:
 
     def _look_at_time(self, gang: Gang, look: _Look, own: Sequence[QueueEntry], now_s: float) -> None:
         waited_s = now_s - look.since_s
-        is_new = gang.is_overdue and not look.is_overdue and not gang.bound  # `GangsBelowMinimum` times those that run
+        is_seen = now_s > look.since_s
+        # `GangsBelowMinimum` times gangs of which members run.
+        is_new = gang.is_overdue and not look.is_overdue and is_seen and not gang.bound
         if is_new and waited_s < look.timeout_s - LATE_S and look.since_s > self._led_since_s:
             self._complain(
                 f"I3: gang {gang.key} is overdue after {waited_s:.1f} s, and its timeout is {look.timeout_s:g} s"

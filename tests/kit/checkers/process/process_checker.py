@@ -28,6 +28,7 @@ from tests.kit.checkers.process.classes import ClassChecker
 from tests.kit.checkers.process.custom_objects import CustomObjects
 from tests.kit.checkers.process.events import EventChecker
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes
+from tests.kit.checkers.process.gang_attempts import GangAttemptChecker
 from tests.kit.checkers.process.gang_barriers import BarrierChecker
 from tests.kit.checkers.process.gang_rooms import GangRooms
 from tests.kit.checkers.process.gang_roster import RosterChecker
@@ -131,11 +132,13 @@ class ProcessChecker:
             self._requeues.append(requeues)
             if is_plain:
                 self._check_classes(worker)
+        self._tries: list[GangAttemptChecker] = []
         self._follow()
         has_gangs, roster = bind_checker.gangs.is_on, program.cache.gangs
         self._roster = RosterChecker(program, self._complain_of) if has_gangs else None
         workers = program.router.workers() if has_gangs else ()
         self._waits = [GangWaits(worker, roster, self._complain_of, self._is_paused) for worker in workers]
+        self._tries = [GangAttemptChecker(worker, self._complain_of) for worker in workers]
         self._barriers = [BarrierChecker(worker, roster, self._complain_of) for worker in workers]
 
     # -- another configuration -------------------------------------------------------------------------------------
@@ -168,8 +171,8 @@ class ProcessChecker:
         self._preemptions.follow()
         for requeues in self._requeues:
             requeues.follow()
-        for classes in self._classes:
-            classes.follow()
+        for followed in (*self._classes, *self._tries):
+            followed.follow()
         settings = {domain.name: domain.queue for domain in self.program.configuration.domains}
         workers = self.program.router.workers()
         for attempts, worker in zip(self._attempts, workers, strict=True):
