@@ -171,8 +171,10 @@ class ProcessChecker:
         self._preemptions.follow()
         for requeues in self._requeues:
             requeues.follow()
-        for followed in (*self._classes, *self._tries):
-            followed.follow()
+        for classes in self._classes:
+            classes.follow()
+        for tries in self._tries:
+            tries.follow()
         settings = {domain.name: domain.queue for domain in self.program.configuration.domains}
         workers = self.program.router.workers()
         for attempts, worker in zip(self._attempts, workers, strict=True):
