@@ -74,7 +74,7 @@ async def take(ledger: GpuLedger, nodes: NodeView, rows: Rows, domain: str, now:
         if row not in known:
             others.append(node.name)
             continue
-        pods = {pod.uid: pod for pod in nodes.pods_on(row) if ledger.concerns(pod)}
+        pods = {pod.uid: pod for pod in nodes.pods_on(row) if ledger.is_used_by(pod)}
         copies.append(NodeCopy(node, ledger.cards(row).copy(), pods, tuple(ledger.problems(row))))
     return Snapshot(domain, now, sorted(copies, key=lambda one: one.node.name), others)
 

@@ -73,7 +73,7 @@ class PreemptionChecker:
         question."""
         self._latest: Preemption | None = None
         self._in_force: list[Preemption] = []
-        """Those whose preemptors wait for their victims."""
+        """Those that have not ended or failed."""
         self._leaving: set[str] = set()
         """uids of the victims of these, and of those whose deletion was sent for others."""
         self._preempt = program.preemptor.start
@@ -88,13 +88,19 @@ class PreemptionChecker:
         if preemption is self._latest:  # the next of its preemptors
             return self._preempt(preemption, home)
         self._latest = preemption
-        is_preempting = self._program.preemptor.is_preempting
-        self._in_force = [one for one in self._in_force if any(is_preempting(pod.uid) for pod, _ in one.nominations)]
+        self._in_force = [one for one in self._in_force if self._is_in_force(one)]
         self._leaving = {victim.uid for one in self._in_force for victim in one.every_victim}
         self._leaving |= {entry.pod.uid for entry in self._program.cache if entry.pod.is_victim}
         self._judge(preemption)
         self._in_force.append(preemption)
         return self._preempt(preemption, home)
+
+    def _is_in_force(self, preemption: Preemption) -> bool:
+        """Reports whether the preemption's victims are still to go. One that has failed lets its victims stay and ends its nominations
+        at once, while its preemptors wait for their next attempt."""
+        preemptor, nominator = self._program.preemptor, self._program.nominator
+        is_preempting = any(preemptor.is_preempting(pod.uid) for pod, _ in preemption.nominations)
+        return is_preempting and all(nominator.node_of(pod.uid) == node for pod, node in preemption.nominations)
 
     def _judge(self, preemption: Preemption) -> None:
         for pod, _ in preemption.nominations:
