@@ -97,14 +97,14 @@ class RosterChecker:
         for name in WRITES:
             setattr(self._roster, name, self._checked(getattr(self._roster, name)))
         self._set = self._roster.set
-        self._roster.set = self.set  # type: ignore[method-assign]
+        self._roster.set = self.set_pod  # type: ignore[method-assign]
 
     def on_change(self, key: str) -> None:
         """Stands before `GangRoster.on_change`."""
         self._told.add(key)
         self._on_change(key)
 
-    def set(self, pod: Pod) -> Membership | None:
+    def set_pod(self, pod: Pod) -> Membership | None:
         """Stands before `GangRoster.set`: a later version of a pod does not end the decision to evict it."""
         membership, entry = self._set(pod), self._program.cache.placed(pod.uid)
         key = self._roster.key_of(pod.uid)
