@@ -107,7 +107,10 @@ class GangEntries:
     def is_sorted(self, key: str, why: str) -> bool:
         """Reports whether the gang's members are already sorted for this reason to wait; records it as the reason."""
         waiting = self._gangs.get(key)
-        if waiting is None or waiting.why == why:
+        if waiting is None:
+            return True
+        has_waited = why == STARTED and waiting.since_s is not None  # it lost a member and got another one meanwhile
+        if waiting.why == why and not has_waited:
             return True
         waiting.why = why
         return False

@@ -14,6 +14,7 @@ from multisched.queueing import gang_entries
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.readmission import Readmission
+from multisched.shell.binding.gang_barrier import Barrier, GangBarriers
 from multisched.shell.ingest.router import Router
 from multisched.state.gang_roster import Gang, GangRoster
 from multisched.state.transaction import Transaction
@@ -61,6 +62,39 @@ def half_gangs_begin_anew() -> None:
     put(Gang, "needs", property(needs))
 
 
+@defect
+def paused_attempts_count_as_started() -> None:
+    """Members that an attempt in progress may forget count as started."""
+    genuine: Any = vars(Gang)["needs"].fget
+    put(Gang, "needs", property(lambda self: genuine(self) - self.tentative))
+
+
+@defect
+def fellow_gangs_are_not_told() -> None:
+    """When a gang changes, the gangs that start with it keep their members where they are."""
+
+    def changed(self: GangRoster, key: str) -> None:
+        gang = self.gang(key)
+        if gang is not None:
+            self._link(gang, self.together_with(key))
+        self.on_change(key)
+
+    put(GangRoster, "_changed", changed)
+
+
+@defect
+def updates_spare_victims() -> None:
+    """A later version of a member that is about to be evicted makes it one that stays."""
+    genuine = GangRoster.set
+
+    def set_unmarked(self: GangRoster, pod: Any) -> Any:
+        if not pod.is_deleting:
+            self.set_victim(pod.uid, is_victim=False)
+        return genuine(self, pod)
+
+    put(GangRoster, "set", set_unmarked)
+
+
 # -- the queue ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +140,33 @@ def gangs_that_change_wake_nobody() -> None:
     put(Router, "gang_changed", gang_changed)
 
 
+@defect
+def newcomers_leave_the_lead_parked() -> None:
+    """A member that comes for a gang that was refused does not have it tried again."""
+    put(Readmission, "_came", lambda self, entry, lead, now_s, tally: None)
+
+
 # -- the attempt -------------------------------------------------------------------------------------------------------
+
+
+@defect
+def room_for_one_member_more() -> None:
+    """Room is made for one member more than must start."""
+    put(gang_attempt, "_needed", lambda gang: iter(gang.members[: sum(gang.needs.values()) + 1]))
+
+
+@defect
+def undone_members_are_waited_for() -> None:
+    """A member that was undone before its binding was sent keeps the others waiting."""
+    genuine = GangBarriers.leave
+
+    def leave(self: GangBarriers, barrier: Barrier, uid: str) -> str:
+        has_arrived = uid in barrier.arrived
+        key = genuine(self, barrier, uid)
+        barrier.missing[key] += not has_arrived
+        return key
+
+    put(GangBarriers, "leave", leave)
 
 
 @defect

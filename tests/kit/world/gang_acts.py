@@ -25,12 +25,15 @@ Act = Callable[[GangWorkloads], Awaitable[None]]
 
 
 async def _evict_a_gang(gangs: GangWorkloads) -> None:
-    """A more urgent gang takes the node of a gang whose members end slowly; another node has room for some replacements."""
+    """A more urgent gang takes the node of a gang whose members end slowly; another node has room for some replacements.
+
+    The urgent gang may have more members than it needs, and more than fit.
+    """
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     node = await gangs.node(pool, size)
     await gangs.runs(await gangs.gang(pool, size, gangs.rng.randint(size - 1, size), node=""))
     await gangs.node(pool, gangs.rng.randint(1, size - 2))
-    await gangs.gang(pool, size, size, node=node, is_urgent=True)
+    await gangs.gang(pool, size + gangs.rng.randint(0, 2), size, node=node, is_urgent=True)
     await gangs.pause(8.0)
 
 
@@ -100,14 +103,16 @@ async def _run_again(gangs: GangWorkloads) -> None:
 
 
 async def _roll_out(gangs: GangWorkloads) -> None:
-    """Members of a running gang are replaced one after the other."""
+    """Members of a running gang are replaced one after the other. Those beyond the minimum may fit on no node at first."""
     pool, size = gangs.pool(), gangs.rng.randint(3, 5)
     await gangs.node(pool, size + gangs.rng.randint(0, 1))
-    gang = await gangs.gang(pool, size, gangs.rng.randint(2, size))
-    await gangs.runs(gang)
+    least = gangs.rng.randint(2, size)
+    misfits = gangs.rng.choice((0, size - least))
+    gang = await gangs.gang(pool, size, least, misfits=misfits)
+    await gangs.runs(gang, size - misfits)
     for _ in range(gangs.rng.randint(1, 3)):
         await gangs.delete_members(gang, 1)
-        await gangs.runs(gang)
+        await gangs.runs(gang, size - misfits)
     await gangs.pause(2.0)
 
 
@@ -115,17 +120,37 @@ async def _roll_out(gangs: GangWorkloads) -> None:
 
 
 async def _edit_after_nomination(gangs: GangWorkloads) -> None:
-    """A gang clears a node. Before its victim has ended it can no longer start; a pod that it kept out comes then.
+    """A gang clears a node. It can no longer start before its victim has ended, or right after; a pod that it kept out waits for that.
 
     In one case of five nothing happens to it, and it starts.
     """
-    pool = gangs.pool()
+    pool, is_early = gangs.pool(), gangs.rng.random() < 0.5
     node = await gangs.node(pool, 4)
     victim = await gangs.pod(pool, "4", has_finalizer=True)
     await gangs.until(lambda: bool((pod := gangs.named(victim)) and pod.node))
+    kept_out = "" if is_early else await gangs.pod(pool, "3")
     gang = await gangs.gang(pool, 2, 2, cpu="2", node=node, is_urgent=True, form=GROUPED)
     await gangs.until(lambda: bool((pod := gangs.named(victim)) and pod.is_deleting))
-    await gangs.pause(3.0)
+    if is_early:
+        await gangs.pause(3.0)
+    else:
+        await _end(gangs, victim)
+        await gangs.until(lambda: gangs.named(victim) is None, 2.0)
+    await _make_unable(gangs, gang)
+    await gangs.pause(2.0)
+    kept_out = kept_out or await gangs.pod(pool, "3")
+    await _end(gangs, victim)
+    await gangs.until(lambda: bool((pod := gangs.named(kept_out)) and pod.node), 8.0)
+
+
+async def _end(gangs: GangWorkloads, name: str) -> None:
+    """The pod's finalizer is removed, if it is still there."""
+    if (pod := gangs.named(name)) is not None:
+        await gangs.end(pod)
+
+
+async def _make_unable(gangs: GangWorkloads, gang: GangWorkload) -> None:
+    """A gang of two can no longer start; in one case of five it still can."""
     kind = gangs.rng.randrange(5)
     if kind == 0:
         gang.is_kept = False
@@ -136,11 +161,6 @@ async def _edit_after_nomination(gangs: GangWorkloads) -> None:
         await gangs.edit_group(gang, minimum=3)
     elif kind == 3:
         await gangs.edit_group(gang, topology="sim/nowhere:required")
-    await gangs.pause(2.0)
-    later = await gangs.pod(pool, "3")
-    if (pod := gangs.named(victim)) is not None:
-        await gangs.end(pod)
-    await gangs.until(lambda: bool((pod := gangs.named(later)) and pod.node), 8.0)
 
 
 async def _edit_a_waiting_gang(gangs: GangWorkloads) -> None:

@@ -35,6 +35,8 @@ FORMS: Final = (Form.ACK, Form.ACK_AND_GROUP, Form.PLUGINS)
 """Koordinator's gangs are left out: by default they start together only once."""
 MEMBERS_MAX: Final = 40
 """Pods that one controller creates in a run."""
+TOO_MUCH: Final = "200"
+"""CPU of a member that fits on no node."""
 TASTES: Final = 6
 """Preferred neighbours of each member of a gang with tastes."""
 SLOW_CLASS: Final = "slow"
@@ -58,6 +60,8 @@ class GangWorkload:
     created: int = 0
     claims: Sequence[str] = ()
     """Claims of the first members."""
+    misfits: int = 0
+    """So many of the first members ask for more than any node has."""
     has_tastes: bool = False
     """Each member prefers other neighbours, so that no two are alike; the last one fits on no node."""
 
@@ -80,6 +84,8 @@ class GangWorkload:
         owner = {**kind, "name": self.plan.name, "uid": self.owner_uid, "controller": True}
         pod["metadata"] |= {"ownerReferences": [owner], "finalizers": [FINALIZER] if self.ends_s else []}
         pod["spec"] |= _in_pool(self.pool, pod["spec"].get("nodeSelector")) | {"terminationGracePeriodSeconds": 30}
+        if self.created <= self.misfits:
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = TOO_MUCH
         if self.created <= len(self.claims):
             claim = {"claimName": self.claims[self.created - 1]}
             pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
@@ -205,9 +211,10 @@ class GangWorkloads:
         form: Form | None = None,
         topology: str = "",
         claims: Sequence[str] = (),
+        misfits: int = 0,
         scheduler: str = SCHEDULER,
     ) -> GangWorkload:
-        """A new gang; its controller creates its members. `node`: the only one for them."""
+        """A new gang; its controller creates its members. `node`: the only one for them. `misfits`: see `GangWorkload`."""
         plan = GangPlan(
             name=f"{pool}-gang-{next(self._numbers)}",
             namespace=NAMESPACE,
@@ -225,7 +232,7 @@ class GangWorkloads:
             is_urgent=is_urgent,
             topology=topology,
         )
-        workload = GangWorkload(plan, pool, size, self.rng.choice(ENDS_S), is_job, claims=claims)
+        workload = GangWorkload(plan, pool, size, self.rng.choice(ENDS_S), is_job, claims=claims, misfits=misfits)
         if plan.has_group:
             await self.create_group(workload)
         self._workloads.append(workload)

@@ -142,6 +142,29 @@ def test_members_wait_for_their_minimum_and_are_popped_together() -> None:
     assert set(gang_queue.places().values()) == {"in-flight"}
 
 
+def test_started_gang_whose_loss_was_made_up_at_once_does_not_wait() -> None:
+    house = House(HoldsOne("c"))
+    house.add(member("a"), member("b"), member("c"))
+    assert sorted(house.pop()) == ["a", "b"]
+    house.bind("a", "b")
+    assert house.pop() == []
+    house.now_s = 1.0
+    house.remove("a")
+    house.room_comes()  # the gate of c is asked, and its gang lacks a member
+    house.roster.set(member("d"))
+    house.roster.set_member_node("uid-d", "node", is_bound=True)
+    assert house.pop() == []
+    house.now_s = 500.0
+    house.roster.remove("uid-d")
+    assert house.pop() == []
+    gang = house.roster.gang("team/g")
+    assert gang is not None
+    house.queue.flush(700.0)
+    assert not gang.is_overdue
+    house.queue.flush(500.0 + gang.timeout_s)
+    assert gang.is_overdue
+
+
 def test_gang_sorts_as_one_entry_by_the_priority_of_its_lead() -> None:
     gang_queue = GangQueue()
     gang_queue.add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ from tests.kit.checkers.api.bind_checker import BindChecker
 from tests.kit.checkers.delivered_state import DeliveredState
 from tests.kit.checkers.preemption_rules import fault_of_preemption
 from tests.kit.checkers.process.feasible_nodes import used_by
+from tests.kit.checkers.process.gang_roster import counted
 from tests.kit.checkers.quota_rules import fault_of_reclaim
 from tests.kit.checkers.reference_rules import Standing, keeps_off
 from tests.kit.checkers.victim_rules import (
@@ -104,6 +106,7 @@ class PreemptionChecker:
         for pod, _ in preemption.nominations:
             if self._program.preemptor.is_preempting(pod.uid):
                 self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        self._check_count(preemption)
         if preemption.plugin == GANG_PLUGIN:
             self._check_reservation(preemption)
             return
@@ -116,6 +119,16 @@ class PreemptionChecker:
             if victim.spec.priority >= least.spec.priority:
                 self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
         self._check(preemption)
+
+    def _check_count(self, preemption: Preemption) -> None:
+        """I7: room is made for as many members of each gang as it needs to start, and for no more."""
+        roster = self._program.cache.gangs
+        keys = Counter(key for pod, _ in preemption.nominations if (key := roster.key_of(pod.uid)) is not None)
+        for key, count in keys.items():
+            gang = roster.gang(key)
+            needs = 1 if gang is None else max(counted(gang).needs, 1)
+            if count > needs:
+                self._complain(f"I7: room is made for {count} members of gang {key}, which needs {needs}")
 
     def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
         """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took.

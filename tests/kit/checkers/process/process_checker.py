@@ -29,7 +29,11 @@ from tests.kit.checkers.process.classes import ClassChecker
 from tests.kit.checkers.process.custom_objects import CustomObjects
 from tests.kit.checkers.process.events import EventChecker
 from tests.kit.checkers.process.feasible_nodes import FeasibleNodes
+from tests.kit.checkers.process.gang_attempts import GangAttemptChecker
+from tests.kit.checkers.process.gang_barriers import BarrierChecker
 from tests.kit.checkers.process.gang_rooms import GangRooms
+from tests.kit.checkers.process.gang_roster import RosterChecker
+from tests.kit.checkers.process.gang_waits import GangWaits
 from tests.kit.checkers.process.gpus import Gpus
 from tests.kit.checkers.process.kept_state import KeptState
 from tests.kit.checkers.process.leadership import LeadershipChecker
@@ -101,6 +105,8 @@ class ProcessChecker:
         self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, complain)
         self.reserves = ReserveChecker(program, bind_checker)
         LeadershipChecker(program, self.delivered, bind_checker, identity)
+        self._end_nomination = program.nominator.remove
+        program.nominator.remove = self.end_nomination  # type: ignore[method-assign]
         self._reload = program.reload
         program.reload = self.reload  # type: ignore[method-assign]
         self._write = program.conditions.write
@@ -129,7 +135,14 @@ class ProcessChecker:
             self._requeues.append(requeues)
             if is_plain:
                 self._check_classes(worker)
+        self._tries: list[GangAttemptChecker] = []
         self._follow()
+        has_gangs, roster = bind_checker.gangs.is_on, program.cache.gangs
+        self._roster = RosterChecker(program, self._complain_of) if has_gangs else None
+        workers = program.router.workers() if has_gangs else ()
+        self._waits = [GangWaits(worker, roster, self._complain_of, self._is_paused) for worker in workers]
+        self._tries = [GangAttemptChecker(worker, self._complain_of) for worker in workers]
+        self._barriers = [BarrierChecker(worker, roster, self._complain_of) for worker in workers]
 
     # -- another configuration -------------------------------------------------------------------------------------
 
@@ -164,6 +177,8 @@ class ProcessChecker:
             requeues.follow()
         for classes in self._classes:
             classes.follow()
+        for tries in self._tries:
+            tries.follow()
         settings = {domain.name: domain.queue for domain in self.program.configuration.domains}
         workers = self.program.router.workers()
         for attempts, worker in zip(self._attempts, workers, strict=True):
@@ -192,6 +207,13 @@ class ProcessChecker:
         """A pod takes less on the node than before."""
         for requeues in self._requeues:
             requeues.look_at(node)
+
+    def end_nomination(self, uid: str) -> None:
+        """Stands before `Nominator.remove`: once the step is over, nobody waits whom the room takes that is kept no longer."""
+        node = self.program.nominator.node_of(uid)
+        self._end_nomination(uid)
+        if node:
+            self._freed(node)
 
     def look_closely(self, *, is_on: bool) -> None:
         """At each class that is found, instead of one in many: for a while."""
@@ -229,6 +251,13 @@ class ProcessChecker:
         for requeues in self._requeues:
             requeues.look_for_work()
             requeues.look()
+        for waits in self._waits:
+            waits.look()
+        if not self._is_paused():
+            for barriers in self._barriers:
+                barriers.look()
+        if self._roster is not None:
+            self._complain_of(self._roster.fault())
         if not self._looks % ASKED_EVERY:
             self._look_at_queues()
 
