@@ -143,25 +143,25 @@ def test_members_wait_for_their_minimum_and_are_popped_together() -> None:
 
 
 def test_started_gang_whose_loss_was_made_up_at_once_does_not_wait() -> None:
-    house = House(HoldsOne("c"))
-    house.add(member("a"), member("b"), member("c"))
-    assert sorted(house.pop()) == ["a", "b"]
-    house.bind("a", "b")
-    assert house.pop() == []
-    house.now_s = 1.0
-    house.remove("a")
-    house.room_comes()  # the gate of c is asked, and its gang lacks a member
-    house.roster.set(member("d"))
-    house.roster.set_member_node("uid-d", "node", is_bound=True)
-    assert house.pop() == []
-    house.now_s = 500.0
-    house.roster.remove("uid-d")
-    assert house.pop() == []
-    gang = house.roster.gang("team/g")
+    gang_queue = GangQueue(HoldsOne("c"))
+    gang_queue.add(member("a"), member("b"), member("c"))
+    assert sorted(gang_queue.pop()) == ["a", "b"]
+    gang_queue.bind("a", "b")
+    assert gang_queue.pop() == []
+    gang_queue.now_s = 1.0
+    gang_queue.remove("a")
+    gang_queue.room_comes()  # the gate of c is asked, and its gang lacks a member
+    gang_queue.roster.set(member("d"))
+    gang_queue.roster.set_member_node("uid-d", "node", is_bound=True)
+    assert gang_queue.pop() == []
+    gang_queue.now_s = 500.0
+    gang_queue.roster.remove("uid-d")
+    assert gang_queue.pop() == []
+    gang = gang_queue.roster.gang("team/g")
     assert gang is not None
-    house.queue.flush(700.0)
+    gang_queue.queue.flush(700.0)
     assert not gang.is_overdue
-    house.queue.flush(500.0 + gang.timeout_s)
+    gang_queue.queue.flush(500.0 + gang.timeout_s)
     assert gang.is_overdue
 
 
