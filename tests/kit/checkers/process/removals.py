@@ -85,8 +85,10 @@ class RemovalChecker:
 
     def forget(self, uid: str) -> bool:
         """Stands before `ClusterCache.forget`: a bind was cancelled, and where the pod is assumed next it is no victim."""
-        self._marks.pop(uid, None)
-        return self._forget(uid)
+        is_forgotten = self._forget(uid)
+        if is_forgotten:
+            self._marks.pop(uid, None)
+        return is_forgotten
 
     # -- what counts -----------------------------------------------------------------------------------------------
 
