@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.gpu.card_row import CardRow
-from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, SHARERS_MAX, Mode
+from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Pod
@@ -86,7 +86,7 @@ class CardArrays:
             cards.is_locked,
             max(fitting, default=0),
             sum(milli >= CARD_MILLI for milli in fitting),
-            sum(free == card.total and card.is_healthy for card, free in zip(node.cards, cards.free, strict=True)),
+            sum(free == total != NOTHING for total, free in zip(cards.totals, cards.free, strict=True)),
         )
         awaiting = [hold.awaits for hold in cards.holds.values() if hold.awaits]
         if awaiting:
@@ -210,19 +210,22 @@ class CardArrays:
         """Returns bool[cards, len(rows)]: the cards that have room for the part, if it is the pod's first."""
         at, amount = self._at(rows), part.amount
         cards = self._cards
-        memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
-        fits: NDArray[np.bool_] = size > 0
-        if amount.milli or amount.percent:  # memory >= needed, without a division for each card
-            portion, whole = (amount.milli, CARD_MILLI) if amount.milli else (amount.percent, CARD_PERCENT)
-            fits &= whole * memory + (whole - 1) >= portion * size
+        fits: NDArray[np.bool_]
+        if amount.milli:
+            fits = cards[FITS_MILLI][:, at] >= amount.milli
+        elif amount.percent:  # memory >= needed, without a division for each card
+            memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
+            fits = (size > 0) & (CARD_PERCENT * memory + (CARD_PERCENT - 1) >= amount.percent * size)
         else:
-            fits &= memory >= amount.memory * self._sums[SCALE, at]
+            memory, size = cards[MEMORY][:, at], cards[SIZE][:, at]
+            fits = (size > 0) & (memory >= amount.memory * self._sums[SCALE, at])
         if self._has_few_sharers:
             fits &= cards[SHARERS][:, at] >= amount.sharers
         if amount.cores:
             fits &= cards[CORES][:, at] >= amount.cores
         if part.needs_unused:
-            fits &= (memory == size) & (cards[CORES][:, at] == cards[TOTAL_CORES][:, at])
+            fits &= cards[MEMORY][:, at] == cards[SIZE][:, at]
+            fits &= cards[CORES][:, at] == cards[TOTAL_CORES][:, at]
         if part.needs_cores:
             fits &= cards[CORES][:, at] > 0
         if demand.filter is not ANY_CARD:

@@ -55,7 +55,7 @@ class CardRow:
     wrote the annotation. They still count as one card each.
     """
 
-    __slots__ = ("_changed", "_row", "_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node")
+    __slots__ = ("_changed", "_row", "_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node", "totals")
 
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
@@ -65,8 +65,10 @@ class CardRow:
         self._changed: set[int] | None = None
         self._row = -1
         """The row that `written` was last called for."""
+        self.totals: tuple[Use, ...] = ()
+        """`Card.total` of each card, in the order of `node.cards`."""
         self.free: list[Use] = []
-        """What is free of each card, in the order of `node.cards`."""
+        """What is free of each card, in the same order."""
         self.has_whole = False
         self.has_fractions = False
         self.is_locked = False
@@ -74,13 +76,15 @@ class CardRow:
 
     def copy(self) -> CardRow:
         copied = CardRow()
-        copied.node, copied.holds, copied.free = self.node, dict(self.holds), list(self.free)
+        copied.node, copied.totals = self.node, self.totals
+        copied.holds, copied.free = dict(self.holds), list(self.free)
         copied._uses = dict(self._uses)
         copied.has_whole, copied.has_fractions, copied.is_locked = self.has_whole, self.has_fractions, self.is_locked
         return copied
 
     def set_node(self, node: NodeCards) -> None:
         self.node = node
+        self.totals = tuple(card.total for card in node.cards)
         self._uses.clear()
         self._changed = None
         self.renew()
@@ -145,7 +149,8 @@ class CardRow:
             is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
             if is_bound and not any(len(group) == part.count for group in self._groups(places, demand)):
                 return CHOSEN_WITHOUT_ROOM
-            self._take(part, places, taken)
+            if len(demand.parts) > 1:
+                self._take(part, places, taken)
         return barred
 
     def choose(self, demand: GpuDemand, order: CardOrder = least_free_first) -> Choice | None:
@@ -158,7 +163,8 @@ class CardRow:
             places = self._best(demand, part, taken, order)
             if len(places) < part.count:
                 return None
-            self._take(part, places, taken)
+            if len(demand.parts) > 1:
+                self._take(part, places, taken)
             found += sorted(self.node.cards[place].index for place in places)
         return tuple(found)
 
@@ -195,7 +201,7 @@ class CardRow:
         if not card.is_healthy or (demand.filter is not ANY_CARD and not demand.filter.accepts(card)):
             return False
         extra = NOTHING if before is None else before.use
-        if part.needs_unused and (free != card.total or extra != NOTHING):
+        if part.needs_unused and (free != self.totals[place] or extra != NOTHING):
             return False
         if part.needs_cores and free.cores <= extra.cores:
             return False
@@ -252,7 +258,7 @@ class CardRow:
                 cores[at] += use.cores
                 sharers[at] += use.sharers
         used = zip(memory, cores, sharers, strict=True)
-        free = [_minus(card.total, use) for card, use in zip(cards, used, strict=True)]
+        free = [_minus(total, use) for total, use in zip(self.totals, used, strict=True)]
         for place in self._freest_first(free)[:whole_anywhere] if whole_anywhere else ():
             free[place] = NOTHING
         if self._changed is not None:

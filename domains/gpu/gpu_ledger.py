@@ -262,8 +262,8 @@ class GpuLedger:
         """Returns bool[len(rows)]: whether the cards have room, on rows whose mode serves the demand."""
         if demand.is_counted:
             return np.ones(len(rows), np.bool_)
-        found: Bools = np.ones(len(rows), np.bool_)
-        for part in demand.parts:
+        found = self.arrays.has_room(demand, demand.parts[0], rows)
+        for part in demand.parts[1:]:
             found &= self.arrays.has_room(demand, part, rows)
         is_simple = len(demand.parts) == 1 and not (demand.one_numa or demand.one_link)
         if is_simple and not (demand.filter.ids or demand.filter.ids_without):

@@ -98,6 +98,7 @@ class GpuShare:
             if settings.policy == Fragmentation.name
             else SIMPLE_POLICIES[settings.policy]()
         )
+        self._is_learning = settings.policy == Fragmentation.name and settings.typical is None
         self.traits = Traits(
             reads_objects=DESCRIBING_KINDS,
             pre_bind_timeout_s=LOCK_MAX_S,
@@ -218,7 +219,7 @@ class GpuShare:
         if demand is not None and not demand.is_counted and not cards.barred(demand, modes):
             candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
             found = cards.choose(demand, self.policy.order(candidate, demand, pod))
-        if self.policy.name == Fragmentation.name:  # last: the choice is by the typical pods of the score
+        if self._is_learning:  # last: the choice is by the typical pods of the score
             memory = max((card.memory for card in cards.node.cards), default=0)
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
         return found
