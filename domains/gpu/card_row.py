@@ -55,7 +55,18 @@ class CardRow:
     wrote the annotation. They still count as one card each.
     """
 
-    __slots__ = ("_changed", "_row", "_uses", "free", "has_fractions", "has_whole", "holds", "is_locked", "node", "totals")
+    __slots__ = (
+        "_changed",
+        "_row",
+        "_uses",
+        "free",
+        "has_fractions",
+        "has_whole",
+        "holds",
+        "is_locked",
+        "node",
+        "totals",
+    )
 
     def __init__(self) -> None:
         self.node: NodeCards = NO_CARDS
