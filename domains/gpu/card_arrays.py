@@ -5,7 +5,7 @@ A mirror of the card rows, written by `GpuLedger` alone, after each change of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,17 @@ from multisched.model.objects import Pod
 ROWS_FIRST, CARDS_FIRST = 64, 8
 """Initial sizes of the arrays; both double when needed."""
 
-MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL = range(8)
+MEMORY, CORES, SHARERS, FREE_MILLI, FITS_MILLI, SIZE, TOTAL_CORES, MODEL, LINK, NUMA = range(10)
 """Layers of the array over cards, ABSENT beyond the last card: what is free, also in thousandths; the largest number of thousandths
-that fits, see `Amount.of`; the card's totals and the number of its model."""
+that fits, see `Amount.of`; the card's totals and the number of its model; the numbers of its link group and NUMA node on this node,
+from 0, ABSENT if unknown."""
 CHANGING = slice(MEMORY, SIZE)
 """The layers that change with what pods hold."""
 VERSION, MODE, SCALE, IS_HELD, BARS_WHOLE, BARS_FRACTIONS, IS_LOCKED, MOST_MILLI, IDLE, UNUSED = range(10)
 """Layers of the array over rows. MOST_MILLI: the largest FITS_MILLI of its cards; IDLE: cards on which a whole one fits;
 UNUSED: cards that no pod uses."""
 ABSENT = -1
+ALL = slice(None)
 MODELS_MAX = 1024
 """Models with a number before those that no card has are dropped."""
 SHARERS_FEW = SHARERS_MAX // 2
@@ -49,9 +51,11 @@ class CardArrays:
         self._models_max = MODELS_MAX
         self._accepted_by: dict[CardFilter, tuple[tuple[str, ...], Bools]] = {}
         """Filter -> `models`, and which of them it accepts."""
-        self._cards: Int64 = np.full((8, CARDS_FIRST, 0), ABSENT, np.int64)
+        self._cards: Int64 = np.full((10, CARDS_FIRST, 0), ABSENT, np.int64)
         self._sums: Int64 = np.zeros((10, 0), np.int64)
         self._grow(ROWS_FIRST, 0)
+        self._groups_max = {LINK: 0, NUMA: 0}
+        """The most link groups and NUMA nodes that a node has had."""
         self._has_few_sharers = False
         """Some card has had so few sharers left that their number may decide."""
         self._awaiting: dict[int, frozenset[str]] = {}
@@ -97,9 +101,19 @@ class CardArrays:
     def _write_totals(self, row: int, cards: CardRow) -> None:
         count = len(cards.node.cards)
         self._cards[:, count:, row] = ABSENT
+        links: dict[str, int] = {"": ABSENT}
+        numas: dict[int, int] = {-1: ABSENT}
         for place, card in enumerate(cards.node.cards):
             total = card.total
-            self._cards[SIZE:, place, row] = (total.memory, total.cores, self._number(card.model))
+            self._cards[SIZE:, place, row] = (
+                total.memory,
+                total.cores,
+                self._number(card.model),
+                links.setdefault(card.link, len(links) - 1),
+                numas.setdefault(card.numa, len(numas) - 1),
+            )
+        for layer, known in ((LINK, links), (NUMA, numas)):
+            self._groups_max[layer] = max(self._groups_max[layer], len(known) - 1)
 
     def _number(self, model: str) -> int:
         """Returns the model's number. Models that no card has any more lose theirs when there are too many."""
@@ -170,6 +184,15 @@ class CardArrays:
         """Returns int64[len(rows)]: the number of each row's mode, see `MODE_NUMBER`."""
         return self._sum(MODE, rows)
 
+    def by_mode(self, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice]]:
+        """Yields each mode of the rows, and the positions of its rows."""
+        modes = self.modes(rows)
+        if len(modes) and (modes == modes[0]).all():
+            yield MODES[int(modes[0])], ALL
+            return
+        for number in np.unique(modes).tolist():
+            yield MODES[number], np.flatnonzero(modes == number)
+
     def scales(self, rows: Rows) -> Int64:
         """Returns int64[len(rows)]: `Card.scale` of the row's cards."""
         return self._sum(SCALE, rows)
@@ -231,6 +254,21 @@ class CardArrays:
         if demand.filter is not ANY_CARD:
             fits &= self._accepted(demand.filter)[cards[MODEL][:, at]]
         return fits
+
+    @property
+    def has_groups(self) -> bool:
+        """True once the link group or NUMA node of a card is known."""
+        return any(self._groups_max.values())
+
+    def closeness(self, demand: GpuDemand, part: Part, rows: Rows) -> Int64:
+        """Returns int64[len(rows)]: 2 if enough cards of one link group have room for the part, 1 if of one NUMA node, else 0."""
+        fits = self.fitting(demand, part, rows)
+        found = np.zeros(len(rows), np.int64)
+        for points, layer in ((1, NUMA), (2, LINK)):
+            group = self.layer(layer, rows)
+            for number in range(self._groups_max[layer]):
+                found[np.add.reduce(fits & (group == number), axis=0) >= part.count] = points
+        return found
 
     def _accepted(self, wanted: CardFilter) -> Bools:
         """Returns bool[models + 1]: whether each model is accepted; the last one is for missing cards (ABSENT)."""

@@ -7,7 +7,7 @@ holds and never updated incrementally, so they cannot become inconsistent.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from domains.gpu.cards import CARD_MILLI, NO_CARDS, NOTHING, Amount, Card, Mode, NodeCards, Use
 from domains.gpu.demand import ANY_CARD, GpuDemand, Part
@@ -158,7 +158,8 @@ class CardRow:
             if not all(place >= 0 and self._has_room(place, demand, part, taken.get(place)) for place in places):
                 return self._room_refusal(demand) or CHOSEN_WITHOUT_ROOM
             is_bound = part.count > 1 and (demand.one_numa or demand.one_link)
-            if is_bound and not any(len(group) == part.count for group in self._groups(places, demand)):
+            groups = (group for tier in self._groups(places, demand) for group in tier) if is_bound else ()
+            if is_bound and not any(len(group) == part.count for group in groups):
                 return CHOSEN_WITHOUT_ROOM
             if len(demand.parts) > 1:
                 self._take(part, places, taken)
@@ -185,20 +186,23 @@ class CardRow:
         places = [place for place, _ in fitting]
         if part.count == 1:
             return places[:1]
-        groups = [group for group in self._groups(places, demand) if len(group) >= part.count]
-        if groups:
-            return min(groups, key=len)[: part.count]
+        for tier in self._groups(places, demand):
+            groups = [group for group in tier if len(group) >= part.count]
+            if groups:
+                return min(groups, key=len)[: part.count]
         return [] if demand.one_numa or demand.one_link else places[: part.count]
 
-    def _groups(self, places: list[int], demand: GpuDemand) -> Iterator[list[int]]:
-        """Yields the places of each link group, then of each NUMA node, in the given order within each."""
+    def _groups(self, places: list[int], demand: GpuDemand) -> Iterator[list[list[int]]]:
+        """Yields groups of places, the closest first: of one link group and NUMA node, of one link group, of one NUMA node."""
         cards = self.node.cards
-        for name in sorted({cards[place].link for place in places if cards[place].link}):
-            yield [place for place in places if cards[place].link == name]
-        if demand.one_link:
-            return
-        for numa in sorted({cards[place].numa for place in places if cards[place].numa >= 0}):
-            yield [place for place in places if cards[place].numa == numa]
+        linked = [place for place in places if cards[place].link]
+        on_numa = [place for place in places if cards[place].numa >= 0]
+        both = [place for place in linked if cards[place].numa >= 0]
+        yield _grouped(both, [(cards[place].link, cards[place].numa) for place in both])
+        if not demand.one_numa:
+            yield _grouped(linked, [cards[place].link for place in linked])
+        if not demand.one_link:
+            yield _grouped(on_numa, [cards[place].numa for place in on_numa])
 
     def _fitting(self, demand: GpuDemand, part: Part, taken: dict[int, _Taken]) -> Iterator[tuple[int, int]]:
         """Yields the place and free memory of each card that has room for the part, beside the earlier parts of the pod."""
@@ -327,6 +331,11 @@ class _Taken:
             self.init = _most(self.init, use)
         else:
             self.main = _plus(self.main, use)
+
+
+def _grouped(places: Sequence[int], keys: Sequence[Any]) -> list[list[int]]:
+    """Returns the places with equal keys together, by key, in the given order within each."""
+    return [[place for place, key in zip(places, keys, strict=True) if key == one] for one in sorted(set(keys))]
 
 
 def parts_of(demand: GpuDemand, choice: Choice) -> Iterator[tuple[Part, Choice]]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from domains.gpu.card_arrays import MODES
 from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
     UNCONFIRMED,
@@ -66,7 +65,6 @@ GPUS_CONFIRMED: Final = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_OT
 
 LOCK_MAX_S: Final = 60.0
 """Timeout of PreBind: the writes of a lock, with their retries."""
-ALL: Final = slice(None)
 NO_ARGS: Final[Mapping[str, Any]] = {}
 DESCRIBING_KINDS: Final = tuple({kind: None for dialect in DIALECTS for kind in dialect.reads_objects})
 """Kinds whose objects describe the cards of nodes."""
@@ -122,22 +120,11 @@ class GpuShare:
         codes = np.zeros(len(rows), np.uint8)
         if not demands:
             return codes
-        for mode, where, demand in self._by_mode(demands, rows):
-            codes[where] = self._codes(mode, rows[where], demand, demands)
+        for mode, where in self._ledger.arrays.by_mode(rows):
+            codes[where] = self._codes(mode, rows[where], demands.on(mode)[0], demands)
         for row, cards in (cycle.state.find(_TRIAL_ROWS) or {}).items():
             codes[rows == row] = self._code(cards.refusal(*demands.on(cards.node.mode)))
         return codes
-
-    def _by_mode(self, demands: PodDemands, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice, GpuDemand]]:
-        """Yields each mode of the rows, the positions of its rows, and the pod's demand there."""
-        modes = self._ledger.arrays.modes(rows)
-        if len(modes) and (modes == modes[0]).all():
-            mode = MODES[int(modes[0])]
-            yield mode, ALL, demands.on(mode)[0]
-            return
-        for number in np.unique(modes).tolist():
-            mode = MODES[number]
-            yield mode, np.flatnonzero(modes == number), demands.on(mode)[0]
 
     def _codes(self, mode: Mode, rows: Rows, demand: GpuDemand, demands: PodDemands) -> Codes:
         if mode not in demands.by_mode:
@@ -196,8 +183,9 @@ class GpuShare:
                 return np.zeros(len(rows), np.int64)
             return self.policy.score(self._candidates(cycle.nodes, rows), None, cpu_milli)
         scores = np.zeros(len(rows), np.int64)
-        for mode, where, demand in self._by_mode(demands, rows):
-            if mode in demands.by_mode and not demand.is_counted:
+        for mode, where in self._ledger.arrays.by_mode(rows):
+            demand = demands.by_mode.get(mode)
+            if demand is not None and not demand.is_counted:
                 scores[where] = self.policy.score(self._candidates(cycle.nodes, rows[where]), demand, cpu_milli)
         return scores
 
@@ -255,8 +243,9 @@ class GpuShare:
         if not demands or demands.problem:
             return {}
         found: dict[str, Int64] = {}
-        for mode, where, demand in self._by_mode(demands, rows):
-            if mode not in demands.by_mode or demand.is_counted:
+        for mode, where in self._ledger.arrays.by_mode(rows):
+            demand = demands.by_mode.get(mode)
+            if demand is None or demand.is_counted:
                 continue
             for name, amounts in self._ledger.arrays.takes_at_most(pod, demand, rows[where]).items():
                 found.setdefault(name, np.zeros(len(rows), np.int64))[where] = amounts
