@@ -61,6 +61,13 @@ class CardArrays:
         self._awaiting: dict[int, frozenset[str]] = {}
         """Row -> the confusions of its unconfirmed holds."""
 
+    def alone(self, cards: CardRow) -> CardArrays:
+        """Returns arrays of these cards as the only row, 0, with the same numbers of models."""
+        found = CardArrays()
+        found._models, found.models = self._models, self.models
+        found.write(0, cards)
+        return found
+
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def write(self, row: int, cards: CardRow) -> None:

@@ -72,12 +72,12 @@ class Fragmentation:
         return scores
 
     def order(self, candidate: Candidates, demand: GpuDemand, pod: Pod) -> CardOrder:
-        """Orders cards by score, the best first; by what is left, the least first, if several are needed."""
+        """Orders cards by score, the best first; by what is left, the least first, if several are needed or no pods are typical yet."""
         part = demand.parts[0]
         places = np.flatnonzero(candidate.arrays.fitting(demand, part, candidate.rows)[:, 0])
         left = candidate.left
         is_one = len(demand.parts) == 1 and part.count == 1
-        if not is_one or len(set(left[places, 0].tolist())) < 2:
+        if not is_one or not self._current() or len(set(left[places, 0].tolist())) < 2:
             return least_free_first
         fragments = self.fragments(candidate.arrays.models)
         model, idle = candidate.models, candidate.cpu_milli

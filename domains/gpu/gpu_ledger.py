@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from domains.gpu.card_arrays import CardArrays
-from domains.gpu.card_row import CardRow
+from domains.gpu.card_row import CardOrder, CardRow
 from domains.gpu.cards import NO_CARDS, Mode, NodeCards
 from domains.gpu.demand import GpuDemand, indices_text
 from domains.gpu.dialect import Choice, Dialect
@@ -275,12 +275,12 @@ class GpuLedger:
     def dialect(self, demand: GpuDemand) -> Dialect:
         return dialect_named(demand.dialect, self._dialects)
 
-    def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow) -> Hold | None:
-        """Returns what a pod without a node would hold on these cards; unknown cards if it does not fit."""
+    def expected_hold(self, pod: Pod, demand: GpuDemand, cards: CardRow, order: CardOrder) -> Hold | None:
+        """Returns what a pod without a node would hold of these cards, taken in this order; unknown cards if it does not fit."""
         if demand.problem or demand.is_counted:
             return None
         modes = self.dialect(demand).modes
-        chosen = None if cards.barred(demand, modes) else cards.choose(demand)
+        chosen = None if cards.barred(demand, modes) else cards.choose(demand, order)
         if chosen is None:
             return Hold(demand.dialect, demand.count, demand.amount, is_whole=demand.is_whole, modes=modes)
         answer = self.dialect(demand).answer(pod, demand, "", cards.node, chosen)

@@ -15,6 +15,7 @@ from domains.gpu.card_row import (
     FRACTION_BESIDE_WHOLE,
     UNCONFIRMED,
     WHOLE_BESIDE_FRACTIONS,
+    CardOrder,
     CardRow,
     too_little,
     wrong_mode,
@@ -151,7 +152,7 @@ class GpuShare:
         """Adds `other` to the overlay's row, on the cards that it holds or would get."""
         if self._ledger.concerns(other):
             cards = _trial_row(cycle.state, self._ledger, row)
-            hold = self._ledger.hold(other.uid, row) or self._expected_hold(other, cards)
+            hold = self._ledger.hold(other.uid, row) or self._expected_hold(other, cards, cycle.nodes, row)
             if hold is not None:
                 cards.hold(other.uid, hold)
         return SUCCESS
@@ -161,13 +162,20 @@ class GpuShare:
             _trial_row(cycle.state, self._ledger, row).give(other.uid)
         return SUCCESS
 
-    def _expected_hold(self, other: Pod, cards: CardRow) -> Hold | None:
+    def _expected_hold(self, other: Pod, cards: CardRow, nodes: NodeView, row: int) -> Hold | None:
         """Returns the future hold of an unbound pod; None for a pod on a node, whose hold is only in the ledger."""
         demands = self._ledger.demands(other)
         if other.node or not demands:
             return None
         demand, _ = demands.on(cards.node.mode)
-        return self._ledger.expected_hold(other, demand, cards)
+        return self._ledger.expected_hold(other, demand, cards, self._order(other, demand, cards, nodes, row))
+
+    def _order(self, pod: Pod, demand: GpuDemand, cards: CardRow, nodes: NodeView, row: int) -> CardOrder:
+        """Returns the order in which the policy takes the row's cards, which may be those of an overlay."""
+        arrays, rows = self._ledger.arrays, np.array([row], np.intp)
+        if cards is self._ledger.cards(row):
+            return self.policy.order(Candidates(arrays, rows, nodes), demand, pod)
+        return self.policy.order(Candidates(arrays.alone(cards), np.zeros(1, np.intp), nodes, rows), demand, pod)
 
     # -- scoring ---------------------------------------------------------------------------------------------------
 
@@ -190,9 +198,9 @@ class GpuShare:
         return scores
 
     def fragments(self, nodes: NodeView, rows: Rows, typical: Typical | None = None) -> Float64:
-        """Returns float64[rows]: idle thousandths that typical pods could not use, by default those of the policy."""
+        """Returns float64[rows]: idle thousandths that typical pods could not use, by default `typical()`."""
         candidates = self._candidates(nodes, rows)
-        found = Fragments(self.mix.typical if typical is None else typical, self._ledger.arrays.models)
+        found = Fragments(self.typical() if typical is None else typical, self._ledger.arrays.models)
         return found.of(candidates.left, candidates.cpu_milli, candidates.models)
 
     def _candidates(self, nodes: NodeView, rows: Rows) -> Candidates:
@@ -205,8 +213,7 @@ class GpuShare:
         demand, modes = demands.on(cards.node.mode) if demands else (None, frozenset[Mode]())
         found = None
         if demand is not None and not demand.is_counted and not cards.barred(demand, modes):
-            candidate = self._candidates(cycle.nodes, np.array([row], np.intp))
-            found = cards.choose(demand, self.policy.order(candidate, demand, pod))
+            found = cards.choose(demand, self._order(pod, demand, cards, cycle.nodes, row))
         if self._is_learning:  # last: the choice is by the typical pods of the score
             memory = max((card.memory for card in cards.node.cards), default=0)
             self.mix.placed(shape_of(demand, pod.requests.get(CPU, 0), memory), self._waiting)
@@ -217,6 +224,10 @@ class GpuShare:
     def _running(self) -> Iterator[PodShape]:
         """Yields the shapes of the pods that hold GPUs. Amounts of memory are left out: the card is not known here."""
         return self._shapes(pod for pod in self._context.hold.pods() if self._ledger.concerns(pod))
+
+    def typical(self) -> Typical:
+        """Returns the typical pods against which fragments are shown: those of the policy's scores, if it has any."""
+        return self.mix.shown(self._waiting)
 
     def _waiting(self) -> Iterator[PodShape]:
         """Yields the shapes of pending pods that request GPUs, like `_running`."""
@@ -259,14 +270,20 @@ class GpuShare:
 
         make = node_documents.document_of(query)
         now = ports.clock.now()
-        snapshot = await node_documents.take(self._ledger, self._context.nodes, ports.rows, self._context.domain, now)
+        typical, domain = self.typical(), self._context.domain
+        snapshot = await node_documents.take(self._ledger, self._context.nodes, ports.rows, domain, now, typical)
         return lambda: make(snapshot)
 
     def describe(self, pod: Pod, row: int) -> str:
         """See `framework.introspection.ExplainPlugin`: why these cards, and what is free before and after."""
         from domains.gpu.card_choice import described
 
-        return described(self._ledger, pod, row)
+        nodes = self._context.nodes
+        idle = int(self._candidates(nodes, np.array([row], np.intp)).cpu_milli[0])
+        cards = self._ledger.cards(row)
+        return described(
+            self._ledger, pod, row, lambda demand: self._order(pod, demand, cards, nodes, row), self.typical(), idle
+        )
 
     def remarks_of_pod(self, pod: Pod) -> Sequence[str]:
         """See `framework.introspection.RemarkPlugin`: annotations that only a binding may carry are ignored on a pending pod."""
