@@ -25,6 +25,7 @@ from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod, reported_values_differ
 from multisched.model.version import Version
+from multisched.state.binding_labels import BindingLabels, differ_only_by_binding
 from multisched.state.domain_rows import DomainRows
 from multisched.state.external_pod_changes import ExternalPodChanges
 from multisched.state.gang_roster import GangRoster
@@ -70,10 +71,6 @@ class Assumption(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
 
 
-LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
-"""Pod labels that admission plugin PodTopologyLabels writes (on from 1.35): they come with every bind and are no external changes."""
-
-
 class ClusterCache:
     """Nodes and the pods on them. All writes are synchronous and complete; readers hold `nodes` as a view."""
 
@@ -83,6 +80,7 @@ class ClusterCache:
         """The pods on every row in columns; empty until a preemption reads it."""
         self.ledgers = ledgers if ledgers is not None else LedgerRegistry()
         self.objects = ObjectStore()
+        self._binding_labels = BindingLabels()
         self.gangs = GangRoster()
         """Gangs and their members; ingest writes the members, the cache their nodes."""
         self._domains: list[DomainRows] = []
@@ -167,13 +165,13 @@ class ClusterCache:
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
-        node = self.nodes.node(row).name
+        node = self.nodes.node(row)
         annotations = self.ledgers.take(pod, row, choices, pod_ledgers)
-        pod = self.bound_with(pod, annotations)
+        pod = self._binding_labels.on_node(self.bound_with(pod, annotations), node)
         self.nodes.add_pod(row, pod)
-        self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
-        self.gangs.set_member_node(pod.uid, node, is_tentative=is_tentative)
-        return Assumption(node, annotations)
+        self._placed[pod.uid] = PlacedPod(pod, node.name, row, PodState.ASSUMED, annotations=annotations)
+        self.gangs.set_member_node(pod.uid, node.name, is_tentative=is_tentative)
+        return Assumption(node.name, annotations)
 
     def revise(self, pod: Pod) -> bool:
         """Updates an assumed pod to the version that the watch shows, whether it still fits or not.
@@ -181,7 +179,10 @@ class ClusterCache:
         Returns False if a ledger holds something for it based on its old version, which only a new decision can change.
         """
         entry = self._placed[pod.uid]
-        before, entry.pod = entry.pod, _with_mark_of(entry.pod, self.bound_with(pod, entry.annotations))
+        pod = self.bound_with(pod, entry.annotations)
+        if entry.row != NO_ROW:
+            pod = self._binding_labels.on_node(pod, self.nodes.node(entry.row))
+        before, entry.pod = entry.pod, _with_mark_of(entry.pod, pod)
         if entry.row != NO_ROW:
             self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
@@ -226,6 +227,8 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
+        if known.state is PodState.ASSUMED and known.row != NO_ROW:
+            self._binding_labels.confirmed(pod, self.nodes.node(known.row))
         pod = _with_mark_of(known.pod, self._settled(known.pod, pod))
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
@@ -233,7 +236,7 @@ class ClusterCache:
             self.nodes.remove_pod(known.row, pod.uid)
             self.nodes.add_pod(known.row, pod)
         elif known.row != NO_ROW:
-            if known.pod.labels is not pod.labels and not _alike_but_for_binding(known.pod.labels, pod.labels):
+            if known.pod.labels is not pod.labels and not differ_only_by_binding(known.pod.labels, pod.labels):
                 self._changed(known.pod, pod, known.row)
             elif pod.is_deleting and not known.pod.is_deleting:
                 self.news.log_removed(pod)  # spreading no longer counts it
@@ -312,6 +315,8 @@ class ClusterCache:
         """Returns a newer version of a placed pod, with the annotations and labels that are fixed at the bind taken from the old one."""
         annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
         labels = _kept(before.labels, after.labels, self.ledgers.fixed_labels)
+        if labels == before.labels:
+            labels = before.labels
         if annotations is after.annotations and labels is after.labels:
             return after
         return msgspec.structs.replace(after, annotations=annotations, labels=labels)
@@ -415,13 +420,6 @@ def _kept(was: Mapping[str, str], now: Mapping[str, str], keys: frozenset[str]) 
     kept.update((key, was[key]) for key in keys if key in was)
     # Reuses the old object if equal: otherwise each version of the pod would look like a change to readers.
     return was if kept == was else kept
-
-
-def _alike_but_for_binding(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Reports whether labels differ only in those that the API server copies from the node when it binds a pod."""
-    return all(
-        key in LABELS_WRITTEN_AT_BINDING for key in before.keys() | after.keys() if before.get(key) != after.get(key)
-    )
 
 
 def _with_mark_of(before: Pod, after: Pod) -> Pod:

@@ -1,6 +1,6 @@
 """Built-in admission: changes or rejects an object depending on other objects of the cluster.
 
-Reads namespaces, priority classes, limit ranges and storage classes; changes only the given document. The order is
+Reads namespaces, nodes, priority classes, limit ranges and storage classes; changes only the given document. The order is
 kube-apiserver's: namespace lifecycle, limit ranges, priority, default tolerations, storage, then pod status.
 """
 
@@ -22,6 +22,7 @@ EVICTION_DELAY_S = 300
 SYSTEM_PRIORITY = 2_000_000_000
 """Smallest priority of the system classes."""
 
+TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 STORAGE_CLASSES = "storageclasses.storage.k8s.io"
 
@@ -61,6 +62,12 @@ class Admission:
         """Completes a changed object: adds default tolerations again if they were removed."""
         if resource.storage_key == "pods":
             _default_tolerations(document["spec"])
+
+    def topology_labels(self, node: str) -> Mapping[str, str]:
+        """Returns the labels that a pod gets from its node when it is bound to it (PodTopologyLabels, on from 1.35)."""
+        stored = self._store.collection("nodes").objects.get(node)
+        labels = {} if stored is None else stored.labels
+        return {key: labels[key] for key in TOPOLOGY_LABELS if key in labels}
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -106,6 +113,9 @@ class Admission:
         self._resolve_priority(resource, pod)
         _default_tolerations(spec)
         merge_label_keys(pod)
+        topology = self.topology_labels(str(spec.get("nodeName") or ""))
+        if topology:
+            pod["metadata"]["labels"] = {**(pod["metadata"].get("labels") or {}), **topology}
         status: Document = {"phase": "Pending"}
         if spec.get("schedulingGates"):
             status["conditions"] = [

@@ -60,9 +60,10 @@ def bind(objects: Objects, pods: Resource, namespace: str, name: str, binding: D
     status = pod.setdefault("status", {})
     status.pop("nominatedNodeName", None)
     set_condition(status, {"type": "PodScheduled", "status": "True"}, objects.minting.now())
-    for field in ("annotations", "labels"):  # labels since 1.35
-        if metadata.get(field):
-            pod["metadata"][field] = {**(pod["metadata"].get(field) or {}), **metadata[field]}
+    labels = {**(metadata.get("labels") or {}), **objects.admission.topology_labels(target)}  # since 1.35
+    for field, written in (("annotations", metadata.get("annotations")), ("labels", labels)):
+        if written:
+            pod["metadata"][field] = {**(pod["metadata"].get(field) or {}), **written}
     if not is_dry_run:
         objects.put(pods, stored, pod)
     return SUCCESS_CREATED

@@ -16,6 +16,7 @@ from multisched.client.reflector import Reflector
 from multisched.model.version import Version
 from multisched.shell.audit.pod_repair import PodRepair
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
+from multisched.state.binding_labels import COPIED_LABELS
 from multisched.state.cluster_cache import ClusterCache, PodState
 
 
@@ -144,7 +145,8 @@ class AuditedPods:
 
         entry = self._cache.placed(cached.uid)
         if entry is not None:
-            return pod_fault(entry.pod, raw, self._cache.ledgers.fixed_labels)
+            copied = COPIED_LABELS if entry.state is PodState.ASSUMED else ()  # it has those of its node already
+            return pod_fault(entry.pod, raw, {*self._cache.ledgers.fixed_labels, *copied})
         pod = self._pods.pending.get(cached.uid)
         return "" if pod is None else pod_fault(pod, raw)
 

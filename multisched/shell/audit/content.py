@@ -49,14 +49,14 @@ class NodeContent(msgspec.Struct, frozen=True):
 C = TypeVar("C", PodContent, NodeContent)
 
 
-def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, fixed_labels: Collection[str] = ()) -> str:
+def pod_fault(pod: Pod, raw: bytes | msgspec.Raw, other_labels: Collection[str] = ()) -> str:
     """Returns how a cached pod differs from the API object of the same version; empty: it does not, or it cannot be compared.
 
-    `fixed_labels`: keys that keep the value that they had at the bind (`ClusterCache`).
+    `other_labels`: keys that may differ, as `ClusterCache` fixes or expects their values at the bind.
     """
     here, there = _counted(pod), _read(raw, _pod_content)
     for content in (here, there) if there is not None else ():
-        for key in fixed_labels:
+        for key in other_labels:
             content.labels.pop(key, None)
     return _fault(here, there)
 

@@ -300,6 +300,22 @@ async def test_bound_pod_is_deleted_after_its_grace_period(api: Api, namespace: 
     assert (await api.ask("GET", path))[0] == 404
 
 
+async def test_bound_pod_gets_zone_and_region_of_its_node(api: Api, namespace: str) -> None:
+    zone, region = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+    pods, node = f"/api/v1/namespaces/{namespace}/pods", f"n-{namespace}"
+    labels = {zone: "z1", region: "r1", "disk": "ssd"}
+    await api.must("POST", "/api/v1/nodes", {"metadata": {"name": node, "labels": labels}})
+    await api.must("POST", pods, pod("a") | {"metadata": {"name": "a", "labels": {"app": "web", zone: "mine"}}})
+    target = {"kind": "Node", "name": node}
+    binding = {"metadata": {"name": "a", "labels": {region: "mine", "of": "binding"}}, "target": target}
+    await api.must("POST", f"{pods}/a/binding", binding)
+    bound = await api.must("GET", f"{pods}/a")
+    assert bound["metadata"]["labels"] == {"app": "web", "of": "binding", zone: "z1", region: "r1"}
+    created = await api.must("POST", pods, pod("b", nodeName=node))
+    assert created["metadata"]["labels"] == {"app": "x", zone: "z1", region: "r1"}
+    await api.must("DELETE", f"/api/v1/nodes/{node}")
+
+
 async def test_a_scale_changes_replicas(api: Api, namespace: str) -> None:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     await api.must("POST", path, deployment("d", 2))

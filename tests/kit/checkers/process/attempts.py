@@ -145,7 +145,9 @@ class AttemptChecker:
             if popped is not None and is_checked:
                 self._check_turn(popped)
                 if ends_s.get(popped.pod.uid, now_s) > now_s:
-                    self._check_early(popped, backing_off, ends_s)
+                    # A pop regroups gangs first: a member that was in backoff may follow another one now.
+                    still = {one.uid for one in self.queue.entries(QueueState.BACKOFF)}
+                    self._check_early(popped, [one for one in backing_off if one.uid in still], ends_s)
             return popped
 
         self.queue.fail = watched_fail  # type: ignore[method-assign]

@@ -230,6 +230,22 @@ def test_label_set_at_the_bind_is_no_difference() -> None:
     play(scene, prepare=_prepare)
 
 
+def test_label_that_an_assumed_pod_will_get_from_its_node_is_no_difference() -> None:
+    zone = "topology.kubernetes.io/zone"
+
+    async def scene(cluster: Cluster) -> None:
+        cache = cluster.program.cache
+        (entry,) = cache
+        pending = msgspec.structs.replace(entry.pod, node="", labels={zone: "z"})
+        cache.remove(pending.uid)
+        cache.assume(pending, 0)
+        cluster.transport.said = lambda text: text.replace(b'"nodeName":"a"', b'"nodeName":""')
+        cluster.program.pods.pending[pending.uid] = pending  # type: ignore[index]
+        assert await cluster.program.audit.once() == []
+
+    play(scene, prepare=_prepare)
+
+
 def test_audit_repairs_a_node_counted_with_another_size() -> None:
     async def scene(cluster: Cluster) -> None:
         cache, audit = cluster.program.cache, cluster.program.audit
