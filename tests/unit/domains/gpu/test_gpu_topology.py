@@ -22,6 +22,7 @@ from multisched.framework.gangs import NoGangs
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import all_rows, make_context, make_node, make_pod, make_view, row_of
+from tests.unit.shell.program_kit import Cluster, play
 
 
 class OneGang(NoGangs):
@@ -116,6 +117,26 @@ def test_members_of_different_gangs_are_signed_differently() -> None:
 
     assert bench.plugin.sign(whole("member-0", 1)) == bench.plugin.sign(whole("member-1", 1))
     assert bench.plugin.sign(whole("member-0", 1)) != bench.plugin.sign(whole("single", 1))
+
+
+def test_a_gang_follows_its_first_member_into_its_clique() -> None:
+    cliques = {f"node-{number}": "abc"[number % 3] for number in range(9)}
+
+    async def prepare(cluster: Cluster) -> None:
+        for name, clique in cliques.items():
+            await cluster.add_node(name, labels={CLIQUE_LABEL: clique}, gpus=4)
+
+    async def scene(cluster: Cluster) -> None:
+        group = "pod-group.scheduling.sigs.k8s.io"
+        labels = {f"{group}/name": "training", f"{group}/min-available": "3"}
+        for number in range(3):
+            await cluster.add_pod(f"member-{number}", limits={GPU: "4"}, labels=labels, scheduler="gpu-scheduler")
+        await cluster.settle()
+        nodes = [await cluster.node_of(f"member-{number}") for number in range(3)]
+        assert len(set(nodes)) == 3
+        assert len({cliques[name] for name in nodes}) == 1
+
+    play(scene, prepare=prepare)
 
 
 def demand_of(count: int, **args: Any) -> GpuDemand:
