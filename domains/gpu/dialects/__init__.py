@@ -97,8 +97,8 @@ def demands_of(pod: Pod, dialects: tuple[Dialect, ...] = DIALECTS) -> PodDemands
     elif specific:
         found = specific
     by_mode = {mode: demand for dialect, demand in found for mode in sorted(dialect.modes)}
-    names = {demand.dialect for demand in by_mode.values()}
-    modes = {name: frozenset(mode for mode, demand in by_mode.items() if demand.dialect == name) for name in names}
+    used = {demand.dialect for demand in by_mode.values()}
+    modes = {name: frozenset(mode for mode, demand in by_mode.items() if demand.dialect == name) for name in used}
     return PodDemands(by_mode, modes)
 
 
