@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from domains.gpu.card_row import CardRow
 from domains.gpu.cards import CARD_MILLI, CARD_PERCENT, NOTHING, SHARERS_MAX, Mode
 from domains.gpu.demand import ANY_CARD, CardFilter, GpuDemand, Part
-from multisched.framework.node_view import Bools, Int64, Rows
+from multisched.framework.node_view import Bools, Int64, Rows, all_true
 from multisched.model.objects import Pod
 
 ROWS_FIRST, CARDS_FIRST = 64, 8
@@ -194,8 +194,8 @@ class CardArrays:
     def by_mode(self, rows: Rows) -> Iterator[tuple[Mode, Int64 | slice]]:
         """Yields each mode of the rows, and the positions of its rows."""
         modes = self.modes(rows)
-        if len(modes) and (modes == modes[0]).all():
-            yield MODES[int(modes[0])], ALL
+        if len(modes) and all_true(modes == modes.item(0)):
+            yield MODES[modes.item(0)], ALL
             return
         for number in np.unique(modes).tolist():
             yield MODES[number], np.flatnonzero(modes == number)
